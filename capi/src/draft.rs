@@ -41,7 +41,7 @@ impl tensorlend_draft {
             // The address is requested only when the program needs it: after such a request, publishing waits for all
             // work on the device.
             ValueDraft::Device(draft) => (std::ptr::null_mut(), draft.nbytes() as u64, draft.dtype().pack()),
-            // A dataset has no address, length and element type.
+            // A dataset has no address, no length and no element type.
             _ => (std::ptr::null_mut(), 0, 0),
         };
         Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }

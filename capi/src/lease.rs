@@ -172,7 +172,7 @@ impl tensorlend_lease {
 
     /// Returns a dataset's member with this name; without a name, the tensor itself.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
-        self.process.check()?;
+        self.process.check_readable()?;
         match (&self.value, name) {
             (Value::Tensor(tensor), None) => Ok(tensor),
             (Value::Dataset(dataset), Some(name)) => dataset.get(name).ok_or_else(|| Error::NotFound(name.to_owned())),

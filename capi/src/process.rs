@@ -13,6 +13,11 @@ impl Process {
         Self(fork::generation())
     }
 
+    /// Returns [`Error::Forked`] in the child of a fork that did not inherit the process's leases.
+    pub fn check_readable(self) -> Result<()> {
+        if fork::is_readable(self.0) { Ok(()) } else { Err(Error::Forked) }
+    }
+
     /// Returns [`Error::Forked`] in the child of a fork.
     pub fn check(self) -> Result<()> {
         if self.0 == fork::generation() { Ok(()) } else { Err(Error::Forked) }

@@ -43,7 +43,7 @@ impl Allocation {
     /// no read-only descriptors.
     ///
     /// # Errors
-    /// The driver's; the kernel's, if it cannot set close-on-exec.
+    /// The driver's error; the kernel's, if it cannot set close-on-exec.
     pub fn export(&self) -> Result<OwnedFd> {
         let (api, mut fd) = (Driver::api()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
@@ -57,7 +57,7 @@ impl Allocation {
     /// afterwards. The driver does not report the length of the memory: a mapping of more than that fails.
     ///
     /// # Errors
-    /// The driver's, also for a descriptor of something else.
+    /// The driver's error, also for a descriptor of something else.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (api, mut handle) = (Driver::api()?, 0);
         // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
@@ -67,10 +67,10 @@ impl Allocation {
         Ok(Self { handle })
     }
 
-    /// Returns whether the memory is on this device: imported memory may be anywhere.
+    /// Returns whether the memory is on this device: imported memory may be on another one.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn is_on(&self, device: &Device) -> Result<bool> {
         let (api, mut properties) = (Driver::api()?, MaybeUninit::<sys::CUmemAllocationProp>::zeroed());
         // SAFETY: the call writes one structure.

@@ -73,7 +73,7 @@ impl Context {
     /// Returns the current context of this thread, if there is one.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn current() -> Result<Option<Current>> {
         let (api, mut raw, mut device) = (Driver::api()?, std::ptr::null_mut(), 0);
         let doing = || "asking for the current context".into();
@@ -90,7 +90,7 @@ impl Context {
     /// Waits for all present work in all its streams.
     ///
     /// # Errors
-    /// The driver's, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    /// The driver's error, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
     pub fn synchronize(&self) -> Result<()> {
         let _current = self.enter()?;
         // SAFETY: the call waits for the context that is current, which is this one.
@@ -100,7 +100,7 @@ impl Context {
     /// Makes the context current in this thread until the guard is dropped, which restores the former one.
     ///
     /// # Errors
-    /// The driver's: a lost context cannot be entered.
+    /// The driver's error: a lost context cannot be entered.
     pub fn enter(&self) -> Result<Guard<'_>> {
         let api = Driver::api()?;
         // SAFETY: the context exists: `Held` retains it, or the caller of `from_raw` preserves it (2).
@@ -109,7 +109,7 @@ impl Context {
         Ok(Guard { context: self, of_this_thread: PhantomData })
     }
 
-    /// Returns the `CUcontext`.
+    /// Returns the driver's handle, a `CUcontext`.
     pub fn raw(&self) -> usize {
         self.held.raw.expose_provenance()
     }

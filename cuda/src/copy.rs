@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 /// the driver has read them. Later work in the order of these streams sees the bytes.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. `bytes` bytes at `src` on the host are readable, and at `dst` on the device writable.
@@ -35,7 +35,7 @@ pub unsafe fn htod(dst: u64, src: *const u8, bytes: usize) -> Result<()> {
 /// Copies `bytes` from the device to the host, and returns when they have arrived.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. `bytes` bytes at `src` on the device are readable, and at `dst` on the host writable.
@@ -50,7 +50,7 @@ pub unsafe fn dtoh(dst: *mut u8, src: u64, bytes: usize) -> Result<()> {
 /// Copies `bytes` on the device, in the order of the legacy default stream; the call may return before the copy is done.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. `bytes` bytes at `src` are readable, and at `dst` writable, both on devices, and do not overlap.
@@ -66,7 +66,7 @@ pub unsafe fn dtod(dst: u64, src: u64, bytes: usize) -> Result<()> {
 /// are written.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. `bytes` bytes at `dst` on the device are writable.
@@ -81,7 +81,7 @@ pub unsafe fn memset_d8(dst: u64, value: u8, bytes: usize) -> Result<()> {
 /// Works as [`htod`], in stream order. The driver may first copy the bytes out of pageable memory before this returns.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. As for [`htod`].
@@ -96,7 +96,7 @@ pub unsafe fn htod_async<'s>(dst: u64, src: *const u8, bytes: usize, stream: imp
 /// Works as [`dtoh`], in stream order.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. As for [`dtoh`].
@@ -111,7 +111,7 @@ pub unsafe fn dtoh_async<'s>(dst: *mut u8, src: u64, bytes: usize, stream: impl 
 /// Works as [`dtod`], in stream order.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. As for [`dtod`].
@@ -126,7 +126,7 @@ pub unsafe fn dtod_async<'s>(dst: u64, src: u64, bytes: usize, stream: impl Into
 /// Works as [`memset_d8`], in stream order.
 ///
 /// # Errors
-/// The driver's.
+/// The driver's error.
 ///
 /// # Safety
 /// 1. As for [`memset_d8`].
@@ -157,7 +157,7 @@ impl HostRegistration {
     /// read-only itself.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, or another one for unsuitable memory.
+    /// The driver's error: `CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED`, or another one for unsuitable memory.
     ///
     /// # Safety
     /// 1. The range stays mapped to the same pages until the result is dropped. No work on a device still uses it at that time.
@@ -189,7 +189,7 @@ impl HostRegistration {
     /// Returns the start of the range for kernels: the same address as on the host, on most devices.
     ///
     /// # Errors
-    /// The driver's, if the device cannot map the host's memory.
+    /// The driver's error, if the device cannot map the host's memory.
     pub fn device_pointer(&self) -> Result<u64> {
         let _current = self.context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);

@@ -31,7 +31,7 @@ pub struct Supports {
     pub vmm: bool,
     /// Allocations that a descriptor can represent.
     pub posix_handles: bool,
-    /// Stream-ordered pools that a descriptor can represent.
+    /// Stream-ordered memory pools that can be exported as a file descriptor.
     pub pools: bool,
     /// Events, and plain blocks, that another process can open by a handle of 64 bytes.
     pub ipc_events: bool,
@@ -54,7 +54,7 @@ impl Driver {
     /// Returns the devices that this process sees (`CUDA_VISIBLE_DEVICES` hides others and reorders them), by ordinal.
     ///
     /// # Errors
-    /// The driver's, such as for a device that fell off the bus; [`Error::is_forked`] in a forked child.
+    /// The driver's error, such as for a device that fell off the bus; [`Error::is_forked`] in a forked child.
     pub fn devices(&self) -> Result<Vec<Device>> {
         let (api, mut count) = (Self::api()?, 0);
         // SAFETY: the call writes one int.
@@ -149,12 +149,12 @@ impl Device {
         self.bytes_total
     }
 
-    /// Returns the major and the minor version.
+    /// Returns the compute capability: its major and its minor version.
     pub fn compute_capability(&self) -> (u32, u32) {
         self.compute_capability
     }
 
-    /// Returns its features.
+    /// Returns the features that the device supports.
     pub fn supports(&self) -> Supports {
         self.supports
     }
@@ -173,7 +173,7 @@ impl Device {
     /// Source: CUDA Driver API 13.0, section "Peer Context Memory Access", `cuDeviceCanAccessPeer`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn can_access(&self, peer: &Self) -> Result<bool> {
         if self.raw == peer.raw {
             return Ok(true);

@@ -30,7 +30,7 @@ impl Event {
     /// spins, which is faster and keeps a core busy.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn new(context: &Context, blocking_sync: bool) -> Result<Self> {
         let blocking = if blocking_sync { Flags::CU_EVENT_BLOCKING_SYNC as u32 } else { 0 };
         Self::make(context, blocking | Flags::CU_EVENT_DISABLE_TIMING as u32)
@@ -57,7 +57,7 @@ impl Event {
     /// event's own context.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_INVALID_HANDLE` for a stream of another context.
+    /// The driver's error: `CUDA_ERROR_INVALID_HANDLE` for a stream of another context.
     pub fn record<'s>(&self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         let api = Driver::api()?;
         // SAFETY: this value owns the event, and the stream is borrowed.
@@ -68,7 +68,7 @@ impl Event {
     /// Returns whether the event has fired.
     ///
     /// # Errors
-    /// The driver's: [`is_lost`](crate::Error::is_lost) if work before it failed.
+    /// The driver's error: [`is_lost`](crate::Error::is_lost) if work before it failed.
     pub fn query(&self) -> Result<bool> {
         let api = Driver::api()?;
         // SAFETY: this value owns the event.
@@ -89,7 +89,7 @@ impl Event {
     /// open the event, wait for it and record it. Dropping this event makes the opened ones meaningless.
     ///
     /// # Errors
-    /// The driver's, if [`Event::interprocess`] did not make the event.
+    /// The driver's error, if [`Event::interprocess`] did not make the event.
     pub fn ipc_handle(&self) -> Result<[u8; 64]> {
         let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcEventHandle { reserved: [0; 64] });
         // SAFETY: the call writes 64 bytes; this value owns the event.
@@ -101,7 +101,7 @@ impl Event {
     /// Opens an event of another process on the same device. Fails in the process that made the event.
     ///
     /// # Errors
-    /// The driver's, also for bytes that are not a handle.
+    /// The driver's error, also for bytes that are not a handle.
     pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
         let ipc = Driver::ipc()?;
         let _current = context.enter()?;

@@ -58,7 +58,7 @@ impl PlainBlock {
 /// Returns the handle of the plain block that contains an address: for memory that a framework has allocated.
 ///
 /// # Errors
-/// The driver's: `CUDA_ERROR_INVALID_VALUE` for memory of another kind (mapped, or a pool's).
+/// The driver's error: `CUDA_ERROR_INVALID_VALUE` for memory of another kind (mapped, or a pool's).
 pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
     let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcMemHandle { reserved: [0; 64] });
     // SAFETY: the call writes 64 bytes, and looks the address up.
@@ -88,7 +88,7 @@ impl Opened {
     /// the exported address was inside it, the exporter must send the offset separately.
     ///
     /// # Errors
-    /// The driver's, also for bytes that are not a handle, or the handle of a freed block.
+    /// The driver's error, also for bytes that are not a handle, or the handle of a freed block.
     pub fn open(context: &Context, handle: &[u8; 64]) -> Result<Self> {
         let ipc = Driver::ipc()?;
         let _current = context.enter()?;
@@ -109,7 +109,7 @@ impl Opened {
     /// Closes the block, and returns the result; a drop ignores the result.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn close(mut self) -> Result<()> {
         self.close_once()
     }

@@ -43,7 +43,7 @@ pub struct Mapping {
     access: Access,
 }
 
-/// Addresses without memory.
+/// A reserved range of addresses; memory is mapped there if `is_mapped` is true.
 struct Reserved {
     api: &'static Api,
     ptr: sys::CUdeviceptr,
@@ -76,7 +76,7 @@ impl Mapping {
     /// Lets another device use the address, too, with the same access.
     ///
     /// # Errors
-    /// The driver's, if that device cannot reach the memory: see [`Device::can_access`].
+    /// The driver's error, if that device cannot reach the memory: see [`Device::can_access`].
     pub fn allow(&self, device: &Device) -> Result<()> {
         set_access(Driver::api()?, self.ptr, self.bytes as usize, self.access, device)
     }

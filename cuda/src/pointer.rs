@@ -43,7 +43,7 @@ impl Pointer {
     /// Source: CUDA Driver API 13.0, section "Unified Addressing", `cuPointerGetAttributes`.
     ///
     /// # Errors
-    /// The driver's, for example before this process made its first context.
+    /// The driver's error, for example before this process made its first context.
     pub fn ask(ptr: u64) -> Result<Self> {
         let api = Driver::api()?;
         let (mut memory, mut device, mut is_managed) = (0_u32, -1_i32, 0_u32);

@@ -85,7 +85,7 @@ impl Pool {
     /// it knows.
     ///
     /// # Errors
-    /// The driver's; the kernel's, if it cannot set close-on-exec.
+    /// The driver's error; the kernel's, if it cannot set close-on-exec.
     pub fn export(&self) -> Result<OwnedFd> {
         let (pools, mut fd) = (Driver::pools()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
@@ -99,7 +99,7 @@ impl Pool {
     /// needs [`Pool::set_access`] in this process.
     ///
     /// # Errors
-    /// The driver's, also for a descriptor of something else.
+    /// The driver's error, also for a descriptor of something else.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
         // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
@@ -130,7 +130,7 @@ impl Pool {
     /// Frees in stream order.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     ///
     /// # Safety
     /// 1. `ptr` came from [`Pool::allocate`] of this pool, and was not freed.
@@ -143,7 +143,7 @@ impl Pool {
     /// Returns the bytes by which another process that has imported the pool imports an allocation.
     ///
     /// # Errors
-    /// The driver's, if the address is not one of an exportable pool.
+    /// The driver's error, if the address is not one of an exportable pool.
     pub fn export_pointer(&self, ptr: u64) -> Result<[u8; 64]> {
         let (pools, mut data) = (Driver::pools()?, sys::CUmemPoolPtrExportData { reserved: [0; 64] });
         // SAFETY: the call writes 64 bytes, and looks the address up.
@@ -156,7 +156,7 @@ impl Pool {
     /// exporter names for it has fired.
     ///
     /// # Errors
-    /// The driver's, also for bytes that are not an export.
+    /// The driver's error, also for bytes that are not an export.
     pub fn import_pointer(&self, context: &Context, data: &[u8; 64]) -> Result<Imported> {
         let pools = Driver::pools()?;
         let _current = context.enter()?;
@@ -171,7 +171,7 @@ impl Pool {
     /// them.
     ///
     /// # Errors
-    /// The driver's, if that device cannot reach the pool's memory.
+    /// The driver's error, if that device cannot reach the pool's memory.
     pub fn set_access(&self, device: &Device, access: Access) -> Result<()> {
         let (pools, wish) = (Driver::pools()?, access.on(device));
         // SAFETY: the call reads one access descriptor; this value owns the pool's handle.
@@ -182,7 +182,7 @@ impl Pool {
     /// Returns unallocated memory to the device, down to `bytes_keep`.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn trim(&self, bytes_keep: u64) -> Result<()> {
         let pools = Driver::pools()?;
         // SAFETY: this value owns the pool's handle.
@@ -193,7 +193,7 @@ impl Pool {
     /// Returns the pool's sizes.
     ///
     /// # Errors
-    /// The driver's; it may not know the sizes of an imported pool.
+    /// The driver's error; it may not know the sizes of an imported pool.
     pub fn figures(&self) -> Result<Figures> {
         let pools = Driver::pools()?;
         let ask = |attribute| {
@@ -242,7 +242,7 @@ impl Imported {
     /// Frees the import in stream order. The exporter may free the allocation once the stream has executed this free.
     ///
     /// # Errors
-    /// The driver's; the import is leaked then.
+    /// The driver's error; the import is leaked then.
     ///
     /// # Safety
     /// 1. All uses of the address in this process precede this in stream order.

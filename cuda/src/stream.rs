@@ -38,7 +38,7 @@ impl Stream {
     /// Makes a stream in a context.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn new(context: &Context) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut raw) = (Driver::api()?, std::ptr::null_mut());
@@ -120,7 +120,7 @@ impl StreamRef<'_> {
         Self { raw: std::ptr::with_exposed_provenance_mut(raw), of: PhantomData }
     }
 
-    /// Returns the handle.
+    /// Returns the driver's handle: 0 to 2 for the default streams, otherwise a `CUstream`.
     pub fn as_raw(self) -> usize {
         self.raw.expose_provenance()
     }
@@ -128,7 +128,7 @@ impl StreamRef<'_> {
     /// Returns the context of its work: for the default streams, the current one of this thread.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn context(self) -> Result<usize> {
         let (api, mut context) = (Driver::api()?, std::ptr::null_mut());
         // SAFETY: the call writes one handle; the stream is valid (`from_raw`, 1 and 2, or borrowed from its owner).
@@ -140,7 +140,7 @@ impl StreamRef<'_> {
     /// Waits for all present work in the stream.
     ///
     /// # Errors
-    /// The driver's, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    /// The driver's error, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
     pub fn synchronize(self) -> Result<()> {
         let api = Driver::api()?;
         // SAFETY: the stream exists (`from_raw`, 1 and 2, or borrowed from its owner).
@@ -161,7 +161,7 @@ impl StreamRef<'_> {
     /// another device. The caller may drop it, or record it again, right afterwards.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn wait_event(self, event: &Event) -> Result<()> {
         let api = Driver::api()?;
         // SAFETY: as in `synchronize`; the event is borrowed from its owner.

@@ -15,13 +15,15 @@ use tensorlend_os::numa::Numa;
 /// The configuration file with every option, its default and its unit: the output of `--print-config`.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
-/// Maximum quarantine: a wrong unit must not make clients wait for hours.
+/// Maximum quarantine in milliseconds. The limit finds a value in a wrong unit, with which clients would wait for
+/// hours.
 const QUARANTINE_MS_MAX: u64 = 60_000;
 
-/// Maximum grace period of streams: a wrong unit must not keep streams for weeks.
+/// Maximum grace period of streams in milliseconds (one day). The limit finds a value in a wrong unit, with which
+/// streams would stay for weeks.
 const STREAM_GRACE_MS_MAX: u64 = 86_400_000;
 
-/// Minimum time until leases may be revoked.
+/// Minimum of `uid.lease_ms_max` in milliseconds.
 const LEASE_MS_LEAST: u64 = 100;
 
 /// The way in which the daemon prevents other processes from writing to memory that it has lent to one writer.
@@ -37,7 +39,7 @@ pub enum ModeChoice {
     User,
 }
 
-/// Pages of segments.
+/// Page size of segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum HugePages {
     /// 4 KiB pages.
@@ -78,7 +80,7 @@ impl<'de> Deserialize<'de> for NumaChoice {
     }
 }
 
-/// The whole configuration. Its default is that of an empty file.
+/// The whole configuration. `Config::default()` is the configuration of an empty file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -93,7 +95,7 @@ pub struct Config {
     pub pool: PoolConfig,
     /// Memory of CUDA devices.
     pub cuda: CudaConfig,
-    /// Spilling segments to files.
+    /// Directory and limits of spilled segments.
     pub spill: SpillConfig,
     /// Limits of each uid.
     pub uid: UidConfig,
@@ -117,7 +119,8 @@ pub struct PoolConfig {
     pub segment_bytes: Bytes,
     /// Number of ordinary segments prepared in advance. Default: 1.
     pub spare_segments: u32,
-    /// Bytes of returned segments kept for their namespace; system mode only. Default: 256 MiB.
+    /// Maximum bytes of returned segments that the daemon keeps, to lend them again in the same namespace; system mode
+    /// only. Default: 256 MiB.
     pub idle_bytes_max: Bytes,
     /// Pages of segments. Default: ordinary ones.
     pub huge_pages: HugePages,
@@ -143,7 +146,7 @@ impl Default for PoolConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpillConfig {
-    /// Directory of the files. Default: none, which disables spilling.
+    /// Directory for the files of spilled segments. Default: none, which disables spilling.
     pub directory: Option<PathBuf>,
     /// Maximum bytes of the files. Default: the pool's limit.
     pub bytes_max: Option<Bytes>,
@@ -156,7 +159,8 @@ pub struct SpillConfig {
 }
 
 impl SpillConfig {
-    /// Returns the thresholds of spilling before a refusal; `None` if they are not set.
+    /// Returns the thresholds at which spilling begins and ends before any request is refused; `None` if they are not
+    /// set.
     pub fn marks(&self) -> Option<SpillMarks> {
         let high_percent = self.high_water_percent?;
         let low_percent = self.low_water_percent.unwrap_or(high_percent.saturating_sub(10));
@@ -188,14 +192,14 @@ impl SpillConfig {
 pub struct CudaConfig {
     /// UUIDs of the devices whose memory is lent, or `"all"`. Default: none.
     pub devices: Vec<String>,
-    /// The allocator. Default: pool.
+    /// The allocator of device memory. Default: pool.
     pub allocator: Allocator,
     /// Maximum bytes allocated on each device. Default: half of its memory.
     pub bytes_max: Option<Bytes>,
     /// Length of an ordinary segment in bytes. Default: 256 MiB; 64 MiB with the allocator `arena`.
     pub segment_bytes: Option<Bytes>,
-    /// Maximum bytes per device that the daemon keeps for their last user and namespace after no client has them mapped. Default:
-    /// 1 GiB.
+    /// Maximum bytes per device that the daemon keeps for their last user and namespace after no client has them
+    /// mapped. Default: 1 GiB.
     pub idle_bytes_max: Bytes,
     /// Milliseconds after a process's exit during which its memory counts as in use. Default: 100.
     pub quarantine_ms: u64,
@@ -246,7 +250,7 @@ impl CudaConfig {
     }
 }
 
-/// The file with the system's grants of subordinate uids to users.
+/// The system's file that assigns subordinate uids to users.
 const SUBUID_FILE: &str = "/etc/subuid";
 
 /// The section `[uid]`.
@@ -259,10 +263,11 @@ pub struct UidConfig {
     pub device_bytes_max: Option<Bytes>,
     /// Maximum number of sessions of one uid. Default: 256.
     pub sessions_max: u32,
-    /// Whether a uid may use only its share of common resources, so that other uids get some, too. Default: in system mode.
+    /// Whether a uid may use only its share of common resources, so that other uids get some, too. Default: in system
+    /// mode.
     pub share: Option<bool>,
-    /// While memory is short: milliseconds for which the leases of a session may retain replaced values before the daemon ends
-    /// the session. Default: no limit.
+    /// While memory is short: milliseconds for which the leases of a session may retain replaced values before the
+    /// daemon ends the session. Default: no limit.
     pub lease_ms_max: Option<u64>,
     /// The file that assigns ranges of uids to users, in the format of subuid(5). Default: `/etc/subuid`. Empty: each
     /// uid is its own user.
@@ -316,7 +321,7 @@ pub struct LimitsConfig {
     pub device_bytes_max: Option<Bytes>,
 }
 
-/// `[namespace.NAME]`
+/// The section `[namespace.NAME]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NamespaceConfig {
@@ -324,19 +329,19 @@ pub struct NamespaceConfig {
     pub readers: Vec<String>,
     /// Users and groups that may read and write.
     pub writers: Vec<String>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::bytes_max`], for this namespace.
     pub bytes_max: Option<Bytes>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::names_max`], for this namespace.
     pub names_max: Option<u32>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::members_max`], for this namespace.
     pub members_max: Option<u32>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::lists_max`], for this namespace.
     pub lists_max: Option<u32>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::streams_max`], for this namespace.
     pub streams_max: Option<u32>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::segments_max`], for this namespace.
     pub segments_max: Option<u32>,
-    /// As in `[namespace_default]`.
+    /// As [`LimitsConfig::device_bytes_max`], for this namespace.
     pub device_bytes_max: Option<Bytes>,
 }
 
@@ -346,7 +351,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {path:?}: {error}: name a file that this user can read with --config")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         error: std::io::Error,
@@ -354,7 +359,7 @@ pub enum ConfigError {
     /// The text is not valid TOML, or has an unknown option.
     #[error("the configuration{} is wrong: {error}", .path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
     Parse {
-        /// The file, if the text came from one.
+        /// Path of the file, if the text came from one.
         path: Option<PathBuf>,
         /// The parser's error.
         error: Box<toml::de::Error>,
@@ -364,7 +369,7 @@ pub enum ConfigError {
     Value(String),
 }
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+/// Prints the same text as `Display`, because a `main` that returns this error, and `unwrap`, print it with `Debug`.
 impl std::fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -372,7 +377,7 @@ impl std::fmt::Debug for ConfigError {
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads a configuration file, and checks it as [`Config::parse`] does.
     ///
     /// # Errors
     /// Those of [`Config::parse`], and [`ConfigError::Read`] if the file cannot be read.
@@ -384,7 +389,7 @@ impl Config {
         })
     }
 
-    /// Parses a text and checks the ranges of its values.
+    /// Parses the text of a configuration, and checks the ranges of its values.
     ///
     /// ```
     /// let config = tensorlend_daemon::Config::parse("[pool]\nsegment_bytes = \"16MiB\"")?;

@@ -10,11 +10,11 @@ use tempfile::TempDir;
 use tensorlend_os::fork;
 use tensorlend_os::socket_file::{self, Found, Lock};
 
-/// Prefix of the name of an embedded daemon's folder, followed by random letters; and the name of the socket.
+/// Prefix of the name of an embedded daemon's folder (six random letters follow), and the name of the socket in it.
 const PREFIX: &str = "tensorlend-embedded-";
 const SOCKET: &str = "tensorlend.sock";
 const NAME_BYTES: usize = PREFIX.len() + 6;
-/// Maximum number of folders that a starting daemon checks.
+/// Maximum number of folders that a starting daemon checks for stale sockets.
 const SWEEP_MAX: usize = 256;
 
 /// The reason why an embedded daemon could not start.
@@ -22,14 +22,14 @@ const SWEEP_MAX: usize = 256;
 #[error("cannot start an embedded daemon: {0}")]
 pub struct EmbeddedError(#[from] DaemonError);
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+/// Prints the same text as `Display`, because a `main` that returns this error, and `unwrap`, print it with `Debug`.
 impl std::fmt::Debug for EmbeddedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
 }
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+/// Prints the same text as `Display`, because a `main` that returns this error, and `unwrap`, print it with `Debug`.
 impl std::fmt::Debug for DaemonError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -49,7 +49,8 @@ impl From<ConfigError> for EmbeddedError {
     }
 }
 
-/// A running private daemon. Dropping it stops the thread and removes its socket; its clients are disconnected.
+/// A running private daemon. Dropping this value stops the thread, disconnects the daemon's clients, and removes the
+/// socket.
 #[derive(Debug)]
 pub struct Embedded {
     socket: PathBuf,
@@ -70,7 +71,8 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
     embedded_with(&Config::default())
 }
 
-/// As [`embedded`], with a configuration, whose `socket`, `socket_mode` and `mode` are ignored.
+/// Starts a daemon as [`embedded`] does, with a configuration. Its options `socket`, `socket_mode` and `mode` are
+/// ignored.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     limits::check_system()?;
     fork::watch();
@@ -85,7 +87,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
-        // The log belongs to the program: the daemon writes nothing into it.
+        // An embedded daemon must write nothing to the log of the program in which it runs.
         let _silent = tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default());
         let _ = shell.run(&*stopped);
     });
@@ -93,7 +95,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     Ok(Embedded { socket, stop, thread: Some(thread), folder: Some(folder), forks: fork::generation() })
 }
 
-/// Creates a folder that only this user can enter. Socket paths must be short: uses /tmp if TMPDIR is too long.
+/// Creates a folder that only this user can enter. It is in /tmp if TMPDIR is too long for the path of a socket.
 fn folder() -> Result<TempDir, DaemonError> {
     let mut base = std::env::temp_dir();
     if base.as_os_str().len() > 60 {
@@ -105,12 +107,12 @@ fn folder() -> Result<TempDir, DaemonError> {
     made.map_err(|error| DaemonError::System { what: "making a temporary directory", error })
 }
 
-/// Removes the folders that this user's killed programs left. No other process removes them, and a killed program
-/// cannot: most programs have no handler for SIGTERM.
+/// Removes the folders of this user's programs that were killed. Such a program cannot remove its folder itself, and no
+/// other process does.
 ///
-/// A daemon creates its socket under the folder's lock, and listens before it releases the lock. So a socket without a
-/// listener, seen under the lock, belongs to a dead daemon. A folder without a socket stays: a daemon may have just
-/// created it.
+/// A daemon takes the folder's lock, creates its socket, listens, and then releases the lock. So if this function holds
+/// the lock and finds a socket on which no process listens, the socket's daemon is dead. A folder without a socket
+/// stays, because a daemon may have just created it.
 fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     let is_ours =
@@ -126,7 +128,7 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Takes the folder's lock, and removes the socket if it is stale. Returns false if it is not.
+/// Takes the folder's lock, and removes the socket if it is stale. Returns true if it removed the socket.
 fn remove(socket: &Path) -> rustix::io::Result<bool> {
     let _lock = Lock::take(socket)?;
     socket_file::remove_stale(socket)
@@ -141,7 +143,7 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // In a forked child the daemon belongs to the parent: it continues, and its socket stays.
+        // A forked child must not stop the daemon, whose thread runs in the parent only, or remove its socket.
         if self.forks != fork::generation() {
             self.folder.take().map(TempDir::keep);
             self.thread.take();

@@ -1,8 +1,8 @@
 //! The daemon of tensorlend: it owns pooled shared memory and lends slots of it to client processes.
 //!
 //! `core` is a state machine without clock, descriptor or thread; `sys` is the shell of system calls around it. The
-//! binary `tensorlendd` is [`run`] with a command line; [`embedded()`] is the same daemon in a thread of this process,
-//! for tests and small programs.
+//! program `tensorlendd` calls [`run`]; [`embedded()`] runs the same daemon in a thread of this process, for tests and
+//! small programs.
 
 mod code;
 mod config;

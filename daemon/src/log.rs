@@ -12,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// Prefix of our fields in the journal.
+/// Prefix of the daemon's own fields in the journal.
 const FIELD_PREFIX: &str = "TENSORLEND";
 
 /// The rate limit of this process's log.
@@ -29,12 +29,13 @@ pub enum Format {
     Journald,
 }
 
-/// Starts the log of this process. The default format is the journal if standard error is connected to it, else text.
+/// Starts the log of this process. Without a format, the log goes to the journal if standard error is connected to it,
+/// and otherwise to standard error as text.
 pub fn start(format: Option<Format>) -> io::Result<()> {
     let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
     let floods = FLOODS.get_or_init(Floods::default).clone();
     let log = tracing_subscriber::registry().with(filter).with(floods);
-    // If systemd started the daemon but the journal is unreachable, systemd still reads lines on standard error.
+    // If the journal is the default but cannot be reached, write text: systemd also reads standard error.
     let journal = match format {
         Some(Format::Journald) => Some(journal()?),
         None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => journal().ok(),
@@ -59,7 +60,7 @@ pub fn tell_left_out() {
 }
 
 fn journal() -> io::Result<tracing_journald::Layer> {
-    // These are journalctl's names of the levels. The default would map ordinary messages to "notice".
+    // Map the levels to the priorities of the same name. The default would map INFO to "notice".
     let priorities =
         PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
     let layer = tracing_journald::layer()?;
@@ -67,8 +68,8 @@ fn journal() -> io::Result<tracing_journald::Layer> {
     Ok(layer.with_syslog_identifier("tensorlendd".into()))
 }
 
-/// Returns true if `file` is the stream that the service manager's JOURNAL_STREAM names: the manager sets the variable at the
-/// start, and a program may have redirected its output since then.
+/// Returns true if `file` is the stream that the variable JOURNAL_STREAM names. The service manager sets the variable
+/// at the start, so the file must be compared: the output may have been redirected since.
 fn leads_to_journal(stream: Option<&str>, file: impl AsFd) -> bool {
     let named = stream.and_then(|stream| {
         let (device, inode) = stream.split_once(':')?;

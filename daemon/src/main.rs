@@ -1,4 +1,4 @@
-//! `tensorlendd`: lends tensors in shared memory between processes.
+//! The program `tensorlendd`, the daemon.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The options of a configuration one by one, with a running daemon's treatment of changes.
+//! The differences of two configurations, and the time from which a running daemon applies each changed option.
 
 use crate::config::{
     Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, SpillConfig, StreamsConfig, UidConfig,
@@ -9,9 +9,9 @@ use std::fmt::{self, Debug};
 /// The time from which a changed option applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Takes {
-    /// Immediately: for all later requests and connections.
+    /// Immediately, for all later requests and connections.
     Now,
-    /// For namespaces created from now on: the directory of an existing one has a fixed size.
+    /// For namespaces created from now on, because the directory of an existing namespace has a fixed size.
     NewNamespace,
     /// From the next start of the daemon.
     Restart,
@@ -26,7 +26,7 @@ pub struct Change {
     pub takes: Takes,
     /// The old value; `None`: it had its default, or its section was missing.
     pub before: Option<String>,
-    /// The new value.
+    /// The new value; `None`: it has its default, or its section is missing.
     pub after: Option<String>,
 }
 
@@ -52,8 +52,8 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     found
 }
 
-/// Returns a configuration that a daemon started with `running` can apply fully: options that need a restart keep their
-/// running values.
+/// Returns the part of `wanted` that a running daemon can apply: options that need a restart have their values of
+/// `running`.
 pub fn without_restart(wanted: Config, running: &Config) -> Config {
     let now = running.clone();
     Config {
@@ -74,7 +74,8 @@ pub fn without_restart(wanted: Config, running: &Config) -> Config {
 
 type Options = BTreeMap<String, (Takes, Option<String>)>;
 
-/// Returns all options. Structures are destructured without `..`, so that the compiler finds a missing one.
+/// Returns all options. Each structure is destructured without `..`, so that the compiler rejects this function if it
+/// omits an option.
 fn options(config: &Config) -> Options {
     let Config { socket, socket_mode, mode, pool, cuda, spill, uid, streams, namespace_default, namespace } = config;
     let mut all = Options::new();
@@ -94,7 +95,7 @@ fn options(config: &Config) -> Options {
     put("pool.huge_pages", Takes::Restart, debug(Some(huge_pages)));
     put("pool.numa", Takes::Restart, debug(Some(numa.0)));
 
-    // `allow_fake` is set by the command line only.
+    // Ignore `allow_fake`, because no configuration file sets it.
     let CudaConfig { devices, allocator, bytes_max, segment_bytes, idle_bytes_max, quarantine_ms, allow_fake: _ } =
         cuda;
     put("cuda.devices", Takes::Restart, debug(Some(devices)));
@@ -126,7 +127,7 @@ fn options(config: &Config) -> Options {
     for (name, rule) in namespace {
         let place = format!("namespace.{name}");
         limits(&mut all, &place, &rule.limits());
-        // The call of `limits` above has added the limits.
+        // `limits` has added the other fields.
         let NamespaceConfig { readers, writers, .. } = rule;
         for (key, list) in [("readers", readers), ("writers", writers)] {
             all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));

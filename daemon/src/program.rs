@@ -1,4 +1,4 @@
-//! The program `tensorlendd`, for its own binary and for other packages that contain it, as the Python package does.
+//! The program `tensorlendd`, as a function that its binary and the Python package call.
 
 use crate::sys::notify;
 use crate::{Config, DaemonError, log, service};
@@ -54,7 +54,8 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
-            // The error is a wrong option in a service unit, not --help.
+            // `use_stderr` is true for a wrong option, and false for --help. Report a wrong option to the service
+            // manager.
             if error.use_stderr() && notify::is_heard() {
                 let text = error.to_string();
                 service::pause_before_retry(&text.lines().next().unwrap_or_default());
@@ -76,7 +77,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     match start(arguments) {
         Ok(()) => 0,
         Err(error) => {
-            // A parser's text ends with a line feed.
+            // Trim the text, because the texts of TOML's parser end with a line feed.
             eprintln!("tensorlendd: {} [{}]", error.to_string().trim_end(), error.code());
             if serves && notify::is_heard() {
                 service::pause_before_retry(&error);

@@ -1,4 +1,4 @@
-//! The daemon as a service.
+//! The start of the daemon as a service.
 
 use crate::config::{Config, ConfigError, ModeChoice};
 use crate::core::settings::{Mode, Settings};
@@ -10,26 +10,26 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, kill_proc
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time that a daemon which cannot start waits before it ends, under a service manager.
+/// Time for which a daemon that cannot start waits before it ends, under a service manager.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
 
-/// The parts of a daemon before any client can connect.
+/// The results of the first half of a start.
 struct Parts {
     mode: Mode,
     settings: Settings,
     backing: Backing,
     devices: Devices,
-    /// Users and groups of namespaces that were not found.
+    /// Messages about users and groups of namespaces that were not found.
     unknown: Vec<String>,
     /// The reason why segments cannot be spilled.
     spill: Option<ConfigError>,
 }
 
 impl Parts {
-    /// Performs the first half of a start. [`check`] calls it, too, and then checks the socket. If a daemon can serve its
-    /// clients despite a fault, the fault is not an error here, but part of the result.
+    /// Performs the first half of a start, which [`check`] also performs. A fault with which the daemon can still serve
+    /// clients is part of the result, and not an error.
     fn gather(config: &Config) -> Result<Self, DaemonError> {
         let mode = limits::mode(config.mode);
         if config.mode == ModeChoice::Auto && mode == Mode::System && rustix::process::getuid().is_root() {
@@ -43,7 +43,8 @@ impl Parts {
         raise_descriptors();
         settings.descriptors_max = limits::descriptors();
         let spill = spill::check(&settings).err();
-        // The limit of descriptors is raised before this call, because the driver opens some for each device.
+        // Opening the devices must follow `raise_descriptors`, because the driver opens some descriptors for each
+        // device.
         let devices = Devices::open(&config.cuda);
         devices.tell(&mut settings);
         Ok(Self { mode, settings, backing, devices, unknown, spill })
@@ -68,7 +69,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     }
     let mut path = socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
-        // A start creates this folder in its parent.
+        // The daemon would create this folder, so check the folder's parent.
         path.pop();
     }
     Listener::check(&path)
@@ -84,10 +85,10 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
 pub fn run(load: Load) -> Result<(), DaemonError> {
     limits::check_system()?;
     let config = load()?;
-    // Comes first, before other descriptors take the numbers of those that the manager passed.
+    // Take over the manager's descriptors before any other descriptor is opened, which could get one of their numbers.
     let (activated, stored) = Listener::handed_over()?;
     let signals = Signals::catch()?;
-    // Prevents processes of the same uid from attaching, or taking descriptors.
+    // Prevent processes of the same uid from attaching to this process (ptrace), and from taking its descriptors.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     let Parts { mode, settings, backing, devices, unknown, spill } = Parts::gather(&config)?;
@@ -96,7 +97,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     } else {
         let path = socket_path(&config, mode)?;
         if let Some(folder) = path.parent().filter(|_| config.socket.is_none() && mode == Mode::System) {
-            // A service manager has created the folder; without one it may be missing.
+            // A service manager creates this folder. Without one, it may be missing.
             let _ = std::fs::create_dir_all(folder);
         }
         Listener::bind(&path, socket_mode(&config, mode))?
@@ -121,7 +122,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
 /// # Errors
 /// If the configuration is invalid, or the daemon does not respond.
 pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
-    // The running daemon has its socket and its devices: only the options that it reads again must be valid.
+    // Check only the options that a reload reads. The running daemon has already opened its socket and devices.
     limits::settings(config, limits::mode(config.mode))?;
     limits::backing(config)?;
     let process = Pid::from_raw(pid).ok_or(Errno::SRCH);
@@ -161,8 +162,8 @@ fn raise_descriptors() {
     }
 }
 
-/// Waits before a daemon that could not start ends, to limit the rate at which a service manager restarts it. SIGTERM
-/// and SIGINT end the process at once.
+/// Waits for [`RETRY_PAUSE`] after a failed start, to limit the rate at which a service manager restarts the daemon.
+/// SIGTERM and SIGINT end the process at once.
 pub fn pause_before_retry(error: &dyn std::fmt::Display) {
     notify::status(&format!("not started, and tried again: {error}"));
     let _ = nix::sys::signal::SigSet::all().thread_unblock();

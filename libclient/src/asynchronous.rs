@@ -7,7 +7,6 @@
 mod client;
 mod listener;
 mod subscription;
-mod waiter;
 
 pub use client::AsyncClient;
 pub use subscription::AsyncSubscription;

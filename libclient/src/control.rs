@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-use tensorlend_layout::wire::{Hello, Refusal, Reply, Request, decode, encode};
+use tensorlend_layout::wire::{Hello, QueueReply, QueueRequest, Refusal, Reply, Request, decode, encode};
 use tensorlend_os::packet::{self, Packet};
 
 /// The connection to the daemon. One thread uses it at a time.
@@ -20,7 +20,7 @@ pub struct Control {
     path: PathBuf,
     /// The request timeout.
     timeout: Duration,
-    /// Whether a daemon has answered that does not know the session.
+    /// Whether a daemon that does not know the session has answered.
     dead: AtomicBool,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
     resume: OnceLock<Box<dyn Resume>>,
@@ -33,7 +33,8 @@ pub trait Resume: Send + Sync {
     /// Hands the client's descriptors back to a daemon that has lost everything; [`Resume::resume`] follows on the same
     /// socket.
     fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
-    /// Does the remaining work once the session continues, while other threads may use the connection.
+    /// Does the remaining work of a reconnection once the session continues. Other threads may use the connection in
+    /// the meantime.
     fn settle(&self);
 }
 
@@ -62,7 +63,7 @@ enum State {
     Whole,
     /// No daemon answers, since this time.
     Broken(Instant),
-    /// A daemon has answered that does not know the session, for this reason.
+    /// A daemon that does not know the session has answered; the refusal has its reason.
     Dead(Option<Refusal>),
 }
 
@@ -184,7 +185,7 @@ impl Control {
         let _ = self.resume.set(resume);
     }
 
-    /// Returns whether the session is over: a daemon was reached that does not know it.
+    /// Returns whether the session is over: a daemon that does not know the session has answered.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
@@ -194,6 +195,12 @@ impl Control {
     pub fn with_socket<R>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> R) -> R {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         use_it(connection.socket.as_fd())
+    }
+
+    /// Ends the connection, also for the copies of the socket that other processes have.
+    pub fn hang_up(&self) {
+        // It fails if the daemon has hung up.
+        let _ = self.with_socket(|socket| rustix::net::shutdown(socket, rustix::net::Shutdown::Both));
     }
 
     /// Sends a request and waits for the reply. Refusals become errors; `subject` is the name concerned.
@@ -318,6 +325,12 @@ impl Control {
                     connection.late = Some(back);
                 }
                 (Some(Request::GrowCells), Some(Reply::Cells { .. })) => connection.cells = Some(packet),
+                // No thread knows of this item.
+                (Some(Request::Queue(_)), Some(Reply::Queue(QueueReply::Claimed(item)))) => {
+                    let back = Request::Queue(QueueRequest::GiveBack(item));
+                    send(&connection.socket, &back, &[], doing)?;
+                    connection.late = Some(back);
+                }
                 _ => {}
             }
         }
@@ -415,7 +428,7 @@ impl Control {
         Ok(())
     }
 
-    /// Does the remaining work; to be called once the session continues.
+    /// Does the remaining work of a reconnection; to be called once the session continues.
     pub fn settle(&self) {
         let whole = self.connection.lock().is_ok_and(|connection| matches!(connection.state, State::Whole));
         if let Some(resume) = self.resume.get().filter(|_| whole) {
@@ -533,7 +546,7 @@ pub fn ask_on(
     }
 }
 
-/// Acknowledges the descriptors on such a socket.
+/// Acknowledges received descriptors, on a socket that no other thread uses.
 pub fn acknowledge_on(socket: &OwnedFd, doing: &'static str) -> Result<()> {
     send(socket, &Request::Ack, &[], doing)
 }

@@ -34,6 +34,7 @@
 //! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
 //! * Datasets: [`Client::dataset`]: several tensors that readers see together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: results that many producers collect.
+//! * Queues: [`Client::queue`]: each item goes to one of several consumers, and to another one if that one dies.
 //! * Requests: [`Client::serve`], [`Client::caller`]: a request to one of several servers, and its reply.
 //! * Models: the crate `tensorlend-model`: inference on the same machine by `tensorlend-runner`.
 //! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by
@@ -98,8 +99,10 @@ mod link;
 mod list;
 mod listing;
 mod names;
+mod notify;
 pub mod observe;
 mod peers;
+mod queue;
 pub mod remote;
 #[cfg(feature = "broken-for-tests")]
 mod sabotage;
@@ -129,11 +132,18 @@ pub use lease::device::{lease::DeviceLease, pin::DevicePin};
 pub use lease::lease::{Dataset, DatasetIter, Lease};
 pub use lease::pin::Pin;
 pub use lease::value::Value;
+#[doc(hidden)]
+pub use lease::waiter::Ticket;
 pub use lease::watch::NameWatch;
 pub use list::Length;
 pub use listing::{Collection, Info, InfoKind, Listing, Spilled, TensorInfo};
 pub use names::lifetime::Lifetime;
 pub use names::version::Version;
+#[doc(hidden)]
+pub use notify::Notifications;
+#[doc(hidden)]
+pub use queue::{Claim, Offer};
+pub use queue::{Queue, QueueItem};
 pub use stream::borrowed::Borrowed;
 pub use stream::history::History;
 pub use stream::message::{Message, Start};

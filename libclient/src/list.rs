@@ -51,7 +51,8 @@ impl std::fmt::Display for Length {
 }
 
 impl Length {
-    fn is(self, length: u64) -> bool {
+    /// Returns whether a list of this length meets the condition.
+    pub fn is(self, length: u64) -> bool {
         match self {
             Self::Exactly(n) => length == n,
             Self::AtLeast(n) => length >= n,
@@ -93,7 +94,8 @@ pub fn items(session: &Arc<Session>, list: &str, range: impl RangeBounds<u64>) -
         Bound::Unbounded => length,
     };
     let mut values = Vec::with_capacity(to.min(length).saturating_sub(from) as usize);
-    lease_items(session, list, id, from..to.min(length), &mut values)?;
+    let exists = || list_state(session, list).0 == id;
+    lease_items(session, list, id, from..to.min(length), exists, &mut values)?;
     Ok(values)
 }
 

@@ -62,7 +62,8 @@ impl ModelAnswer {
         Ok(Self { queue: span(queue_us)?, run: span(run_us)?, versions: published.into_iter().zip(versions).collect() })
     }
 
-    /// Adds the metadata to the draft of a response: for servers of models.
+    /// Adds the times to a response's metadata, and the versions of published outputs as a tensor. A model server
+    /// calls this.
     ///
     /// # Errors
     /// As [`Client::create`] and [`DatasetDraft::add`].

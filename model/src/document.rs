@@ -96,7 +96,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Encodes the document.
+    /// Encodes the document as JSON.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }
@@ -142,7 +142,7 @@ pub struct ModelStatistics {
 }
 
 impl ModelStatistics {
-    /// Encodes the document.
+    /// Encodes the document as JSON.
     pub fn encode(&self) -> Vec<u8> {
         encode(self)
     }

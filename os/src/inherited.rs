@@ -57,8 +57,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The buffer was too short, and the kernel has returned the number of groups. It does not change, so a second attempt
-        // suffices.
+        // The buffer was too short, and the kernel has returned the number of groups. That number does not change, so a
+        // second attempt suffices.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > GROUPS_MAX {
             return Err(error);
         }

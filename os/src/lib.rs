@@ -20,4 +20,5 @@ pub mod packet;
 pub mod skip;
 pub mod socket_file;
 pub mod thread;
+pub mod token;
 pub mod toll;

@@ -1,7 +1,7 @@
 //! Mappings: sheets as views of shared words, segments as bytes.
 #![allow(unsafe_code)]
 
-use crate::fork;
+use crate::fork::{self, Origin};
 use crate::memfd::Access;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::io;
@@ -9,32 +9,39 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Word;
 
 /// A mapping that belongs to the process that made it.
 struct Mapping {
     raw: ManuallyDrop<MmapRaw>,
-    forks: u64,
+    origin: Origin,
     listed: Option<&'static Listed>,
 }
 
 impl Mapping {
-    fn new(raw: MmapRaw) -> Self {
-        let listed = Listed::add(raw.as_ptr().addr(), raw.len());
-        Self { raw: ManuallyDrop::new(raw), forks: fork::generation(), listed }
-    }
-
-    fn is_ours(&self) -> bool {
-        self.forks == fork::generation()
+    /// A mapping of a file that is not inherited may be one that writes: a child of a fork does not get it.
+    fn new(raw: MmapRaw, inherited: bool) -> io::Result<Self> {
+        if !inherited {
+            // A child shares no session: it must not write into its parent's.
+            raw.advise(Advice::DontFork)?;
+        }
+        let listed = Listed::add(raw.as_ptr().addr(), raw.len(), inherited);
+        if inherited && listed.is_none() {
+            // Only a listed mapping can be withdrawn from a child.
+            raw.advise(Advice::DontFork)?;
+        }
+        let origin = Origin::here(inherited && listed.is_some());
+        Ok(Self { raw: ManuallyDrop::new(raw), origin, listed })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A forked child does not have its parent's mapping: at these addresses it has a reservation, or memory of its own.
-        if self.is_ours() {
+        // At the addresses of its parent's mapping, a forked child has that mapping, which other values may still read, or a
+        // reservation, or memory of its own.
+        if self.origin.is_ours() {
             if let Some(listed) = self.listed {
                 listed.start.store(FREE, Ordering::Release);
             }
@@ -49,22 +56,24 @@ const LISTED_MAX: usize = 16 << 10;
 /// Number of entries of the list that are tried for a mapping; if all are in use, the mapping stays unlisted.
 const PROBES: usize = 64;
 const FREE: usize = 0;
-/// An entry that is being written.
+/// The start address in an entry that a thread is writing.
 const BUSY: usize = 1;
 
-/// The address and length of a mapping, for forked children: see [`reserve`].
+/// The address and length of a mapping, and whether children inherit it, for forked children: see [`reserve`].
 struct Listed {
     start: AtomicUsize,
     bytes: AtomicUsize,
+    inherited: AtomicBool,
 }
 
 static LISTED: [Listed; LISTED_MAX] =
-    [const { Listed { start: AtomicUsize::new(FREE), bytes: AtomicUsize::new(0) } }; LISTED_MAX];
-/// The number of entries that were ever used.
+    [const { Listed { start: AtomicUsize::new(FREE), bytes: AtomicUsize::new(0), inherited: AtomicBool::new(false) } };
+        LISTED_MAX];
+/// The number of entries from the first to the last that was ever used.
 static LISTED_END: AtomicUsize = AtomicUsize::new(0);
 
 impl Listed {
-    fn add(start: usize, bytes: usize) -> Option<&'static Self> {
+    fn add(start: usize, bytes: usize, inherited: bool) -> Option<&'static Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let first = NEXT.fetch_add(1, Ordering::Relaxed);
         let (at, entry) = (0..PROBES).map(|probe| first.wrapping_add(probe) % LISTED_MAX).find_map(|at| {
@@ -74,28 +83,38 @@ impl Listed {
         })?;
         LISTED_END.fetch_max(at + 1, Ordering::Relaxed);
         entry.bytes.store(bytes, Ordering::Relaxed);
-        // Release: a thread that reads the start also reads the length.
+        entry.inherited.store(inherited, Ordering::Relaxed);
+        // Release: a thread that reads the start also reads the other fields.
         entry.start.store(start, Ordering::Release);
         Some(entry)
     }
 }
 
-/// In a forked child: reserves the addresses of the parent's mappings. Otherwise the child's next mapping could get them, and
-/// an array that the child inherited would read and write the child's own memory instead of failing.
+/// In a forked child: reserves the addresses of the parent's mappings that the child does not have. Otherwise the child's next
+/// mapping could get them, and an array that the child inherited would read and write the child's own memory instead of
+/// failing. If `readable` is false, the child also loses the mappings that it inherited.
 ///
 /// Must be called before the child has a second thread. It is safe in the child of a process with several threads: it makes
 /// system calls, and neither allocates, locks nor panics.
-pub(crate) fn reserve() {
+pub(crate) fn reserve(readable: bool) {
     for entry in LISTED.iter().take(LISTED_END.load(Ordering::Relaxed)) {
         let (start, bytes) = (entry.start.load(Ordering::Acquire), entry.bytes.load(Ordering::Relaxed));
+        let inherited = entry.inherited.load(Ordering::Relaxed);
+        if inherited && readable && start != FREE && start != BUSY {
+            // Stays listed, for the child's own children.
+            continue;
+        }
         // Also frees an entry that another thread of the parent was writing: the child does not have that thread.
         entry.start.store(FREE, Ordering::Relaxed);
         if start == FREE || start == BUSY {
             continue;
         }
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: MAP_FIXED_NOREPLACE maps free addresses only, or fails. So it changes no mapping of the process. Without
-        // PROT_READ and PROT_WRITE, the mapping takes no memory. After a failure, the addresses stay as they were.
+        let over = if inherited { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | over;
+        // SAFETY: MAP_FIXED_NOREPLACE maps free addresses only, or fails. MAP_FIXED replaces a mapping of this module that the
+        // child inherited: it is listed as long as it exists, and no value of the child reads there any more, since
+        // `fork::is_readable` is false for its generation. Without PROT_READ and PROT_WRITE, the new mapping takes no memory.
+        // After a failure, the addresses stay as they were.
         unsafe { libc::mmap(std::ptr::without_provenance_mut(start), bytes, libc::PROT_NONE, flags, -1, 0) };
     }
 }
@@ -116,9 +135,7 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result
         Access::Read => options.map_raw_read_only(fd.as_raw_fd())?,
         Access::Write => options.map_raw(fd.as_raw_fd())?,
     };
-    // A child shares no session: it must neither hold a dead parent's memory nor write into it.
-    raw.advise(Advice::DontFork)?;
-    Ok(Mapping::new(raw))
+    Mapping::new(raw, access == Access::Read)
 }
 
 /// Maps a sheet of shared words.
@@ -157,11 +174,27 @@ pub fn replace(sheet: &View, fd: &OwnedFd) -> io::Result<()> {
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call concerns the same pages, and changes only the memory that forked children get.
-    if unsafe { libc::madvise(start, bytes, libc::MADV_DONTFORK) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    Ok(())
+}
+
+/// Chooses whether the children of forks get a writable sheet, for the duration of a fork.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn inherit(sheet: &View, inherited: bool) -> io::Result<()> {
+    let advice = if inherited { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+    advise(sheet, 0, sheet.bytes() as u64, advice)
+}
+
+/// In a forked child: forbids writes to a sheet that the child got by [`inherit`]. It is safe in the child of a process with
+/// several threads. After a failure the child may write there; its own rules keep it from doing so.
+pub fn protect(sheet: &View) {
+    let words: Option<&[Word]> = sheet.array(0, sheet.bytes() / 8);
+    if let Some(words) = words {
+        let start = words.as_ptr().cast_mut().cast();
+        // SAFETY: the pages are those of the sheet, which is mapped. No code of the child writes to it: its session belongs to
+        // the parent.
+        unsafe { libc::mprotect(start, size_of_val(words), libc::PROT_READ) };
     }
 }
 
@@ -195,8 +228,8 @@ fn advise(sheet: &View, at: u64, bytes: u64, advice: libc::c_int) -> io::Result<
     let outside = || io::Error::other("a part lies outside its sheet");
     let words: &[Word] = sheet.array(at as usize, bytes as usize / 8).ok_or_else(outside)?;
     let (start, length) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
-    // SAFETY: the words stay mapped for as long as the view lives. The two advices above change none of their contents, and
-    // return an error for a part that is not mapped for writing.
+    // SAFETY: the words stay mapped for as long as the view lives. None of the advices above changes their contents, and
+    // one that cannot be followed returns an error.
     if unsafe { libc::madvise(start, length, advice) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -219,8 +252,8 @@ pub fn private(fd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Private> {
     // descriptors are of sealed memfds. The file's writer may still write to pages that are not copied yet; a caller that makes
     // a reference must show that this does not happen.
     let raw = MmapRaw::from(unsafe { options.map_copy(fd.as_raw_fd())? });
-    raw.advise(Advice::DontFork)?;
-    Ok(Private { map: Mapping::new(raw) })
+    // A child gets a copy of its own, as of any private memory.
+    Ok(Private { map: Mapping::new(raw, true)? })
 }
 
 impl Private {
@@ -236,10 +269,10 @@ impl Private {
         self.map.raw.len()
     }
 
-    /// Returns whether this process made the mapping. A forked child has none of it.
+    /// Returns whether this process may use the part: it made the mapping, or got a copy of it by a fork.
     #[inline]
-    pub fn is_ours(&self) -> bool {
-        self.map.is_ours()
+    pub fn is_readable(&self) -> bool {
+        self.map.origin.is_readable()
     }
 }
 
@@ -251,7 +284,7 @@ impl Segment {
     pub fn none() -> io::Result<Self> {
         fork::watch();
         let raw = MmapRaw::from(MmapOptions::new().len(0).map_anon()?);
-        Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), forks: fork::generation(), listed: None } })
+        Ok(Self { map: Mapping { raw: ManuallyDrop::new(raw), origin: Origin::here(false), listed: None } })
     }
 
     /// Requests huge pages, and makes all pages: huge ones if the kernel has some, otherwise ordinary ones.
@@ -260,16 +293,10 @@ impl Segment {
         self.map.raw.advise(Advice::PopulateWrite)
     }
 
-    /// Returns whether this process made the mapping. A forked child has none of it.
+    /// Returns the process that made the mapping, and whether its children may read there.
     #[inline]
-    pub fn is_ours(&self) -> bool {
-        self.map.is_ours()
-    }
-
-    /// Returns the [`fork::generation`] of the process that made the mapping.
-    #[inline]
-    pub fn forks(&self) -> u64 {
-        self.map.forks
+    pub fn origin(&self) -> Origin {
+        self.map.origin
     }
 
     /// Returns the first byte of the mapping. A caller that makes a reference from it needs a lease or a draft that keeps the

@@ -142,7 +142,7 @@ fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::
         Access::Read => OFlags::RDONLY,
         Access::Write => OFlags::RDWR,
     };
-    // NONBLOCK: with a lease on the file, a blocking open could be stalled for 45 seconds.
+    // NONBLOCK: while a file lease is on the file, the kernel can delay a blocking open for 45 seconds.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let open = || {
         // Another thread of this process may be probing the file: then a lease is on the file for the duration of two calls.
@@ -215,9 +215,10 @@ pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result
     rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
-/// Retries of an open, without pauses, while a lease is on the file.
+/// Number of retries of an open without pauses, while a file lease is on the file.
 const PROBED_YIELDS: u32 = 16;
-/// Maximum retries of an open while a lease is on the file: 100 ms in total, if the lease's thread was stopped.
+/// Maximum number of retries of an open while a file lease is on the file: 100 ms in total, in case the scheduler has
+/// suspended the thread that took the lease.
 const PROBED_PAUSES: u32 = PROBED_YIELDS + 1000;
 /// `F_SETSIG` of fcntl(2), which libc does not name everywhere.
 const F_SETSIG: libc::c_int = 10;

@@ -14,7 +14,7 @@ const COST_MAX: Duration = Duration::from_millis(20);
 /// Cost of one call beyond which a peer counts as excessive. It is larger, because a virtual machine that is paused counts its
 /// pause as CPU time.
 const CALL_MAX: Duration = Duration::from_millis(100);
-/// The part of the cost by which a fast call reduces it: 1/PART.
+/// A fast call reduces the accumulated cost by 1/PART.
 const PART: u32 = 16;
 /// Number of fast calls after which the thread's CPU clock is no longer read.
 const FAST_CALLS: u8 = 64;

@@ -1,6 +1,6 @@
-//! First publications without the daemon: a client claims a name and announces it in its ring, and the daemon absorbs
-//! it into the directory. A name moves from the claim to the ring to the directory. A reader that must not miss it
-//! searches them in this order.
+//! First publications without the daemon: a client claims a name and announces it in its own catalogue, and the daemon
+//! enters the name into the directory later. A name moves from the claim to the ring of announcements to the directory.
+//! A reader that must not miss a name searches the three in this order.
 
 use crate::catalogue::{Catalogue, RING};
 use crate::sync::{Ordering, fence};
@@ -24,7 +24,7 @@ impl Catalogue {
         crate::crash_point!("first: claimed");
     }
 
-    /// Owner: withdraws the claim, whether or not it has announced the name.
+    /// Owner: withdraws its claim, whether or not it has announced the name.
     #[inline]
     pub fn unclaim(&self) {
         self.claim.set(0);
@@ -58,19 +58,19 @@ pub struct Waiting<'a> {
     head: u64,
 }
 
-/// The daemon is absorbing a client's last announcements: try again.
+/// The daemon is entering the client's last announcements into the directory: try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending;
 
 impl<'a> Waiting<'a> {
-    /// Reads a client's ring. `None`: its announcements no longer count.
+    /// Reads a client's announcements. `None`: they no longer count, because the client has ended or may not announce.
     ///
     /// # Errors
-    /// [`Ending`] while the daemon absorbs the client's last announcements.
+    /// [`Ending`] while the daemon enters the client's last announcements into the directory.
     #[inline]
     pub fn read(catalogue: &'a Catalogue, absorbed: &Word) -> Result<Option<Self>, Ending> {
-        // Read before the head: an announcement that is absorbed between the two reads is missing here, but is found in
-        // the directory.
+        // Read before the head: if the daemon enters an announcement into the directory between the two reads, the
+        // announcement is missing here, and the caller finds the name in the directory.
         let absorbed = Absorbed(absorbed.read());
         match absorbed.state() {
             MemberState::Open => Ok(Some(Self { catalogue, absorbed, head: catalogue.ring_head.read() })),

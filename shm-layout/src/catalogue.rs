@@ -15,7 +15,8 @@ use crate::word::{Bell, Word};
 pub const RING: usize = if cfg!(loom) { 2 } else { 4096 };
 /// Number of cells in the first part.
 pub const FIRST_CELLS: usize = if cfg!(loom) { 2 } else { 4096 };
-/// Maximum number of parts with cells: 4096 doubled twelve times, in four steps each, is 2^24.
+/// Maximum number of parts with cells: the first part has 4096 cells, and twelve doublings, in four parts each, lead to
+/// 2^24 cells.
 pub const CELL_PARTS: u8 = 49;
 /// Words of a name that its cell record contains.
 pub const CELL_NAME_WORDS: usize = 8;
@@ -46,19 +47,19 @@ structure! {
         64 claim: Word,
         /// Number of announcements ever made. The store of this word is the moment of a first publication.
         72 ring_head: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         80 reserved: [Word; pad(6)],
-        /// The owner rings it after it has replaced a value, if a client is parked on this catalogue.
+        /// The owner rings this bell after it has replaced a value, if a client is parked on this catalogue.
         128 bell: Bell,
-        /// Kept 0.
+        /// Reserved; always 0.
         136 reserved2: [Word; pad(7)],
-        /// Values published, ever. For observers.
+        /// Values published, ever. For monitoring only.
         192 puts: Word,
-        /// Bytes published, ever. For observers.
+        /// Bytes published, ever. For monitoring only.
         200 put_bytes: Word,
-        /// Bytes of segments in live or leased slots. For observers.
+        /// Bytes of segments in live or leased slots. For monitoring only.
         208 bytes_in_slots: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         216 reserved3: [Word; pad(485)],
         /// Announcements: hash tag 40 . cell 24, entry `n % 4096` for announcement n.
         4096 ring: [Word; RING],
@@ -72,14 +73,14 @@ structure! {
     pub struct CellsPart [4096] {
         /// The sheet's header: `count` cells from cell `first` on. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
-        /// Kept 0.
+        /// Reserved; always 0.
         64 reserved: [Word; pad(504)],
     }
 }
 
 structure! {
-    /// The record of one slot. Its client writes it while the slot is a draft, and does not touch it while the slot is
-    /// published.
+    /// The record of one slot. The slot's owner writes it while the slot is a draft. While the slot is published, the
+    /// owner changes nothing in it except the flag of an early tensor.
     pub struct SlotRecord [128] {
         /// Sixteen words, as `SlotInfo` in tensor.rs packs them.
         0 words: [Word; 16],
@@ -91,7 +92,7 @@ structure! {
     pub struct SlotsPart [4096] {
         /// The sheet's header: `count` slots from slot `first` on. Writer: the daemon, before lending.
         0 sheet: SheetHeader,
-        /// Kept 0.
+        /// Reserved; always 0.
         64 reserved: [Word; pad(504)],
     }
 }
@@ -103,7 +104,7 @@ pub const fn cell_place(cell: u32) -> (u8, usize) {
     if cell < FIRST_CELLS as u32 {
         return (0, cell as usize);
     }
-    // The number of doublings of the cells, and the quarter of this doubling.
+    // The number of complete doublings, and the quarter of the next doubling that contains the cell.
     let doubled = (cell / FIRST_CELLS as u32).ilog2();
     let quarter = (cell >> (FIRST_CELLS.ilog2() + doubled - 2)) & 3;
     let part = (4 * doubled + quarter + 1) as u8;

@@ -1,4 +1,5 @@
-//! Crash points: places in the code, between any two stores that others read, at which a test kills the process.
+//! Crash points: places in the code, between any two stores that other processes read, at which a test kills the
+//! process.
 //!
 //! They exist only in builds with the feature `crash-points`; without it the macro is empty. A process under test
 //! installs a [hook](install), which is called with the number of each crash point that it passes.
@@ -65,6 +66,10 @@ pub const POINTS: &[&str] = &[
     "receive: cursor moved",
     "fetch: leases mapped",
     "fetch: segment mapped",
+    "fork: leases held",
+    "fork: token mapped",
+    "fork: token left to the children",
+    "fork: holds ended",
     "daemon: name about to be bound",
     "daemon: name bound",
     "daemon: former owner told",

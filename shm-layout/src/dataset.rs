@@ -133,7 +133,7 @@ impl<'b> Index<'b> {
     #[inline(always)]
     pub fn check(&self) -> bool {
         let mut from = 0;
-        // Fast path for printable ASCII in a single pass, as almost all names are.
+        // Fast path: almost all names are printable ASCII, which a single pass can check.
         let plain = self.names.iter().fold(true, |plain, b| plain & matches!(b, b' '..=b'~'));
         for at in 0..self.len() {
             let end = self.end(at);
@@ -149,7 +149,8 @@ impl<'b> Index<'b> {
         (0..self.len()).all(|at| {
             let member = self.order(at);
             let name = if member < self.len() { self.name_bytes(member) } else { &[] };
-            // No name contains a zero, so comparing the first eight bytes as one number mostly decides.
+            // No name contains a zero byte, so a comparison of the first eight bytes as one number decides in most
+            // cases.
             let first = name.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b));
             let name = (first << (64 - 8 * name.len().clamp(1, 8)), name);
             let rises = before.0 < name.0 || before.0 == name.0 && before.1 < name.1;

@@ -36,31 +36,31 @@ structure! {
     pub struct DirectoryHead [32768] {
         /// The kind of this sheet. Writer: the daemon, as of all words of the directory.
         0 sheet: SheetHeader,
-        /// The current table of names: log2 of its places 8 . number of rebuilds 16 . index of its first place 40. Stored when
-        /// the new table is complete and before anything changes in it.
+        /// The current table of names: log2 of its places 8 . number of rebuilds 16 . index of its first place 40. The
+        /// daemon stores this word when the new table is complete, before it changes anything in that table.
         64 table: Word,
         /// Seed of the hash of names.
         72 seed: Word,
         /// The namespace's number, for lists and observers.
         80 namespace: Word,
-        /// Seeds of the searches in the tables of names: of a table in the first half of the places, and of one in the second.
-        /// Stored before the daemon builds the table.
+        /// Seeds of the searches in the tables of names: the first for a table in the first half of the places, the
+        /// second for one in the second half. The daemon stores a seed before it builds the table.
         88 table_seeds: [Word; 2],
-        /// Kept 0.
+        /// Reserved; always 0.
         104 reserved: [Word; pad(3)],
-        /// The daemon rings it after a name moved or was added, if a client is parked.
+        /// The daemon rings this bell after it has moved or added a name, if a client is parked.
         128 bell: Bell,
-        /// Kept 0.
+        /// Reserved; always 0.
         136 reserved2: [Word; pad(7)],
         /// Number of members that may be parked: publishers read `waiters` only if this is not 0.
         192 waiters_count: Word,
         /// 1 while the daemon sleeps without polling for announcements: a client that announces a name wakes it. 0: the daemon
         /// polls by itself.
         200 wants_nudge: Word,
-        /// The daemon rings it when the lending of a device segment ends: a client that has the segment mapped unmaps it and
-        /// reports that.
+        /// The daemon rings this bell when the lending of a device segment ends: a client that has the segment mapped
+        /// unmaps it and reports this to the daemon.
         208 returned: Bell,
-        /// Kept 0.
+        /// Reserved; always 0.
         216 reserved3: [Word; pad(5)],
         /// Offset of the table of members, in bytes.
         256 members_at: Word,
@@ -92,32 +92,34 @@ structure! {
         360 places: Word,
         /// Every entry in use has a number below this word's value. For readers that visit all names.
         368 names_end: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         376 reserved4: Word,
-        /// Names that have an owner. For observers.
+        /// Names that have an owner. For monitoring only.
         384 names_live: Word,
-        /// Bytes of segments lent in this namespace. For observers.
+        /// Bytes of segments lent in this namespace. For monitoring only.
         392 bytes_lent: Word,
         /// Maximum number of bytes that this namespace may have.
         400 bytes_max: Word,
-        /// Clients connected. For observers.
+        /// Clients connected. For monitoring only.
         408 clients: Word,
-        /// Number of further names that have a place and memory now, including those that are announced and not absorbed. Lowered
-        /// before `absorbed` moves.
+        /// Number of further names for which there is a place and memory now. A name that is announced and not in the
+        /// directory yet counts as a further name. The daemon lowers this number before it advances the word
+        /// `absorbed`.
         416 names_room: Word,
         /// UUIDs of the devices whose memory the daemon lends in this namespace, in the order of their bytes; 0: none.
         424 devices: [Word; 2 * DEVICES],
-        /// Kept 0.
+        /// Reserved; always 0.
         680 reserved5: [Word; pad(427)],
-        /// Kept 0.
+        /// Reserved; always 0.
         4096 reserved6: [Word; pad(512)],
-        /// Bit c: catalogue c belongs to a client, live or ended and not yet dropped. Stored when a new client has acknowledged
-        /// its sheets, before the reply to its next request.
+        /// Bit c: catalogue c belongs to a client, live or ended and not yet dropped. The daemon sets the bit when a
+        /// new client has acknowledged its sheets, before it replies to the client's next request.
         8192 present: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c may be parked, and publishers must check its lease table.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],
-        /// Bit c: member c may announce names. Stored before its `absorbed` is opened and before the reply to the request that
-        /// made it an announcer; cleared when its last announcement is in the directory.
+        /// Bit c: member c may announce names. The daemon sets the bit before it opens the member's word `absorbed`,
+        /// and before it replies to the request that made the member an announcer. The daemon clears the bit when the
+        /// member's last announcement is in the directory.
         24576 announcers: [Word; MEMBER_BITMAP_WORDS],
     }
 }
@@ -143,9 +145,10 @@ structure! {
         40 since_ns: Word,
         /// Bytes of segments lent to the member.
         48 bytes: Word,
-        /// Number of announcements that the client may make in its epoch; for further names it sends requests. Only grows.
+        /// Maximum number of announcements that the client may make in its epoch; for further names it sends requests.
+        /// This number never decreases.
         56 announce_until: Word,
-        /// The client's label, zero-filled UTF-8. For observers.
+        /// The client's label, zero-filled UTF-8. For monitoring only.
         64 label: [Word; 8],
         /// Bit (c mod 512) is set if the daemon showed member c a segment, slot records or a stream of this member: c may then
         /// have leases on this member's slots. The daemon stores the bit before the reply that shows them. If one of several
@@ -161,7 +164,7 @@ structure! {
         0 id: Word,
         /// Number of items ever appended. Stored after the item's owner word.
         8 end: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         16 reserved: [Word; pad(6)],
     }
 }
@@ -179,9 +182,9 @@ structure! {
         24 policy: Word,
         /// Changes when a subscriber is added or removed: the producer reads the list again.
         32 subscribers_version: Word,
-        /// Number of subscribers in the list: the entries to read.
+        /// Number of entries of `subscribers` that the producer reads.
         40 subscribers_count: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         48 reserved: [Word; pad(10)],
         /// catalogue 16 . cursor 16 . epoch 30 . unused 1 . has a wake descriptor 1. 0: none.
         128 subscribers: [Word; SUBSCRIBERS],
@@ -226,7 +229,7 @@ pub struct Directory {
 
 #[cfg(not(loom))]
 impl Directory {
-    /// Returns the tables of a mapped directory; `None` if the head places them outside.
+    /// Returns the tables of a mapped directory; `None` if one of them would lie outside the mapping.
     pub fn new(view: &View) -> Option<Self> {
         let head: Sheet<DirectoryHead> = Sheet::new(view.clone())?;
         let place = |at: &Word, count: &Word| (at.read() as usize, count.read() as usize);
@@ -354,7 +357,8 @@ impl Directory {
         bits(&self.head.present, self.members.len())
     }
 
-    /// Returns the members that may have leases on slots of this owner, without the owner, and others that share a bit with them.
+    /// Returns the members that may have leases on this owner's slots, and the members that share a bit with one of
+    /// them; never the owner itself.
     pub fn audience(&self, owner: u16) -> impl Iterator<Item = u16> + '_ {
         let shown = &self.members[usize::from(owner)].audience;
         audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)

@@ -21,7 +21,7 @@ structure! {
         40 count: Word,
         /// First number of that array (the first slot or cell that this part holds).
         48 first: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         56 reserved: Word,
     }
 }

@@ -27,20 +27,20 @@ structure! {
     pub struct Cursor [128] {
         /// Absolute number of the next message to take. Writer: the subscriber, after it has taken (leased) a message.
         0 next: Word,
-        /// Messages that the subscriber missed. Writer: the subscriber. For observers.
+        /// Messages that the subscriber missed. Writer: the subscriber. For monitoring only.
         8 lost: Word,
-        /// The subscriber rings it when `next` moves, if the producer is parked. The producer waits on it.
+        /// The subscriber rings this bell when it advances `next`, if the producer sleeps on the bell.
         16 bell: Bell,
         /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for its
         /// first message. From then on, in a stream that does not drop the oldest, `next` keeps that message and all later ones,
         /// even if the stream ends: see [`Cursor::keeps`].
         24 stream: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         32 reserved: [Word; pad(4)],
         /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber,
         /// before it polls the ring's head again, with a fence between.
         64 parked: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         72 reserved2: [Word; pad(7)],
     }
 }
@@ -53,17 +53,20 @@ structure! {
         /// 0: no thread sleeps. Otherwise a Bloom filter of the catalogues for which threads wait; the top bit stands for any
         ///    new name. The sleeper stores it before it polls again, with a fence between.
         64 parked: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         72 reserved: [Word; pad(7)],
-        /// Bit i: shard i may hold leases. Set before the first lease of the shard is stored, cleared only when the
-        /// shard is empty and no thread owns it.
+        /// Bit i: shard i may hold leases. The client sets the bit before it stores the first lease of the shard, and
+        /// clears the bit only when the shard is empty and no thread owns it.
         128 shards_used: Word,
-        /// Kept 0.
-        136 reserved2: [Word; pad(7)],
+        /// 1: the client has forked while it held leases, which count until its children have ended. 0: it has not. The client
+        /// sets it before the fork; the daemon reads it when the session ends.
+        136 inherited: Word,
+        /// Reserved; always 0.
+        144 reserved2: [Word; pad(6)],
         /// Number of entries of shard i, from the lowest on, that were ever used. The client raises it before it stores the
         /// lease.
         192 high_water: [Word; SHARDS],
-        /// Kept 0.
+        /// Reserved; always 0.
         704 reserved3: [Word; pad(424)],
         /// Cursors of the streams that this client follows.
         4096 cursors: [Cursor; CURSORS],
@@ -194,7 +197,7 @@ impl<'t> Shard<'t> {
         self.free_entry_from(0).map(|(_, entry)| entry)
     }
 
-    /// As [`Shard::free_entry`], the lowest from number `from` on; also returns its number.
+    /// Returns the lowest free entry from number `from` on, and its number; otherwise as [`Shard::free_entry`].
     #[inline]
     pub fn free_entry_from(&self, from: usize) -> Option<(usize, &'t Word)> {
         let entries = &self.table.entries[self.index];

@@ -18,7 +18,8 @@
 //!   append to and the daemon orders. **Dataset**: several tensors that are published and leased as one.
 //! * **sheet**: one sealed memfd of shared words with one writer: directory (daemon), catalogue (client), lease table
 //!   (client), ring (producer).
-//! * **member**: a client as its namespace sees it. **Epoch**: one life of one client under one catalogue number.
+//! * **member**: a client as its namespace sees it. **Epoch**: the time during which one client has one catalogue
+//!   number.
 //! * **account**: the memory charged to one uid; every charge is eventually returned to it.
 //!
 //! # The one rule
@@ -42,6 +43,7 @@ compile_error!("tensorlend is built and tested for x86-64 and aarch64 only");
 pub mod announce;
 mod bell;
 pub mod catalogue;
+pub mod child_holds;
 #[cfg(not(loom))]
 pub mod dataset;
 pub mod describe;

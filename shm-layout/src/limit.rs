@@ -61,7 +61,7 @@ kinds! {
     NamespaceBytes = 5, "namespace-bytes";
     /// `uid.bytes_max`: a user's segments, names and descriptors.
     UserBytes = 6, "user-bytes";
-    /// `cuda.bytes_max`: bytes that are lent of one device.
+    /// `cuda.bytes_max`: bytes of one device's memory that the daemon may lend.
     DeviceBytes = 7, "device-bytes";
     /// A user's share of the memory of all devices.
     DeviceShare = 8, "device-share";
@@ -113,7 +113,7 @@ kinds! {
     OpenFiles = 31, "open-files";
     /// Memory of the machine.
     MachineMemory = 32, "machine-memory";
-    /// Memory of a device, which has none left.
+    /// Memory of a device: the device has none left.
     DeviceMemory = 33, "device-memory";
 }
 

@@ -44,17 +44,17 @@ structure! {
         64 head: Word,
         /// The oldest message that the ring still holds. The producer moves it before it replaces that message's entry.
         72 tail: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         80 reserved: [Word; pad(6)],
         /// The producer rings it after a send, if a subscriber is parked.
         128 bell: Bell,
-        /// Kept 0.
+        /// Reserved; always 0.
         136 reserved2: [Word; pad(7)],
         /// 1 while the producer waits for subscribers to take messages.
         192 producer_parked: Word,
         /// 1 once the producer has closed the stream.
         200 closed: Word,
-        /// Kept 0.
+        /// Reserved; always 0.
         208 reserved3: [Word; pad(486)],
     }
 }

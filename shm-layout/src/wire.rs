@@ -6,12 +6,14 @@
 //! has more than one message with descriptors in flight. The daemon disconnects a client that breaks these rules.
 
 mod device;
+mod queue;
 mod refusal;
 mod stat;
 mod value;
 
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
+pub use queue::{ASSERTED_MAX, CLAIMS_MAX, QueueItem, QueueReply, QueueRequest};
 pub use refusal::Refusal;
 pub use stat::{Holder, NamespaceUse, Stat, UidUse};
 pub use value::{NameAt, VALUES_MAX, ValueAt};
@@ -20,7 +22,7 @@ use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
@@ -101,6 +103,8 @@ pub struct Return {
     pub shelved: Vec<u32>,
     /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
+    /// The items of queues that the client has claimed, at most [`ASSERTED_MAX`].
+    pub claims: Vec<QueueItem>,
 }
 
 /// A descriptor that the daemon lent to a client and that the client still has.
@@ -215,8 +219,8 @@ pub enum Request {
         /// The name.
         name: String,
     },
-    /// Asks the daemon to forget names that the client has deleted in its cells and has no operation on. Reply:
-    /// [`Reply::Done`].
+    /// Asks the daemon to remove names from the directory that the client has deleted in its cells, and on which no
+    /// operation of the client is in progress. Reply: [`Reply::Done`].
     Tidy {
         /// Each name, and its cell.
         names: Vec<(String, u32)>,
@@ -371,6 +375,8 @@ pub enum Request {
         /// The names, at most [`VALUES_MAX`].
         names: Vec<NameAt>,
     },
+    /// A request about a queue.
+    Queue(QueueRequest),
 }
 
 impl Request {
@@ -390,6 +396,7 @@ impl Request {
                 | Self::ListAppendEphemeral { .. }
                 | Self::ListDelete { .. }
                 | Self::ListRename { .. }
+                | Self::Queue(QueueRequest::Put { .. } | QueueRequest::Done(_))
         )
     }
 }
@@ -439,7 +446,7 @@ pub enum Reply {
         /// The entry's owner word.
         owner_word: u64,
     },
-    /// Deleted, or it did not exist.
+    /// The object is deleted, or did not exist.
     Deleted {
         /// Whether the object existed.
         existed: bool,
@@ -448,7 +455,7 @@ pub enum Reply {
     Notices {
         /// The cells' numbers.
         cells: Vec<u32>,
-        /// Whether more are waiting.
+        /// Whether the daemon has further cells to report.
         more: bool,
     },
     /// Descriptor: the ring.
@@ -482,6 +489,8 @@ pub enum Reply {
     /// The contents of names, in the order of the request: at least those of the first name. The daemon bounds its work
     /// for one reply, so the client requests the remaining names again.
     Values(Vec<ValueAt>),
+    /// A response about a queue.
+    Queue(QueueReply),
 }
 
 /// The session's parameters, for a client that joins.
@@ -499,7 +508,7 @@ pub struct Welcome {
     pub namespace: String,
     /// Whether the client may publish.
     pub writer: bool,
-    /// Whether the daemon seals each segment for one producer's life (user mode).
+    /// Whether the daemon seals each segment, so that only one producer can ever write it (user mode).
     pub user_mode: bool,
     /// Default length of a segment in bytes.
     pub segment_bytes: u64,

@@ -168,7 +168,7 @@ impl LifeWord {
     /// The value lives until it is deleted.
     pub const FOREVER: Self = Self(0);
 
-    /// Packs; a deadline of 0 means none.
+    /// Returns the word with these fields; a deadline of 0 means none.
     pub const fn new(deadline_ns: u64, ephemeral: bool) -> Self {
         let most = u64::MAX >> 1;
         let deadline_ns = if deadline_ns > most { most } else { deadline_ns };
@@ -291,7 +291,7 @@ pub enum MemberState {
     Vacant,
     /// A live client.
     Open,
-    /// The daemon is absorbing its last announcements: try again.
+    /// The daemon is entering the client's last announcements into the directory: try again.
     Ending,
     /// Ended: its leases no longer count; its cells stay valid.
     Closed,
@@ -313,7 +313,7 @@ impl MemberState {
 pub struct Member(pub u64);
 
 impl Member {
-    /// Packs; the epoch is taken modulo 2^30.
+    /// Returns the word with these fields; the epoch is taken modulo 2^30.
     pub const fn new(state: MemberState, epoch: u32, sheet: u32) -> Self {
         Self((state as u64) << 62 | ((epoch & 0x3FFF_FFFF) as u64) << 32 | sheet as u64)
     }
@@ -328,7 +328,7 @@ impl Member {
         field(self.0, 32, 30) as u32
     }
 
-    /// Returns the number of its sheets: lease table and catalogue.
+    /// Returns the number of the client's sheets: lease table and catalogue.
     pub const fn sheet(self) -> u32 {
         self.0 as u32
     }
@@ -339,12 +339,12 @@ impl Member {
     }
 }
 
-/// The number of a client's announcements that the daemon has absorbed into the directory: state 2 . index 62.
+/// The number of a client's announcements that the daemon has entered into the directory: state 2 . index 62.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Absorbed(pub u64);
 
 impl Absorbed {
-    /// Packs.
+    /// Returns the word with these fields.
     pub const fn new(state: MemberState, index: u64) -> Self {
         Self((state as u64) << 62 | field(index, 0, 62))
     }
@@ -354,7 +354,7 @@ impl Absorbed {
         MemberState::from_bits(self.0 >> 62)
     }
 
-    /// Returns the next announcement to absorb.
+    /// Returns the number of the next announcement to enter into the directory.
     pub const fn index(self) -> u64 {
         field(self.0, 0, 62)
     }
@@ -366,7 +366,7 @@ impl Absorbed {
 pub struct TableWord(pub u64);
 
 impl TableWord {
-    /// Packs.
+    /// Returns the word with these fields.
     pub const fn new(log2: u8, first: u64) -> Self {
         Self((log2 as u64) << 56 | field(first, 0, 40))
     }
@@ -413,9 +413,9 @@ pub struct PlaceWord(pub u64);
 pub const ENTRIES_MAX: u32 = 1 << 28;
 
 impl PlaceWord {
-    /// Empty, and a search ends here.
+    /// A place in use by no name: a search ends here.
     pub const FREE: Self = Self(0);
-    /// Emptied (a tombstone): a search continues.
+    /// A place whose name was removed (a tombstone): a search continues past it.
     pub const PASSED: Self = Self(1 << 28);
 
     /// Returns the place of a name with this hash in `entry`, which is not 0.
@@ -488,7 +488,7 @@ impl RangeWord {
 pub struct SubscriberWord(pub u64);
 
 impl SubscriberWord {
-    /// Packs; the epoch is taken modulo 2^30.
+    /// Returns the word with these fields; the epoch is taken modulo 2^30.
     pub const fn new(catalogue: u16, cursor: u16, epoch: u32, wake: bool) -> Self {
         let who = (catalogue as u64) << 48 | (cursor as u64) << 32;
         Self(who | ((epoch & 0x3FFF_FFFF) as u64) << 2 | wake as u64)

@@ -15,6 +15,8 @@
 
 #[path = "loom/acquire.rs"]
 mod acquire;
+#[path = "loom/children.rs"]
+mod children;
 #[path = "loom/death.rs"]
 mod death;
 #[path = "loom/first.rs"]

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 use tensorlend::{
-    Call, Caller, Client, DType, Draft, Lease, Lifetime, Policy, Server, Start, Stream, Subscription, TensorView,
-    Version,
+    Call, Caller, Client, DType, Draft, Lease, Lifetime, Policy, QueueItem, Server, Start, Stream, Subscription,
+    TensorView, Version,
 };
 use tensorlend_tests::filled;
 use xxhash_rust::xxh3::xxh3_64;
@@ -23,6 +23,7 @@ struct Agent {
     subscriptions: HashMap<String, Subscription>,
     seen: Option<Version>,
     call: Option<Call>,
+    claimed: Option<QueueItem>,
     server: Option<Server>,
     caller: Option<Caller>,
 }
@@ -181,6 +182,13 @@ impl Agent {
                     self.caller = Some(self.client()?.caller(service).open()?);
                 }
                 call(self.caller.as_mut().ok_or("no caller")?, number.parse()?)
+            }
+            // claim QUEUE: takes an item of a queue, and holds it
+            ["claim", queue] => {
+                let claimed = self.client()?.queue(queue)?.get(PATIENCE)?;
+                let number = claimed.number();
+                self.claimed = Some(claimed);
+                Ok(number.to_string())
             }
             ["hold", name] => {
                 let lease = self.client()?.get(name)?;

@@ -1,7 +1,10 @@
 //! A process that uses every feature of a client, over and over, so that it passes every crash point.
 
+#![allow(unsafe_code)]
+
 use crate::filled::{self, filled, put};
 use crate::{PATIENCE, witness};
+use std::io::{Read, pipe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, Error};
@@ -44,8 +47,11 @@ pub fn run(arguments: &[String]) -> Option<()> {
                 client.delete(&format!("many/{number}"))?;
             }
         }
-        (0..ROUNDS)
-            .try_for_each(|number| round(&client, number).and_then(|()| joins(&client, Path::new(socket), number)))
+        (0..ROUNDS).try_for_each(|number| {
+            round(&client, number)?;
+            forks(&client)?;
+            joins(&client, Path::new(socket), number)
+        })
     });
     match done {
         Ok(()) => {}
@@ -80,6 +86,32 @@ fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     camera.send(filled(&other, 3)?)?;
     drop(camera);
     other.delete_stream("everything/visitor")?;
+    Ok(())
+}
+
+/// A child reads under this process's lease until this process closes the pipe, or is killed.
+fn forks(client: &Client) -> Result<(), Error> {
+    put(client, "everything/again", 7)?;
+    let lease = client.get("everything/again")?;
+    let (mut wait, go_on) = pipe().expect("a process has descriptors for a pipe");
+    // SAFETY: the child reads memory, makes system calls, and ends without destructors.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(go_on);
+        let _ = wait.read(&mut [0]);
+        let whole = filled::value(&lease).is_ok_and(|value| value == 7);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!whole)) }
+    }
+    drop(lease);
+    for count in 1..100 {
+        put(client, "everything/again", count)?;
+    }
+    drop(go_on);
+    let mut status = 0;
+    // SAFETY: waits for the child created above, and writes to a local variable.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!((waited, status), (pid, 0), "a child reads whole tensors");
     Ok(())
 }
 

@@ -17,6 +17,7 @@ pub mod keeper;
 pub mod machine;
 pub mod memory;
 pub mod place;
+pub mod queued;
 pub mod scenarios;
 pub mod system;
 pub mod tree;

@@ -15,6 +15,7 @@ fn main() -> std::process::ExitCode {
             "cold" => tensorlend_tests::cold::run(rest),
             "bystander" => tensorlend_tests::witness::run(rest),
             "chaos" => tensorlend_tests::chaos::run(rest),
+            "queue" => tensorlend_tests::queued::run(rest),
             "points" => {
                 points();
                 Some(())

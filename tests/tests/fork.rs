@@ -1,9 +1,14 @@
-//! A fork: the session stays with the parent. The child gets errors from every operation, and harms neither the
-//! parent's memory nor its own.
+//! A fork: the session stays with the parent. The child reads under its parent's leases, gets errors from every other
+//! operation, and harms neither the parent's memory nor its own.
 //!
 //! There is no harness (see Cargo.toml): a process that forks and continues must have one thread.
 #![allow(unsafe_code)]
 
+#[path = "fork/child.rs"]
+mod child;
+
+use child::{Child, forked};
+use std::io::{Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -136,11 +141,10 @@ fn ask_for_everything(mut all: Everything) {
     refused("recv", all.subscription.recv());
     refused("recv_timeout", all.subscription.recv_timeout(MOMENT.unwrap()));
 
-    assert!(!all.lease.validate());
-    // The address is unmapped, or mapped to something else: the access must panic with a message before it touches
-    // memory.
+    assert!(all.lease.validate());
+    assert!(!all.lease.as_slice::<u64>().unwrap().is_empty());
+    // The address of a draft is reserved: the access must panic with a message before it touches memory.
     std::panic::set_hook(Box::new(|_| {}));
-    assert!(catch_unwind(AssertUnwindSafe(|| all.lease.bytes().len())).is_err());
     assert!(catch_unwind(AssertUnwindSafe(|| draft().bytes_mut().len())).is_err());
     let _ = std::panic::take_hook();
     // Not dropped here, so that the thread's destructors find a live session.
@@ -149,8 +153,13 @@ fn ask_for_everything(mut all: Everything) {
 
 /// Maps the child's own memory at the addresses of the parent's mappings, then drops all of the parent's objects.
 fn drop_everything(all: Everything) {
-    assert_eq!(mapped(), [], "the child has the parent's memory mapped");
-    for &(start, bytes) in PARENTS.get().unwrap() {
+    let inherited = mapped();
+    assert!(
+        inherited.iter().any(|&(start, bytes)| (start..start + bytes).contains(&all.lease.bytes().as_ptr().addr()))
+    );
+    let lost = PARENTS.get().unwrap().iter().filter(|it| !inherited.contains(it));
+    assert!(lost.clone().count() >= 2, "the child has none of what the parent writes");
+    for &(start, bytes) in lost {
         let (anonymous, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
         let reserved = anonymous | libc::MAP_FIXED_NOREPLACE;
         // SAFETY: with NOREPLACE this maps new memory or fails; it changes no existing mapping.
@@ -164,6 +173,7 @@ fn drop_everything(all: Everything) {
         unsafe { got.cast::<u8>().write_bytes(MINE, bytes) };
     }
     drop(all);
+    assert_eq!(mapped(), inherited, "other values may read there");
     my_memory_is_whole();
     extern "C" fn at_exit() {
         my_memory_is_whole();
@@ -174,7 +184,8 @@ fn drop_everything(all: Everything) {
 }
 
 fn my_memory_is_whole() {
-    for &(start, bytes) in PARENTS.get().unwrap() {
+    let inherited = mapped();
+    for &(start, bytes) in PARENTS.get().unwrap().iter().filter(|it| !inherited.contains(it)) {
         // SAFETY: mapped by `drop_everything`, readable, initialized, and no longer written. If something had unmapped
         // it, the resulting SIGSEGV would fail the test.
         let mine = unsafe { std::slice::from_raw_parts(start as *const u8, bytes) };
@@ -277,12 +288,134 @@ fn a_parent_goes_on_after_several_forks() {
     end(&daemon, all);
 }
 
+const VALUE: [u64; 3] = [1, 2, 3];
+
+/// Replaces many values of the size of `VALUE`: a slot that is free is used again.
+fn write_a_lot(owner: &Client) {
+    for round in 0..200u64 {
+        owner.put("other", &[round; 3]).unwrap();
+    }
+    owner.delete("other").unwrap();
+}
+
+/// Starts a daemon, and an owner with one published value.
+fn owner() -> (Daemon, Client) {
+    let daemon = Daemon::start("");
+    let owner = daemon.client();
+    owner.put("x", &VALUE).unwrap();
+    (daemon, owner)
+}
+
+fn comes_back(owner: &Client) {
+    eventually("the end of the children's leases", || {
+        write_a_lot(owner);
+        owner.leased().unwrap() == 0
+    });
+}
+
+fn a_child_reads_after_its_parent_has_released() {
+    let (daemon, owner) = owner();
+    let reader = daemon.client();
+    let lease = reader.get("x").unwrap();
+    let mut child = Child::fork(|| || lease.validate() && lease.as_slice::<u64>().unwrap() == VALUE);
+    let mut second = Child::fork(|| {
+        // A child of the child reads, too.
+        let mut grandchild = Child::fork(|| || lease.validate() && lease.as_slice::<u64>().unwrap() == VALUE);
+        assert_eq!(grandchild.report(), '1');
+        move || {
+            grandchild.finish();
+            true
+        }
+    });
+    assert_eq!((child.report(), second.report()), ('1', '1'));
+    drop(lease);
+    owner.delete("x").unwrap();
+    write_a_lot(&owner);
+    assert!(owner.leased().unwrap() > 0, "children read");
+    child.finish();
+    write_a_lot(&owner);
+    assert!(owner.leased().unwrap() > 0, "another child, and its child, read");
+    second.finish();
+    comes_back(&owner);
+    // The reader's entries are usable again.
+    for _ in 0..5000 {
+        owner.put("x", &VALUE).unwrap();
+        assert_eq!(reader.get("x").unwrap().as_slice::<u64>().unwrap(), VALUE);
+    }
+}
+
+fn a_child_reads_after_its_parent_was_killed() {
+    let (daemon, owner) = owner();
+    let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+    let parent = Child::fork(|| {
+        let reader = daemon.client();
+        let lease = reader.get("x").unwrap();
+        forked(report, wait, || || lease.validate() && lease.as_slice::<u64>().unwrap() == VALUE);
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        || false
+    });
+    parent.wait();
+    let mut child = Child { pid: 0, reports, go_on };
+    assert_eq!(child.report(), '1');
+    eventually("the end of the parent's session", || owner.stat().unwrap().clients == 1);
+    owner.delete("x").unwrap();
+    write_a_lot(&owner);
+    assert!(owner.leased().unwrap() > 0, "the child reads");
+    child.go_on.write_all(&[0]).unwrap();
+    assert_eq!(child.report(), '+', "what the child reads has changed");
+    comes_back(&owner);
+}
+
+fn a_child_of_a_process_without_leases_has_nothing_mapped() {
+    let (daemon, owner) = owner();
+    let reader = daemon.client();
+    drop(reader.get("x").unwrap());
+    let mut child = Child::fork(|| || mapped().is_empty());
+    assert_eq!(child.report(), '1');
+    child.finish();
+    drop(owner);
+}
+
+fn a_child_without_a_token_is_refused_its_parents_leases() {
+    let (daemon, owner) = owner();
+    let lease = daemon.client().get("x").unwrap();
+    assert_eq!(lease.bytes().len(), 24);
+    // The pipes of the child exist before the limit; the token would need another descriptor.
+    let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads the limit into a local variable, and sets it from another; open descriptors stay open.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before), 0);
+        let none = libc::rlimit { rlim_cur: 0, ..before };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none), 0);
+    }
+    let pid = forked(report, wait, || {
+        || {
+            std::panic::set_hook(Box::new(|_| {}));
+            !lease.validate() && catch_unwind(AssertUnwindSafe(|| lease.bytes().len())).is_err()
+        }
+    });
+    // SAFETY: sets the limit from a local variable.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const before) }, 0);
+    let mut child = Child { pid, reports, go_on };
+    assert_eq!(child.report(), '1');
+    child.finish();
+    drop(lease);
+    owner.delete("x").unwrap();
+    assert_eq!(owner.leased().unwrap(), 0, "nobody holds it");
+}
+
 /// The tests by name, as harnesses list them.
-const TESTS: [(&str, fn()); 4] = [
+const TESTS: [(&str, fn()); 8] = [
     ("a_child_is_refused_everything", a_child_is_refused_everything),
     ("what_a_child_drops_harms_nobody", what_a_child_drops_harms_nobody),
     ("a_child_has_a_session_of_its_own", a_child_has_a_session_of_its_own),
     ("a_parent_goes_on_after_several_forks", a_parent_goes_on_after_several_forks),
+    ("a_child_reads_after_its_parent_has_released", a_child_reads_after_its_parent_has_released),
+    ("a_child_reads_after_its_parent_was_killed", a_child_reads_after_its_parent_was_killed),
+    ("a_child_of_a_process_without_leases_has_nothing_mapped", a_child_of_a_process_without_leases_has_nothing_mapped),
+    ("a_child_without_a_token_is_refused_its_parents_leases", a_child_without_a_token_is_refused_its_parents_leases),
 ];
 
 fn main() -> std::process::ExitCode {

@@ -206,7 +206,7 @@ impl Accounts {
         }
         self.namespaces.get_mut(&namespace).expect("seen above").held.add(kind, bytes);
         self.all.add(kind, bytes);
-        Ok(Charge::new(&self.books, (uid, namespace), kind, bytes))
+        Ok(Charge::new(&self.books, uid, namespace, kind, bytes))
     }
 
     fn check_device(&self, uid: Option<u32>, budget: &Budget, bytes: u64) -> Result<(), Refusal> {
@@ -234,6 +234,11 @@ impl Accounts {
         Ok(())
     }
 
+    /// Charges the bytes of a sheet to a user.
+    pub fn charge_sheet(&mut self, uid: u32, namespace: NamespaceId, bytes: u64) -> Result<Charge, Refusal> {
+        self.charge(Some(uid), namespace, Kind::Sheet, bytes)
+    }
+
     /// Charges for memory that a former daemon granted, even beyond the current limits.
     pub fn charge_recovered(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
         self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").held.add(kind, bytes);
@@ -241,7 +246,7 @@ impl Accounts {
             self.uids.entry(uid).or_default().held.add(kind, bytes);
         }
         self.all.add(kind, bytes);
-        Charge::new(&self.books, (uid, namespace), kind, bytes)
+        Charge::new(&self.books, uid, namespace, kind, bytes)
     }
 
     /// Refunds a charge.

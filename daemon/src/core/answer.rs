@@ -2,8 +2,8 @@
 
 use super::account::NamespaceId;
 use super::effect::Lending;
-use super::env::Making;
 use super::event::{ConnId, MemId};
+use super::orders::Making;
 use super::settings::Role;
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
@@ -50,6 +50,11 @@ pub enum Wait {
     Chores,
     /// Clients of this daemon's predecessor, which still read the predecessor's directory.
     Return,
+    /// Clients of this daemon's predecessor, which may assert claims on items of queues.
+    Asserted {
+        /// End of the wait.
+        until_ns: u64,
+    },
 }
 
 impl Wait {

@@ -1,24 +1,29 @@
 //! The names of a namespace: their owners and lifetimes, the lists, and the items of lists.
 
 mod absorb;
+mod claims;
 mod credit;
 pub(super) mod lifetime;
 mod list;
+mod queue;
 mod request;
 
 use super::client::{Absorbing, Client, ClientState};
+use super::clock::Timer;
 use super::context::Context;
 use super::effect::Effect;
-use super::env::{Env, Timer};
+use super::env::Env;
 use super::members::Members;
 use super::names::{Full, Names};
+use claims::Claims;
 use lifetime::Lifetimes;
 use list::Lists;
 pub use list::NewItems;
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::wire::Refusal;
+use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::wire::{QueueItem, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerKind, OwnerWord, PARKED_ANY, parked_bit};
 
 /// A client's cell to which a name is bound, and the lifetime of the name.
@@ -35,10 +40,11 @@ pub struct Bindings {
     names: Names,
     lifetimes: Lifetimes,
     lists: Lists,
+    claims: Claims,
     /// Time of the next turn of absorbing.
     absorb_due_ns: Option<u64>,
     /// The last turn that absorbed announcements, and their number.
-    absorbed_in: Absorbing,
+    absorbing: Absorbing,
     /// The reserved names that no client claims any more, each with the time of the step that found no claim. A later claimant
     /// reads that the name is reserved, and does not announce it. An entry counts only while its name is reserved.
     unclaimed: BTreeMap<Vec<u8>, u64>,
@@ -51,8 +57,9 @@ impl Bindings {
             names,
             lifetimes: Lifetimes::of(directory),
             lists: Lists::new(lists_max),
+            claims: Claims::default(),
             absorb_due_ns: None,
-            absorbed_in: Absorbing::default(),
+            absorbing: Absorbing::default(),
             unclaimed: BTreeMap::new(),
         }
     }
@@ -83,6 +90,7 @@ impl Bindings {
         }
         self.lifetimes.check(directory);
         self.lists.check(directory);
+        self.claims.check(|id| self.lists.has_id(id));
     }
 
     /// Returns true if the namespace has no lists.
@@ -162,11 +170,11 @@ impl Bindings {
     /// Orders memory for future names, and gives back memory that holds no names.
     pub fn prepare_names(&mut self, env: &mut Env, context: &Context, more: u64) {
         for extent in self.names.order(&context.directory, more) {
-            env.allocate(context.directory.mem(), extent.at, extent.bytes);
+            env.effects.allocate(context.directory.mem(), extent.at, extent.bytes);
         }
         if self.names.is_building() || self.names.is_discarding() {
             // The next turn continues this work, after other requests.
-            env.set_timer(0, Timer::Names);
+            env.clock.set_timer(0, Timer::Names);
         }
     }
 
@@ -231,13 +239,10 @@ impl Bindings {
     /// Ends a live name.
     pub fn remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, entry: u32, tell: bool) {
         let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        // If the name is an ephemeral item, its key contains the id of its list.
-        let key = if context.directory.life(entry).is_ephemeral() {
-            context.directory.key(&context.directory.names[entry as usize])
-        } else {
-            None
-        };
-        let list = key.filter(|key| key.first() == Some(&1)).and_then(|key| key[1..].first_chunk().copied());
+        let record = &context.directory.names[entry as usize];
+        let item = (KeyKind::of(record) == KeyKind::Item).then(|| context.directory.key(record)).flatten();
+        let item = item.and_then(|key| item_of(&key));
+        let ephemeral = context.directory.life(entry).is_ephemeral();
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&context.directory, entry);
         // The lifetime ends after the owner word: an owner that still sees its name alive also sees the lifetime, and asks the
@@ -247,8 +252,8 @@ impl Bindings {
         if tell {
             self.disown(env, context, members, owner_word);
         }
-        if let Some(id) = list {
-            self.item_ended(env, context, u64::from_le_bytes(id));
+        if let Some((id, number)) = item {
+            self.item_ended(env, context, QueueItem { list: id, number }, ephemeral);
         }
     }
 
@@ -258,10 +263,10 @@ impl Bindings {
         let names = self.names.owned_count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
         if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = members.get_mut(catalogue) {
-            let due = env.now_ns + pause_ns;
+            let due = env.clock.now_ns() + pause_ns;
             if due_ns.is_none_or(|at| at > due) {
                 *due_ns = Some(due);
-                env.set_timer(pause_ns, Timer::Collect(context.ledger.id(), catalogue));
+                env.clock.set_timer(pause_ns, Timer::Collect(context.ledger.id(), catalogue));
             }
         }
     }
@@ -274,6 +279,12 @@ impl Bindings {
             self.collect_soon(env, context, members, catalogue);
         }
     }
+}
+
+/// Returns the list's id and the item's number of an item's key; `None` for another key.
+fn item_of(key: &[u8]) -> Option<(u64, u64)> {
+    let [1, item @ ..] = key else { return None };
+    Some((u64::from_le_bytes(*item.first_chunk()?), u64::from_le_bytes(*item.last_chunk()?)))
 }
 
 /// Returns a predicate for owner words that lead to clients of this user.

@@ -7,6 +7,7 @@
 //! quiescent clients.
 
 use super::account::NamespaceId;
+use super::clock::{Clock, Timer};
 use std::collections::VecDeque;
 
 /// Maximum cost of one step. A unit is a fraction of a microsecond, and a step a few milliseconds.
@@ -127,14 +128,31 @@ impl Chores {
         self.after_ns = now_ns + PAUSE_NS;
     }
 
-    /// Returns the time for which a timer must be set, if none is set.
-    pub fn arm(&mut self, now_ns: u64) -> Option<u64> {
-        self.armed_ns.is_none().then(|| *self.armed_ns.insert(now_ns + PAUSE_NS))
+    /// Queues a chore, and sets the timer. This step begins the chore if no other was queued.
+    pub fn take_on(&mut self, clock: &mut Clock, namespace: NamespaceId, chore: Chore) {
+        self.push(namespace, chore);
+        self.arm(clock);
     }
 
-    /// Returns the time of the timer, if it is set, and forgets it: it has fired, or must be removed.
-    pub fn disarm(&mut self) -> Option<u64> {
-        self.armed_ns.take()
+    /// Sets the timer, unless it is set.
+    pub fn arm(&mut self, clock: &mut Clock) {
+        if self.armed_ns.is_none() {
+            let at = clock.now_ns() + PAUSE_NS;
+            self.armed_ns = Some(at);
+            clock.set_timer_at(at, Timer::Chores);
+        }
+    }
+
+    /// Removes the timer, if it is set.
+    pub fn disarm(&mut self, clock: &mut Clock) {
+        if let Some(at) = self.armed_ns.take() {
+            clock.cancel(at, Timer::Chores);
+        }
+    }
+
+    /// Notes that the timer has fired.
+    pub fn has_fired(&mut self) {
+        self.armed_ns = None;
     }
 
     /// Returns true if a scan of leases has finished since this function was called last.

@@ -11,7 +11,8 @@
 use super::chores::{ENTRIES_STEP, READ, RELEASE, REMOVAL, SCAN};
 use super::client::survey::{Stage, StreamPosition, Survey};
 use super::client::{Client, ClientState};
-use super::env::{Env, Timer};
+use super::clock::Timer;
+use super::env::Env;
 use super::members::LEASES_PAUSE_NS;
 use super::namespace::Namespace;
 use super::range::SegmentId;
@@ -155,7 +156,7 @@ impl Namespace {
             return;
         }
         let lease_held = survey.held.bases().any(|base| !survey.named.has(base)) || !survey.in_use;
-        let (id, now_ns) = (self.context.ledger.id(), env.now_ns);
+        let (id, now_ns) = (self.context.ledger.id(), env.clock.now_ns());
         let ClientState::Frozen { lease_held: before, pause_ns, due_ns, .. } = &mut self.members.me(catalogue).state
         else {
             return;
@@ -166,7 +167,7 @@ impl Namespace {
         // A change during the survey may have set an earlier due time.
         *due_ns = [next, *due_ns].into_iter().flatten().min();
         if let Some(at) = *due_ns {
-            env.set_timer(at.saturating_sub(now_ns).max(1), Timer::Collect(id, catalogue));
+            env.clock.set_timer(at.saturating_sub(now_ns).max(1), Timer::Collect(id, catalogue));
         }
     }
 }

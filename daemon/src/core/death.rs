@@ -5,12 +5,14 @@
 //! every segment that no owner word, ring or lease leads to.
 
 use super::client::{Client, ClientState};
+use super::clock::Timer;
 use super::context::Context;
-use super::env::{Env, Probing, Timer};
+use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::members::LEASES_PAUSE_NS;
 use super::members::Members;
 use super::namespace::Namespace;
+use super::probes::Probing;
 use super::range::SegmentId;
 use std::borrow::Cow;
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
@@ -29,8 +31,8 @@ impl Namespace {
         let client = self.members.me(catalogue);
         client.notices.clear();
         let (conn, watched) = (client.conn(), client.watched);
-        let holds = self.devices.is_holder(catalogue);
-        if !holds {
+        let (holds, has_children) = (self.devices.is_holder(catalogue), client.has_children());
+        if !holds && !has_children {
             self.departed(env, catalogue);
         }
         let head = self.context.directory.head();
@@ -41,15 +43,18 @@ impl Namespace {
         let client = self.members.me(catalogue);
         let loud = client.memories().chain(rings).collect();
         client.state = ClientState::Ended { loud, pause_ns: PROBE_PAUSE_NS };
-        self.streams.look_at_streams(env, &self.members);
+        self.streams.update_idle_times(env, &self.members);
         let client = self.members.me(catalogue);
         let (pid, uid) = (client.pid, client.uid);
         tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
         if holds {
             self.members.drain(env, &self.context, catalogue, conn.filter(|_| watched));
+        } else if has_children {
+            self.members.await_children(env, &self.context, catalogue);
         }
         // Wakes a producer that waits for this client, and every client that waits for its names.
         self.context.directory.announce(u64::MAX);
+        self.bindings.end_claims(&mut self.context, catalogue);
         self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
         self.members.probe_next(env, &self.context, catalogue);
         self.bindings.collect_held(env, &self.context, &mut self.members);
@@ -64,17 +69,19 @@ impl Members {
             return;
         };
         match loud.front() {
-            Some(&mem) if env.probing.contains_key(&mem) => {}
-            Some(_) if !env.may_probe() => env.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue)),
-            Some(&mem) => env.probe(mem, Probing::Ended(id, catalogue)),
-            // Work that the client has in flight on a device may still read and write: see [`super::draining`].
+            Some(&mem) if env.probes.is_probing(mem) => {}
+            Some(_) if !env.probes.may_probe(env.clock.now_ns()) => {
+                env.clock.set_timer(PROBE_PAUSE_NS, Timer::Probe(id, catalogue));
+            }
+            Some(&mem) => env.probes.probe(&mut env.effects, mem, Probing::Ended(id, catalogue)),
+            // Work on a device, or a forked child, may still read under the client's leases: see [`super::draining`].
             None if draining.is_some() => {}
             None => {
                 env.accounts.end_session(self.me(catalogue).uid);
                 let pause_ns = LEASES_PAUSE_NS;
                 self.me(catalogue).state =
                     ClientState::Frozen { lease_held: false, pause_ns, due_ns: None, survey: None };
-                env.spills.look_again();
+                env.spills.note_spillable();
                 tensorlend_layout::crash_point!("daemon: quiet");
                 self.collect(env, context, catalogue);
             }
@@ -92,7 +99,7 @@ impl Members {
             loud.pop_front_if(|&mut front| front == mem);
             self.probe_next(env, context, catalogue);
         } else {
-            env.set_timer(*pause_ns, Timer::Probe(id, catalogue));
+            env.clock.set_timer(*pause_ns, Timer::Probe(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(PROBE_PAUSE_NS_MAX);
         }
     }
@@ -105,7 +112,7 @@ impl Members {
             loud.retain(|&m| m != mem);
             if awaited {
                 // The kernel's answer, which would have started the next probe, now belongs to the orphaned memory.
-                env.set_timer(0, Timer::Probe(id, catalogue));
+                env.clock.set_timer(0, Timer::Probe(id, catalogue));
             }
         }
     }
@@ -113,7 +120,7 @@ impl Members {
     /// Handles a timer of a frozen client.
     pub fn collect_due(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         if let Some(Client { state: ClientState::Frozen { due_ns: Some(due), .. }, .. }) = self.get(catalogue)
-            && *due <= env.now_ns
+            && *due <= env.clock.now_ns()
         {
             self.collect(env, context, catalogue);
         }
@@ -148,7 +155,7 @@ impl Namespace {
         tensorlend_layout::crash_point!("daemon: number about to be vacant");
         entry.member.set(Member::new(MemberState::Vacant, client.member.epoch(), 0).0);
         entry.geometry.add(1);
-        for part in [client.catalogue].into_iter().chain(client.cells).chain(client.leases) {
+        for part in client.sheets.into_parts() {
             env.release_part(part);
         }
         tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");

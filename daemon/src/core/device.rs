@@ -3,6 +3,7 @@
 use super::account::limit;
 use super::pool::Pool;
 use super::settings::DeviceSettings;
+use tensorlend_layout::Uuid;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKind, Refusal};
 
@@ -80,6 +81,75 @@ impl Device {
             "cuda.bytes_max",
             bytes_exact(self.pool.bytes_max()),
         )
+    }
+}
+
+/// The devices whose memory the daemon lends, by their numbers.
+#[derive(Debug)]
+pub struct DeviceTable {
+    devices: Vec<Device>,
+    /// Time of the last lending of a segment: see [`DeviceTable::lending_ns`].
+    last_lending_ns: u64,
+}
+
+impl DeviceTable {
+    /// Returns the devices of the configuration.
+    pub fn new(settings: &[DeviceSettings]) -> Self {
+        Self { devices: settings.iter().map(Device::new).collect(), last_lending_ns: 0 }
+    }
+
+    /// Returns the number of devices.
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// Returns the devices in the order of their numbers.
+    pub fn iter(&self) -> std::slice::Iter<'_, Device> {
+        self.devices.iter()
+    }
+
+    /// Returns the devices for changes.
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Device> {
+        self.devices.iter_mut()
+    }
+
+    /// Returns the number of a device. `no_device` is the reason why the daemon has none.
+    pub fn number_of(&self, uuid: Uuid, no_device: &str) -> Result<DeviceNumber, Refusal> {
+        let found = self.iter().position(|device| device.settings.uuid == uuid);
+        found.ok_or_else(|| {
+            let why = if self.devices.is_empty() { format!(": {no_device}") } else { String::new() };
+            Refusal::NotFound(format!("device {uuid} of which memory is lent{why}"))
+        })
+    }
+
+    /// Returns a time later than that of every earlier lending: it distinguishes two lendings of the same slots.
+    pub fn lending_ns(&mut self, now_ns: u64) -> u64 {
+        self.last_lending_ns = now_ns.max(self.last_lending_ns + 1);
+        self.last_lending_ns
+    }
+
+    /// Notes a lending by the daemon's predecessor: the times of this daemon's lendings must be later.
+    pub fn note_lending(&mut self, since_ns: u64) {
+        self.last_lending_ns = self.last_lending_ns.max(since_ns);
+    }
+
+    /// Returns true if a lending of this time may have happened.
+    pub fn may_have_lent(&self, since_ns: u64, now_ns: u64) -> bool {
+        since_ns <= self.last_lending_ns.max(now_ns)
+    }
+}
+
+impl std::ops::Index<DeviceNumber> for DeviceTable {
+    type Output = Device;
+
+    fn index(&self, number: DeviceNumber) -> &Device {
+        &self.devices[number]
+    }
+}
+
+impl std::ops::IndexMut<DeviceNumber> for DeviceTable {
+    fn index_mut(&mut self, number: DeviceNumber) -> &mut Device {
+        &mut self.devices[number]
     }
 }
 

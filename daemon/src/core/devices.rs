@@ -3,16 +3,17 @@
 mod holders;
 
 use super::context::Context;
-use super::device::{Device, DeviceNumber};
+use super::device::DeviceNumber;
 use super::effect::Effect;
-use super::env::{Env, Purpose};
+use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::label::Label;
+use super::orders::Purpose;
 use super::pool::Borrower;
 use holders::Holders;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::DEVICES;
-use tensorlend_layout::wire::{Allocator, DeviceOffer, Export, LendingId, Refusal};
+use tensorlend_layout::wire::{Allocator, Export, LendingId};
 
 /// Device memory in a namespace.
 #[derive(Debug, Default)]
@@ -23,20 +24,6 @@ pub struct Devices {
 }
 
 impl Env {
-    /// Returns the descriptions of all devices for clients.
-    pub fn offers(&self) -> Vec<DeviceOffer> {
-        self.devices.iter().map(Device::offer).collect()
-    }
-
-    /// Returns the number of a device.
-    pub fn device(&self, uuid: Uuid) -> Result<DeviceNumber, Refusal> {
-        let found = self.devices.iter().position(|device| device.settings.uuid == uuid);
-        found.ok_or_else(|| {
-            let why = if self.devices.is_empty() { format!(": {}", self.settings.no_device) } else { String::new() };
-            Refusal::NotFound(format!("device {uuid} of which memory is lent{why}"))
-        })
-    }
-
     /// Orders a segment of `bytes` for a request: one that this borrower returned, or a new one. Returns `None` if
     /// the device has no room.
     pub fn order_on_device(
@@ -53,15 +40,9 @@ impl Env {
         for mem in pool.reserve(bytes)? {
             self.release(mem);
         }
-        let mem = self.name_order(Purpose::Request(conn));
+        let mem = self.orders.order(Purpose::Request(conn));
         self.effects.push(Effect::CreateOnDevice { mem, device: number, borrower, bytes });
         Some((mem, None))
-    }
-
-    /// Returns a time later than that of every earlier lending: it distinguishes two lendings of the same slots.
-    pub fn lending_ns(&mut self) -> u64 {
-        self.last_lending_ns = self.now_ns.max(self.last_lending_ns + 1);
-        self.last_lending_ns
     }
 
     /// Takes back a device's memory that no client has mapped any more.
@@ -132,7 +113,7 @@ impl Devices {
         for place in 0..DEVICES {
             let uuid = Uuid::from_words([words[2 * place].peek(), words[2 * place + 1].peek()]);
             if uuid != Uuid([0; 16]) {
-                self.places.push(env.device(uuid).ok());
+                self.places.push(env.devices.number_of(uuid, &env.settings.no_device).ok());
             }
         }
         for number in 0..env.devices.len() {

@@ -1,12 +1,14 @@
 //! Clients of this daemon's predecessor that have not come back.
 
 use super::client::ClientState;
+use super::clock::Timer;
 use super::context::Context;
 use super::effect::Effect;
-use super::env::{Env, Probing, Timer};
+use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::members::Members;
 use super::namespace::Namespace;
+use super::probes::Probing;
 
 /// Pause between two probes for a client that has not come back, and its maximum.
 pub const DISCONNECTED_PAUSE_NS: u64 = 10_000_000;
@@ -15,12 +17,12 @@ const DISCONNECTED_PAUSE_NS_MAX: u64 = 1_000_000_000;
 impl Members {
     /// Asks the kernel whether a client that has not come back still runs: while it does, it can write its lease table. The
     /// probe also detects a process that runs on after closing its session.
-    pub fn look_for(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         if let Some(client) = self.get(catalogue).filter(|client| client.is_disconnected())
-            && let Some(leases) = &client.leases
+            && let Some(leases) = client.sheets.leases()
         {
-            env.probe(leases.mem, Probing::Disconnected(id, catalogue));
+            env.probes.probe(&mut env.effects, leases.mem, Probing::Disconnected(id, catalogue));
         }
     }
 }
@@ -29,13 +31,9 @@ impl Namespace {
     /// Seals the memory in which a client of the daemon's predecessor may have published, if that client will not come back.
     /// The predecessor may have ended before it received the client's acknowledgement, and others read only sealed memory.
     pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
-        let user_mode = env.user_mode();
+        let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
-        let mut seal = Vec::new();
-        for part in client.cells.iter_mut().filter(|part| !part.acked) {
-            part.acked = true;
-            seal.push(part.mem);
-        }
+        let mut seal = client.sheets.acknowledge_owed_cells();
         for segment in client.segments.values_mut().filter(|segment| !segment.slots.acked) {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
@@ -48,18 +46,18 @@ impl Namespace {
     }
 
     /// Handles the kernel's answer to a probe.
-    pub fn looked_for(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiescent: bool) {
+    pub fn disconnected_probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = self.context.ledger.id();
         let Some(client) = self.members.get_mut(catalogue) else { return };
         let ClientState::Disconnected { pause_ns } = &mut client.state else { return };
-        if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
+        if client.sheets.leases().is_none_or(|leases| leases.mem != mem) {
             return;
         }
         if quiescent {
             self.seal_left(env, catalogue);
             self.end_client(env, catalogue);
         } else {
-            env.set_timer(*pause_ns, Timer::Disconnected(id, catalogue));
+            env.clock.set_timer(*pause_ns, Timer::Disconnected(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(DISCONNECTED_PAUSE_NS_MAX);
         }
     }

@@ -1,16 +1,21 @@
-//! The draining of a client that may have device memory mapped when its connection ends.
+//! The draining of a client whose leases count after its connection has ended.
 //!
-//! Work on a device continues after the call that began it, and even after its process was killed. So the names, streams and
-//! cells of such a client end like those of any client. But its leases count, and its member word stays `Open`, until its process
-//! has ended and a quarantine has passed, in which the driver ends the work of that process.
+//! Two kinds of clients drain. Work on a device continues after the call that began it, and even after its process was killed:
+//! the leases of a client with device memory count until its process has ended and a quarantine has passed, in which the driver
+//! ends the work of that process. And the children that a client has forked read under its leases: these count until no process
+//! has the client's lease table mapped for writing.
+//!
+//! The names, streams and cells of such a client end like those of any client, but its member word stays `Open`.
 
 use super::client::{Client, Draining};
+use super::clock::Timer;
 use super::context::Context;
 use super::effect::Effect;
-use super::env::{Env, Probing, Timer};
+use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::members::Members;
 use super::namespace::Namespace;
+use super::probes::Probing;
 use tensorlend_layout::word::MemberState;
 
 /// Pauses between two probes of the lease table of a client whose process this daemon has never seen.
@@ -25,30 +30,53 @@ impl Members {
             self.me(catalogue).draining = Some(Draining::Process(conn));
         } else {
             self.me(catalogue).draining = Some(Draining::Leases { pause_ns: LEASES_PAUSE_NS });
-            self.look_at_leases(env, context, catalogue);
+            self.probe_leases(env, context, catalogue);
         }
     }
 
-    fn look_at_leases(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+    /// Waits for the children that the client has forked.
+    pub fn await_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
+        self.me(catalogue).draining = Some(Draining::Children { pause_ns: LEASES_PAUSE_NS });
+        self.probe_leases(env, context, catalogue);
+    }
+
+    /// Ends the draining of a client that waits for its children; returns false for another client. The children then read
+    /// memory that may be reused, as after the end of a session.
+    pub fn abandon_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) -> bool {
+        let client = self.me(catalogue);
+        let waits = client.awaits_children();
+        if waits {
+            client.draining = Some(Draining::Over);
+            env.clock.set_timer(0, Timer::Draining(context.ledger.id(), catalogue));
+        }
+        waits
+    }
+
+    fn probe_leases(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
-        match self.me(catalogue).leases.as_ref().map(|leases| leases.mem) {
-            Some(mem) => env.probe(mem, Probing::Draining(id, catalogue)),
+        match self.me(catalogue).sheets.leases().map(|leases| leases.mem) {
+            Some(mem) => env.probes.probe(&mut env.effects, mem, Probing::Draining(id, catalogue)),
             None => self.quarantine(env, context, catalogue),
         }
     }
 
     /// Handles the kernel's answer about the lease table of a draining client.
-    pub fn leases_looked_at(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
+    pub fn leases_probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
         let Some(client) = self.get_mut(catalogue) else { return };
-        let Some(Draining::Leases { pause_ns }) = &mut client.draining else { return };
-        if client.leases.as_ref().is_none_or(|leases| leases.mem != mem) {
+        let awaits_children = client.awaits_children();
+        let Some(Draining::Leases { pause_ns } | Draining::Children { pause_ns }) = &mut client.draining else {
+            return;
+        };
+        if client.sheets.leases().is_none_or(|leases| leases.mem != mem) {
             return;
         }
-        if quiescent {
+        if quiescent && awaits_children {
+            self.abandon_children(env, context, catalogue);
+        } else if quiescent {
             self.quarantine(env, context, catalogue);
         } else {
-            env.set_timer(*pause_ns, Timer::Draining(id, catalogue));
+            env.clock.set_timer(*pause_ns, Timer::Draining(id, catalogue));
             *pause_ns = (*pause_ns * 2).min(LEASES_PAUSE_NS_MAX);
         }
     }
@@ -65,29 +93,40 @@ impl Members {
 
     fn quarantine(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let pause_ns = env.settings.quarantine_ns;
-        let until_ns = env.now_ns + pause_ns;
+        let until_ns = env.clock.now_ns() + pause_ns;
         self.me(catalogue).draining = Some(Draining::Quarantine { until_ns });
-        env.set_timer(pause_ns, Timer::Draining(context.ledger.id(), catalogue));
+        env.clock.set_timer(pause_ns, Timer::Draining(context.ledger.id(), catalogue));
     }
 }
 
 impl Namespace {
     /// Handles a timer of a draining client.
-    pub fn departure_due(&mut self, env: &mut Env, catalogue: u16) {
+    pub fn draining_due(&mut self, env: &mut Env, catalogue: u16) {
         match self.members.get(catalogue).and_then(|client| client.draining) {
-            Some(Draining::Leases { .. }) => self.members.look_at_leases(env, &self.context, catalogue),
-            Some(Draining::Quarantine { until_ns }) if until_ns <= env.now_ns => {
-                self.members.me(catalogue).draining = None;
-                self.departed(env, catalogue);
-                self.context.directory.announce(u64::MAX);
-                self.bindings.collect_held(env, &self.context, &mut self.members);
-                self.members.probe_next(env, &self.context, catalogue);
+            Some(Draining::Leases { .. } | Draining::Children { .. }) => {
+                self.members.probe_leases(env, &self.context, catalogue);
             }
+            Some(Draining::Quarantine { until_ns }) if until_ns <= env.clock.now_ns() => {
+                if self.members.me(catalogue).has_children() {
+                    self.members.await_children(env, &self.context, catalogue);
+                } else {
+                    self.drained(env, catalogue);
+                }
+            }
+            Some(Draining::Over) => self.drained(env, catalogue),
             _ => {}
         }
     }
 
-    /// Ends the leases of a client that has no device memory mapped any more.
+    fn drained(&mut self, env: &mut Env, catalogue: u16) {
+        self.members.me(catalogue).draining = None;
+        self.departed(env, catalogue);
+        self.context.directory.announce(u64::MAX);
+        self.bindings.collect_held(env, &self.context, &mut self.members);
+        self.members.probe_next(env, &self.context, catalogue);
+    }
+
+    /// Ends the leases of a client under which nothing reads any more.
     pub fn departed(&mut self, env: &mut Env, catalogue: u16) {
         let client = self.members.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);
@@ -95,7 +134,7 @@ impl Namespace {
         self.context.directory.entry(catalogue).member.set(member.0);
         tensorlend_layout::crash_point!("daemon: leases dropped");
         let client = self.members.me(catalogue);
-        if let Some(leases) = client.leases.take() {
+        if let Some(leases) = client.sheets.take_leases() {
             env.orphan_part(client.former_writer(catalogue), leases);
         }
         self.devices.departed(catalogue);

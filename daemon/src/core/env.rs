@@ -1,195 +1,57 @@
-//! The state that every part of the core shares: the time, the effects of the step, the accounts, the pool, and memory on
-//! order.
+//! The owners that every part of the core uses, and the actions that change several of them: the refund and the release of
+//! memory, the order of segments, and the orphaning of memory.
 
-use super::account::{Accounts, Charge, Kind, NamespaceId};
-use super::chores::{Chore, Chores};
-use super::device::{Device, DeviceNumber};
-use super::effect::{Effect, SheetPlan};
+use super::account::{Accounts, Charge};
+use super::chores::Chores;
+use super::clock::{Clock, Timer};
+use super::counters::Counters;
+use super::device::DeviceTable;
+use super::effect::Effect;
+use super::effects::Effects;
 use super::event::{ConnId, MemId};
 use super::label::Label;
+use super::orders::{Making, Orders, Part, Purpose};
+use super::orphans::{FormerWriter, Orphaned, Orphans, ProbeResult};
 use super::pool::{Borrower, Pool, Spare};
-use super::range::SlotRange;
-use super::settings::{Mode, Settings};
-use super::spills::{Spills, Whose};
-use std::collections::{BTreeMap, BTreeSet};
+use super::probes::{Probes, Probing};
+use super::settings::Settings;
+use super::spills::Spills;
 use std::hash::{DefaultHasher, Hasher};
-use tensorlend_layout::header::Magic;
-use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::Export;
 
-mod orphaned;
-
-use orphaned::Expedited;
-pub use orphaned::{FormerWriter, Orphaned};
-
-/// Maximum length of a sheet, or a part of one, that the daemon's loop makes itself. Worker threads make longer ones.
-const PROMPT_BYTES_MAX: u64 = 1 << 20;
-
-/// The action of a timer, and its subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
-    /// Probe a client's memory again.
-    Probe(NamespaceId, u16),
-    /// Probe again for a client that has not come back.
-    Disconnected(NamespaceId, u16),
-    /// Survey the memory of a disconnected client again.
-    Collect(NamespaceId, u16),
-    /// Continue a client's draining.
-    Draining(NamespaceId, u16),
-    /// Probe orphaned memory.
-    Returned(MemId),
-    /// Poll for announcements.
-    Absorb(NamespaceId),
-    /// Retry delayed requests.
-    Retry,
-    /// Retry the delayed requests that exceeded the last step's maximum number of retries.
-    Untried,
-    /// Order spares.
-    Spares,
-    /// Open the namespaces that returning clients have handed back.
-    Staged,
-    /// Continue the construction of a table of names.
-    Names,
-    /// Continue the chores.
-    Chores,
-    /// Scan the leases.
-    Leases(NamespaceId),
-    /// End the names whose lifetimes are over.
-    Lifetimes(NamespaceId),
-    /// End the streams that no client uses.
-    Streams(NamespaceId),
-    /// Retry a spill that failed because a process held the segment.
-    Spill,
-}
-
-/// Pause after a request for a segment before the daemon makes a spare: the requester receives and maps its segment first,
-/// without competing with the allocation of the next one.
-const SPARE_PAUSE_NS: u64 = 10_000_000;
-
-/// Maximum number of probes of ended clients' memory in [`BURST_NS`].
-const BURST: u32 = 256;
-const BURST_NS: u64 = 1_000_000;
-
-/// The purpose of memory that is being made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// A connection's request.
-    Request(ConnId),
-    /// A namespace's directory.
-    Directory(NamespaceId),
-    /// A spare segment.
-    Spare,
-    /// A segment that was spilled.
-    Spilled(Whose),
-    /// No purpose: the requester has disconnected.
-    Nobody,
-}
-
-/// The reason why memory is being probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probing {
-    /// The client that owned the memory has ended.
-    Ended(NamespaceId, u16),
-    /// The memory is the lease table of a client that has not come back since the daemon was replaced.
-    Disconnected(NamespaceId, u16),
-    /// The memory is the lease table of a draining client of the daemon's predecessor.
-    Draining(NamespaceId, u16),
-    /// The memory is orphaned, and charged until no process can write it.
-    Orphaned,
-}
-
-/// Memory that is being made for a request.
-#[derive(Debug)]
-pub struct Making {
-    /// Its number.
-    pub mem: MemId,
-    /// The charge for it.
-    pub charge: Charge,
-    /// Length of a segment, which counts in a pool; `None` for a sheet.
-    pub segment_bytes: Option<u64>,
-    /// The device of the memory; `None` for host memory.
-    pub device: Option<DeviceNumber>,
-    /// The kind of the descriptor, for device memory that has arrived.
-    pub export: Option<Export>,
-    /// Whether it has arrived.
-    pub made: bool,
-    /// The view of a sheet that has arrived.
-    pub view: Option<View>,
-}
-
-/// A sheet that exists.
-#[derive(Debug)]
-pub struct Part {
-    /// Its memory.
-    pub mem: MemId,
-    /// Its words.
-    pub view: View,
-    /// The charge for it.
-    pub charge: Charge,
-    /// Whether its writer has mapped it, so that it is sealed and others may read it.
-    pub acked: bool,
-}
-
-impl Making {
-    /// Returns the sheet that was made.
-    pub fn into_part(self) -> Part {
-        Part {
-            mem: self.mem,
-            view: self.view.expect("a made sheet comes with its view"),
-            charge: self.charge,
-            acked: false,
-        }
-    }
-}
-
-/// The state that every part of the core shares.
+/// The owners that every part of the core uses.
 #[derive(Debug)]
 pub struct Env {
+    /// The configuration.
     pub settings: Settings,
-    pub now_ns: u64,
-    pub started_ns: u64,
-    pub effects: Vec<Effect>,
+    /// The time, and the timers.
+    pub clock: Clock,
+    /// The effects of the current step.
+    pub effects: Effects,
+    /// The memory on order.
+    pub orders: Orders,
+    /// The charges of users and namespaces.
     pub accounts: Accounts,
+    /// The segments of host memory.
     pub pool: Pool,
+    /// The segments in files.
     pub spills: Spills,
+    /// The queue of chores.
     pub chores: Chores,
-    pub devices: Vec<Device>,
-    pub timers: BTreeSet<(u64, Timer)>,
-    pub ordered: BTreeMap<MemId, Purpose>,
-    pub probing: BTreeMap<MemId, Probing>,
-    /// Memory on order whose request was abandoned.
-    pub abandoned: BTreeMap<MemId, Making>,
-    /// Memory that its clients returned or left, and that a process may still write.
-    pub orphaned: BTreeMap<MemId, Orphaned>,
-    expedited: BTreeMap<u32, Expedited>,
-    /// Number of probes since `burst_ns`: see [`Env::may_probe`].
-    burst: u32,
-    burst_ns: u64,
-    /// Earliest time of the next order of spares.
-    spares_after_ns: u64,
-    /// Time of the next retry of delayed requests.
-    pub retry_ns: Option<u64>,
+    /// The devices, each with the pool of its segments.
+    pub devices: DeviceTable,
+    /// The probes in progress.
+    pub probes: Probes,
+    /// The orphaned memory.
+    pub orphans: Orphans,
     /// Whether clients may still read a directory of which this daemon has a copy: the original must stay correct.
-    pub gathering: bool,
-    /// Number of steps.
-    pub turn: u64,
-    pub requests: u64,
-    pub refusals: u64,
-    pub wakeups: u64,
-    /// Names that ended because their lifetimes were over, and because their producers were gone.
-    pub names_expired: u64,
-    pub names_ephemeral_gone: u64,
-    /// Sessions that the daemon ended for the memory that their leases retained.
-    pub sessions_revoked: u64,
-    pub memories: u64,
-    /// Time of the last lending of a device's segment: see [`Env::lending_ns`].
-    pub last_lending_ns: u64,
-    /// Count of orphaned memories. No label of a predecessor has a larger number.
-    pub orphaned_ever: u64,
+    gathering: bool,
+    /// The counts of events for the metrics.
+    pub counters: Counters,
     seeds: u64,
 }
 
 impl Env {
+    /// Returns the owners of a daemon that has lent nothing.
     pub fn new(settings: Settings) -> Self {
         let accounts = Accounts::new(&settings);
         let pool = Pool::new(
@@ -199,43 +61,31 @@ impl Env {
             settings.idle_bytes_max,
         );
         Self {
-            devices: settings.devices.iter().map(Device::new).collect(),
+            devices: DeviceTable::new(&settings.devices),
             seeds: settings.seed,
             settings,
-            now_ns: 0,
-            started_ns: 0,
-            effects: Vec::new(),
+            clock: Clock::default(),
+            effects: Effects::default(),
             accounts,
             pool,
             spills: Spills::default(),
             chores: Chores::default(),
-            timers: BTreeSet::new(),
-            ordered: BTreeMap::new(),
-            probing: BTreeMap::new(),
-            abandoned: BTreeMap::new(),
-            orphaned: BTreeMap::new(),
-            expedited: BTreeMap::new(),
-            burst: 0,
-            burst_ns: 0,
-            spares_after_ns: 0,
-            retry_ns: None,
+            orders: Orders::default(),
+            probes: Probes::default(),
+            orphans: Orphans::default(),
             gathering: false,
-            turn: 0,
-            requests: 0,
-            refusals: 0,
-            wakeups: 0,
-            names_expired: 0,
-            names_ephemeral_gone: 0,
-            sessions_revoked: 0,
-            memories: 0,
-            last_lending_ns: 0,
-            orphaned_ever: 0,
+            counters: Counters::default(),
         }
     }
 
-    /// Returns true if each segment is sealed for its one producer.
-    pub fn user_mode(&self) -> bool {
-        self.settings.mode == Mode::User
+    /// Returns true if clients may still read a directory of which this daemon has a copy.
+    pub fn is_gathering(&self) -> bool {
+        self.gathering
+    }
+
+    /// Notes whether clients may still read such a directory.
+    pub fn set_gathering(&mut self, gathering: bool) {
+        self.gathering = gathering;
     }
 
     /// Returns an unpredictable seed. A member that reads a seed in its directory cannot derive other seeds from it.
@@ -246,84 +96,10 @@ impl Env {
         hasher.finish()
     }
 
-    /// Orders memory.
-    pub fn create(&mut self, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
-        self.create_partly(bytes, bytes, sheet, purpose, false)
-    }
-
-    /// Orders memory of which only the first bytes are allocated at the beginning; `reserved` for an administrator.
-    pub fn create_partly(
-        &mut self,
-        bytes: u64,
-        bytes_first: u64,
-        sheet: Option<SheetPlan>,
-        purpose: Purpose,
-        reserved: bool,
-    ) -> MemId {
-        let mem = self.name_order(purpose);
-        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
-        self.effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved });
-        mem
-    }
-
-    /// Returns an unused id for memory that the core is about to request, and notes the purpose of that memory.
-    pub fn name_order(&mut self, purpose: Purpose) -> MemId {
-        let mem = self.name();
-        self.ordered.insert(mem, purpose);
-        mem
-    }
-
-    /// Returns an unused number.
-    pub fn name(&mut self) -> MemId {
-        self.memories += 1;
-        MemId(self.memories)
-    }
-
-    /// Orders the allocation of a part of memory.
-    pub fn allocate(&mut self, mem: MemId, at: u64, bytes: u64) {
-        self.effects.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
-    }
-
-    /// Orders a sheet for a request.
-    pub fn order_sheet(&mut self, conn: ConnId, bytes: u64, plan: SheetPlan, charge: Charge) -> Making {
-        self.order_sheet_for(conn, bytes, plan, charge, false)
-    }
-
-    /// Orders a sheet like [`Env::order_sheet`]; `reserved` for an administrator.
-    pub fn order_sheet_for(
-        &mut self,
-        conn: ConnId,
-        bytes: u64,
-        plan: SheetPlan,
-        charge: Charge,
-        reserved: bool,
-    ) -> Making {
-        let mem = self.create_partly(bytes, bytes, Some(plan), Purpose::Request(conn), reserved);
-        Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
-    }
-
-    /// Orders the records of the 2^`log2` slots of `owner` from `base` on.
-    pub fn order_slots(
-        &mut self,
-        conn: ConnId,
-        SlotRange { owner, base, log2 }: SlotRange,
-        bytes: u64,
-        charge: Charge,
-    ) -> Making {
-        let plan = SheetPlan { magic: Magic::Slots, owner, count: 1 << log2, first: base.into() };
-        self.order_sheet(conn, bytes, plan, charge)
-    }
-
-    /// Stores memory in the fd store, so that it outlives the daemon.
-    pub fn keep(&mut self, mem: MemId, label: Label) {
-        self.effects.push(Effect::Keep { mem, label });
-    }
-
     /// Closes memory; memory that is still being made is closed when it arrives.
     pub fn release(&mut self, mem: MemId) {
-        match self.ordered.get_mut(&mem) {
-            Some(purpose) => *purpose = Purpose::Nobody,
-            None => self.effects.push(Effect::Release { mem }),
+        if !self.orders.disown(mem) {
+            self.effects.push(Effect::Release { mem });
         }
     }
 
@@ -333,23 +109,18 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Abandons memory on order for a request. Its charge stays until it has arrived; otherwise a client that orders and
-    /// disconnects repeatedly could have an unlimited amount made at the same time.
+    /// Abandons memory of a request, on order or not: see [`Orders::abandon`].
     pub fn abandon(&mut self, making: Making) {
-        if let Some(purpose) = self.ordered.get_mut(&making.mem) {
-            *purpose = Purpose::Nobody;
-            self.effects.push(Effect::Cancel { mem: making.mem });
-            self.abandoned.insert(making.mem, making);
-            return;
+        if let Some(making) = self.orders.abandon(&mut self.effects, making) {
+            let mem = making.mem;
+            self.count_no_more(making);
+            self.release(mem);
         }
-        let mem = making.mem;
-        self.abandoned.insert(mem, making);
-        self.arrived_for_nobody(mem, true);
     }
 
     /// Handles abandoned memory that has arrived or could not be made.
     pub fn arrived_for_nobody(&mut self, mem: MemId, made: bool) {
-        if let Some(making) = self.abandoned.remove(&mem) {
+        if let Some(making) = self.orders.take_abandoned(mem) {
             self.count_no_more(making);
         }
         if made {
@@ -372,32 +143,26 @@ impl Env {
         if let Some(mem) = self.pool.take_idle(borrower, bytes) {
             return Some((mem, true));
         }
-        if self.spares_after_ns < self.now_ns + SPARE_PAUSE_NS {
-            self.spares_after_ns = self.now_ns + SPARE_PAUSE_NS;
-            self.set_timer(SPARE_PAUSE_NS, Timer::Spares);
-        }
+        self.pool.postpone_spares(&mut self.clock);
         match self.pool.take_spare(bytes) {
             Some(Spare::Ready(mem)) => Some((mem, true)),
             Some(Spare::Ordered(mem)) => {
-                self.ordered.insert(mem, Purpose::Request(conn));
+                self.orders.reassign(mem, Purpose::Request(conn));
                 Some((mem, false))
             }
             None => {
                 for mem in self.pool.reserve(bytes)? {
                     self.release(mem);
                 }
-                Some((self.create(bytes, None, Purpose::Request(conn)), false))
+                Some((self.orders.create(&mut self.effects, bytes, None, Purpose::Request(conn)), false))
             }
         }
     }
 
     /// Orders spares while there is room for them.
     pub fn order_spares(&mut self) {
-        if self.now_ns < self.spares_after_ns {
-            return;
-        }
-        while let Some(bytes) = self.pool.wants_spare() {
-            let mem = self.create(bytes, None, Purpose::Spare);
+        while let Some(bytes) = self.pool.wants_spare(self.clock.now_ns()) {
+            let mem = self.orders.create(&mut self.effects, bytes, None, Purpose::Spare);
             self.pool.ordered(mem);
         }
     }
@@ -415,62 +180,49 @@ impl Env {
         self.release(mem);
     }
 
-    /// Counts a probe of an ended client's memory. Returns false above [`BURST`] probes in [`BURST_NS`]: the daemon then serves
-    /// other clients before it probes again.
-    pub fn may_probe(&mut self) -> bool {
-        if self.now_ns >= self.burst_ns + BURST_NS {
-            (self.burst, self.burst_ns) = (0, self.now_ns);
+    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no
+    /// process can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers
+    /// do not count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user
+    /// mode, where all clients are of one user, idle readers keep the pages until they unmap them.
+    pub fn orphan(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+        let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphans.new_id());
+        self.effects.keep(mem, Label::Orphaned { namespace, uid: whose.uid, segment, id });
+        self.orphan_again(whose, mem, charge, segment_bytes);
+    }
+
+    /// Orphans memory like [`Env::orphan`], but memory that was orphaned under this daemon's predecessor.
+    pub fn orphan_again(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+        self.orphans.add(self.clock.now_ns(), whose, mem, charge, segment_bytes);
+        self.probes.probe(&mut self.effects, mem, Probing::Orphaned);
+    }
+
+    /// Orphans a sheet like [`Env::orphan`].
+    pub fn orphan_part(&mut self, whose: FormerWriter, part: Part) {
+        self.orphan(whose, part.mem, part.charge, None);
+    }
+
+    /// Handles the kernel's answer about orphaned memory.
+    pub fn orphan_probed(&mut self, mem: MemId, quiescent: bool) {
+        match self.orphans.probed(self.clock.now_ns(), mem, quiescent) {
+            ProbeResult::Gone => {}
+            ProbeResult::Quiescent(Orphaned { whose, charge, segment_bytes, .. }) => {
+                let namespace = charge.namespace();
+                self.accounts.refund(charge);
+                match segment_bytes {
+                    None => self.release(mem),
+                    Some(bytes) if !self.settings.is_user_mode() && self.accounts.is_open(namespace) => {
+                        self.effects.push(Effect::Forget { mem });
+                        self.keep_idle(mem, bytes, Borrower { namespace, uid: whose.uid });
+                    }
+                    Some(bytes) => self.release_segment(mem, bytes),
+                }
+            }
+            ProbeResult::InUse(pause_ns) => {
+                self.probes.expect(mem, Probing::Orphaned);
+                if let Some(pause_ns) = pause_ns {
+                    self.clock.set_timer(pause_ns, Timer::Returned(mem));
+                }
+            }
         }
-        self.burst += 1;
-        self.burst <= BURST
-    }
-
-    /// Asks the kernel whether memory is quiescent.
-    pub fn probe(&mut self, mem: MemId, why: Probing) {
-        self.probing.insert(mem, why);
-        self.effects.push(Effect::Probe { mem });
-    }
-
-    /// Charges the bytes of a sheet.
-    pub fn charge_sheet(
-        &mut self,
-        uid: u32,
-        namespace: NamespaceId,
-        bytes: u64,
-    ) -> Result<Charge, tensorlend_layout::wire::Refusal> {
-        self.accounts.charge(Some(uid), namespace, Kind::Sheet, bytes)
-    }
-
-    /// Schedules a retry of delayed requests after this time at the latest.
-    pub fn retry_after(&mut self, after_ns: u64) {
-        let at = self.now_ns + after_ns;
-        // Every event retries the delayed requests, and each retry may call this again. So one timer is enough.
-        if self.retry_ns.is_none_or(|before| before > at) {
-            self.retry_ns = Some(at);
-            self.set_timer(after_ns, Timer::Retry);
-        }
-    }
-
-    /// Sets a timer.
-    pub fn set_timer(&mut self, after_ns: u64, timer: Timer) {
-        self.timers.insert((self.now_ns + after_ns, timer));
-    }
-
-    /// Queues a chore. This step begins it if no other was queued.
-    pub fn take_on(&mut self, namespace: NamespaceId, chore: Chore) {
-        self.chores.push(namespace, chore);
-        self.arm_chores();
-    }
-
-    /// Sets the timer of the chores, unless it is set.
-    pub fn arm_chores(&mut self) {
-        if let Some(at) = self.chores.arm(self.now_ns) {
-            self.timers.insert((at, Timer::Chores));
-        }
-    }
-
-    /// Notes that the timer of the chores has fired.
-    pub fn chores_due(&mut self) {
-        self.chores.disarm();
     }
 }

@@ -1,18 +1,20 @@
 //! Joining a namespace: the daemon opens the namespace, and gives a client its number and its sheets.
 
 use super::answer::{Answer, Joining, Lent, Outcome, What, Work};
-use super::client::{Absorbing, Client, ClientState};
+use super::client::{Announcements, Client, ClientSegments, ClientState, Sheets};
 use super::context::Context;
+use super::device::Device;
 use super::effect::{Lending, SheetPlan};
-use super::env::{Env, Making};
+use super::env::Env;
 use super::event::ConnId;
 use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::namespace::Namespace;
+use super::orders::Making;
 use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
@@ -79,8 +81,8 @@ impl Members {
         let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
         let making = vec![
-            env.order_sheet_for(conn, bytes[0], catalogue, first, administrator),
-            env.order_sheet_for(conn, bytes[1], leases, second, administrator),
+            env.orders.sheet_for(&mut env.effects, conn, bytes[0], catalogue, first, administrator),
+            env.orders.sheet_for(&mut env.effects, conn, bytes[1], leases, second, administrator),
         ];
         let joining = Joining { number, label: label_of(label), role };
         let what = What::Join { namespace: context.ledger.id(), joining };
@@ -101,7 +103,7 @@ impl Members {
         let entry = context.directory.entry(number);
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
-        write_member(entry, peer, env.now_ns, &label, context.ledger.first_grant());
+        write_member(entry, peer, env.clock.now_ns(), &label, context.ledger.first_grant());
         // No client reads the new member's leases before the member has acknowledged its sheets (see [`Members::list_member`]),
         // and the daemon does not read its ring before it is an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
@@ -115,11 +117,11 @@ impl Members {
             (leases.mem, Lending::Write),
             (context.directory.mem(), Lending::Wakeup),
         ];
-        env.keep(
+        env.effects.keep(
             catalogue.mem,
             Label::Catalogue { namespace: context.ledger.id(), owner: number, writer: role == Role::Writer },
         );
-        env.keep(leases.mem, Label::Leases { namespace: context.ledger.id(), owner: number });
+        env.effects.keep(leases.mem, Label::Leases { namespace: context.ledger.id(), owner: number });
         let client = Client {
             uid: peer.uid,
             pid: peer.pid,
@@ -128,23 +130,15 @@ impl Members {
             state: ClientState::Live(conn),
             member,
             shown: Some(BTreeSet::new()),
-            announcer: false,
-            names_asked: 0,
-            absorbed: 0,
-            catalogue: catalogue.into_part(),
-            leases: Some(leases.into_part()),
-            cells: Vec::new(),
-            segments: BTreeMap::new(),
+            announcements: Announcements::default(),
+            sheets: Sheets::new(catalogue.into_part(), Some(leases.into_part()), Vec::new()),
+            segments: ClientSegments::default(),
             notices: BTreeSet::new(),
-            lent_ns: env.now_ns,
-            absorbed_in: Absorbing::default(),
-            mark: 0,
-            marked_ns: 0,
-            absorbed_until_ns: 0,
-            claimed: None,
+            lent_ns: env.clock.now_ns(),
             waits: false,
             watched: peer.watched,
             draining: None,
+            is_revoked: false,
             has_lost: false,
         };
         tracing::info!(
@@ -169,9 +163,9 @@ impl Members {
             member: client.member.0,
             namespace: context.ledger.name().to_owned(),
             writer: client.role == Role::Writer,
-            user_mode: env.user_mode(),
+            user_mode: env.settings.is_user_mode(),
             segment_bytes: env.settings.segment_bytes,
-            devices: env.offers(),
+            devices: env.devices.iter().map(Device::offer).collect(),
         }
     }
 }
@@ -180,14 +174,9 @@ impl Namespace {
     /// Handles the acknowledgement of all memory of a client. Memory that is sealed already stays sealed: a daemon that was
     /// killed may have set some seals of one acknowledgement.
     pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
-        let user_mode = env.user_mode();
+        let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
-        let mut seal = vec![client.catalogue.mem];
-        client.catalogue.acked = true;
-        for part in client.leases.iter_mut().chain(&mut client.cells) {
-            part.acked = true;
-            seal.push(part.mem);
-        }
+        let mut seal = client.sheets.acknowledge_all();
         for segment in client.segments.values_mut() {
             segment.slots.acked = true;
             seal.push(segment.slots.mem);
@@ -215,7 +204,7 @@ impl Members {
 impl Namespace {
     /// Handles the acknowledgement of the memory lent last: the daemon seals it, and others may read it.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
-        let user_mode = env.user_mode();
+        let user_mode = env.settings.is_user_mode();
         if *lent == Lent::Welcome {
             Members::list_member(&self.context, catalogue);
         }
@@ -223,16 +212,9 @@ impl Namespace {
         let mut seal = Vec::new();
         match *lent {
             Lent::Nothing | Lent::Back => {}
-            Lent::Welcome => {
-                client.catalogue.acked = true;
-                seal.push(client.catalogue.mem);
-                if let Some(leases) = &mut client.leases {
-                    leases.acked = true;
-                    seal.push(leases.mem);
-                }
-            }
+            Lent::Welcome => seal = client.sheets.acknowledge_first(),
             Lent::Segment(base) => {
-                if let Some(segment) = client.segments.get_mut(&base) {
+                if let Some(segment) = client.segments.get_mut(base) {
                     segment.slots.acked = true;
                     seal.push(segment.slots.mem);
                     if user_mode && segment.device.is_none() {
@@ -240,12 +222,7 @@ impl Namespace {
                     }
                 }
             }
-            Lent::Cells(part) => {
-                if let Some(cells) = client.cells.get_mut(usize::from(part) - 1) {
-                    cells.acked = true;
-                    seal.push(cells.mem);
-                }
-            }
+            Lent::Cells(part) => seal.extend(client.sheets.acknowledge_cells(part)),
             Lent::Ring(place, id) => seal.extend(self.streams.acknowledged(place, id)),
         }
         if let Some(conn) = self.members.me(catalogue).conn() {

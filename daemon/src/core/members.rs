@@ -177,12 +177,12 @@ impl Members {
     /// Surveys the disconnected clients of this namespace for a request that met a limit; returns true if that may have freed
     /// memory. A survey reads all memory of these clients, so not every request starts one.
     pub fn collect_for_room(&mut self, env: &mut Env, context: &Context) -> bool {
-        if self.collected_ns.is_some_and(|at| env.now_ns < at + COLLECT_PAUSE_NS) {
+        if self.collected_ns.is_some_and(|at| env.clock.now_ns() < at + COLLECT_PAUSE_NS) {
             return false;
         }
         let catalogues = self.collectable();
         if !catalogues.is_empty() {
-            self.collected_ns = Some(env.now_ns);
+            self.collected_ns = Some(env.clock.now_ns());
         }
         for &catalogue in &catalogues {
             self.collect(env, context, catalogue);
@@ -223,12 +223,15 @@ impl Members {
         let waiters = self.values().filter(|client| client.waits).count();
         assert_eq!(head.waiters_count.peek(), waiters as u64, "the directory counts the clients that may sleep");
         for number in &self.announcers {
-            assert!(self.get(*number).is_some_and(|client| client.announcer), "{number} may announce");
+            assert!(
+                self.get(*number).is_some_and(|client| client.announcements.is_announcer()),
+                "{number} may announce"
+            );
         }
         for (number, client) in self.iter() {
             assert_eq!(context.directory.entry(number).member.peek(), client.member.0, "the directory names {number}");
             let has_left = !client.is_live() && client.draining.is_none();
-            assert!(!has_left || client.leases.is_none(), "leases of {number}, which has left, do not count");
+            assert!(!has_left || client.sheets.leases().is_none(), "leases of {number}, which has left, do not count");
             let listed = head.announcers[usize::from(number) / 64].peek() & 1 << (number % 64) != 0;
             assert_eq!(self.announcers.contains(&number), listed, "the directory lists the announcers, {number}");
         }
@@ -312,7 +315,7 @@ impl Members {
 impl Members {
     /// Checks a cell to which its client wants to bind a name.
     pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
-        let granted = self.client(catalogue)?.granted();
+        let granted = self.client(catalogue)?.sheets.granted();
         if cell < granted {
             Ok(())
         } else {
@@ -359,10 +362,10 @@ impl Members {
         if survey.is_none() {
             *due_ns = None;
             *survey = Some(Box::new(Survey::new()));
-            env.take_on(id, Chore::Survey(catalogue));
+            env.chores.take_on(&mut env.clock, id, Chore::Survey(catalogue));
         } else {
             // A change may concern a place that the survey has already passed.
-            *due_ns = Some(env.now_ns);
+            *due_ns = Some(env.clock.now_ns());
         }
     }
 

@@ -201,7 +201,7 @@ impl Names {
 
     /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the cells, from this catalogue and
     /// entry on.
-    pub fn all_from(&self, (catalogue, entry): (u16, u32), most: usize) -> Vec<(u16, u32)> {
+    pub fn all_from(&self, catalogue: u16, entry: u32, most: usize) -> Vec<(u16, u32)> {
         let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
             let from = if owner == catalogue { entry } else { 0 };
             set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()

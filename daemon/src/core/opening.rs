@@ -4,7 +4,7 @@ use super::bindings::Bindings;
 use super::context::{Context, DirectoryWriter};
 use super::devices::Devices;
 use super::effect::SheetPlan;
-use super::env::{Env, Purpose};
+use super::env::Env;
 use super::event::MemId;
 use super::label::Label;
 use super::ledger::{Budget, Ledger};
@@ -12,6 +12,7 @@ use super::length;
 use super::members::Members;
 use super::names::Names;
 use super::namespace::Namespace;
+use super::orders::Purpose;
 use super::pressure::Pressure;
 use super::segment::Segments;
 use super::settings::{Admission, NamespaceLimits};
@@ -51,7 +52,8 @@ impl Opening {
         let ledger = Ledger::open(&mut env.accounts, budget, bytes, for_whom.beyond)?;
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let (first, reserved) = (geometry.bytes_first(), for_whom.administrator);
-        let mem = env.create_partly(bytes, first, Some(plan), Purpose::Directory(id), reserved);
+        let mem =
+            env.orders.create_partly(&mut env.effects, bytes, first, Some(plan), Purpose::Directory(id), reserved);
         Ok(Self { ledger, mem, private, reserved })
     }
 
@@ -70,8 +72,8 @@ impl Opening {
         let directory = Directory::new(view).expect("its tables lie inside");
         directory.head().wants_nudge.set(1);
         let (namespace, name) = (self.ledger.id(), self.ledger.name().to_owned());
-        env.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
-        let names = Names::new(&directory, limits.names_max, !env.user_mode(), env.seed());
+        env.effects.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
+        let names = Names::new(&directory, limits.names_max, !env.settings.is_user_mode(), env.seed());
         let segments = Segments::new(limits.segments_max);
         let mut namespace = self.namespace(directory, names, segments);
         namespace.devices.list_devices(env, &namespace.context);

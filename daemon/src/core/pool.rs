@@ -1,8 +1,13 @@
 //! The pool: `bytes = lent + spare + idle + ordered`, at most `bytes_max`.
 
-use super::account::NamespaceId;
+use super::account::{NamespaceId, is_above};
+use super::clock::{Clock, Timer};
 use super::event::MemId;
 use std::collections::VecDeque;
+
+/// Pause after a request for a segment before the daemon makes a spare: the requester receives and maps its segment first,
+/// without competing with the allocation of the next one.
+const SPARE_PAUSE_NS: u64 = 10_000_000;
 
 /// The namespace and the user to whom memory is lent. No other borrower receives this memory later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +40,8 @@ pub struct Pool {
     ordered: Vec<MemId>,
     /// Returned segments, the least recently used first. Each is lent only to the uid that wrote it.
     idle: VecDeque<Idle>,
+    /// Earliest time of the next order of spares.
+    spares_after_ns: u64,
     /// Whether no spare could be made: the daemon tries again when memory has come back.
     starved: bool,
 }
@@ -59,6 +66,7 @@ impl Pool {
             idle_bytes_max,
             spares: Vec::new(),
             ordered: Vec::new(),
+            spares_after_ns: 0,
             idle: VecDeque::new(),
             starved: false,
         }
@@ -100,6 +108,11 @@ impl Pool {
     /// Returns the maximum bytes of segments.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
+    }
+
+    /// Returns true if more than this part of the maximum is lent.
+    pub fn is_above(&self, percent: u8) -> bool {
+        is_above(self.lent_bytes(), self.bytes_max, percent)
     }
 
     /// Returns the bytes of spares that have been made.
@@ -197,9 +210,21 @@ impl Pool {
         released
     }
 
+    /// Postpones the next order of spares by [`SPARE_PAUSE_NS`].
+    pub fn postpone_spares(&mut self, clock: &mut Clock) {
+        let after_ns = clock.now_ns() + SPARE_PAUSE_NS;
+        if self.spares_after_ns < after_ns {
+            self.spares_after_ns = after_ns;
+            clock.set_timer_at(after_ns, Timer::Spares);
+        }
+    }
+
     /// Returns the length of another spare if one is wanted and the pool has room. The bytes are counted, and [`Pool::ordered`]
     /// must follow.
-    pub fn wants_spare(&mut self) -> Option<u64> {
+    pub fn wants_spare(&mut self, now_ns: u64) -> Option<u64> {
+        if now_ns < self.spares_after_ns {
+            return None;
+        }
         let wanted = self.spares.len() + self.ordered.len() < self.spare_target;
         if !wanted || self.starved || self.bytes + self.segment_bytes > self.bytes_max {
             return None;
@@ -249,9 +274,9 @@ mod tests {
     #[test]
     fn room_is_made_from_idle_then_spare_and_lent_is_never_touched() {
         let mut pool = Pool::new(10, 2, 1, 4);
-        assert_eq!(pool.wants_spare(), Some(2));
+        assert_eq!(pool.wants_spare(0), Some(2));
         pool.ordered(MemId(1));
-        assert_eq!(pool.wants_spare(), None, "one is on its way");
+        assert_eq!(pool.wants_spare(0), None, "one is on its way");
         assert!(!pool.arrived(MemId(1), true));
         assert_eq!(pool.reserve(6), Some(vec![]));
         assert!(pool.keep_idle(MemId(2), 3, borrower(7, 1)).is_empty());
@@ -281,7 +306,7 @@ mod tests {
     fn a_smaller_pool_gives_up_what_nobody_has() {
         let mut pool = Pool::new(20, 2, 2, 8);
         for mem in [1, 2] {
-            assert_eq!(pool.wants_spare(), Some(2));
+            assert_eq!(pool.wants_spare(0), Some(2));
             pool.ordered(MemId(mem));
             assert!(!pool.arrived(MemId(mem), true));
         }
@@ -295,10 +320,10 @@ mod tests {
         // The pool releases the idle segments, then the spare. Lent segments stay.
         assert_eq!(pool.reload(7, 1, 4), [MemId(4), MemId(5), MemId(1)]);
         assert_eq!((pool.bytes(), pool.lent_bytes()), (6, 6));
-        assert_eq!((pool.reload(1, 1, 4), pool.reserve(1), pool.wants_spare()), (vec![], None, None));
+        assert_eq!((pool.reload(1, 1, 4), pool.reserve(1), pool.wants_spare(0)), (vec![], None, None));
         assert_eq!(pool.lent_bytes(), 6);
         assert_eq!(pool.reload(8, 1, 4), []);
-        assert_eq!((pool.reserve(3), pool.wants_spare()), (None, Some(2)));
+        assert_eq!((pool.reserve(3), pool.wants_spare(0)), (None, Some(2)));
         // A spare that arrives after the reload is surplus.
         pool.ordered(MemId(6));
         assert_eq!(pool.reload(8, 0, 4), []);

@@ -12,8 +12,10 @@
 use super::account::Moved;
 use super::chores::Chore;
 use super::client::Client;
+use super::clock::Timer;
 use super::context::Context;
-use super::env::{Env, Timer};
+use super::counters::Counter;
+use super::env::Env;
 use super::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::size::bytes_exact;
@@ -63,22 +65,22 @@ pub struct Pressure {
 impl Pressure {
     /// Notes that a request was refused for lack of memory.
     pub fn signal_pressure(&mut self, env: &mut Env, context: &Context) {
-        let armed = self.pressed_ns.replace(env.now_ns).is_some();
+        let armed = self.pressed_ns.replace(env.clock.now_ns()).is_some();
         self.short = true;
-        if self.scanned_ns.is_none_or(|at| env.now_ns >= at + SCAN_PAUSE_NS_MIN) {
+        if self.scanned_ns.is_none_or(|at| env.clock.now_ns() >= at + SCAN_PAUSE_NS_MIN) {
             self.begin_scan(env, context);
         }
         if !armed {
-            env.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
+            env.clock.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
         }
     }
 
     /// Begins a scan, unless one is in progress.
     fn begin_scan(&mut self, env: &mut Env, context: &Context) {
-        self.scanned_ns = Some(env.now_ns);
+        self.scanned_ns = Some(env.clock.now_ns());
         if self.scan.is_none() {
             self.scan = Some(Box::new(Scan::new(&self.retained)));
-            env.take_on(context.ledger.id(), Chore::Leases);
+            env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Leases);
         }
     }
 
@@ -86,24 +88,24 @@ impl Pressure {
     pub fn leases_due(&mut self, env: &mut Env, context: &Context) {
         let Some(pressed_ns) = self.pressed_ns else { return };
         let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
-        if env.now_ns - pressed_ns > lasts_ns {
+        if env.clock.now_ns() - pressed_ns > lasts_ns {
             // The moved charges return to the values' owners: without scans, the charges would soon be wrong.
             *self = Pressure::default();
             return;
         }
         self.begin_scan(env, context);
-        env.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
+        env.clock.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
     }
 
     /// Among the sessions that retain a value for too long, ends the one that retains most. After it has ended a session, it
     /// ends another one only if a limit refuses a further request.
-    fn revoke(&mut self, env: &mut Env, members: &mut Members) {
+    fn revoke(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
-        // A draining client has no session to end.
-        let live = |value: &&Retained| members.get(value.holder).is_some_and(Client::is_live);
+        // Of the clients without a connection, only those whose children read have leases that can end now.
+        let live = |value: &&Retained| members.get(value.holder).is_some_and(|it| it.is_live() || it.awaits_children());
         for value in self.retained.iter().filter(live) {
-            let age_ns = env.now_ns - value.since_ns;
+            let age_ns = env.clock.now_ns() - value.since_ns;
             if age_ns >= most_ns && value.bytes > 0 {
                 let (bytes, oldest_ns) = holders.entry(value.holder).or_default();
                 *bytes = bytes.saturating_add(value.bytes);
@@ -112,14 +114,17 @@ impl Pressure {
         }
         let Some((&holder, &(bytes, age_ns))) = holders.iter().max_by_key(|(_, held)| **held) else { return };
         self.short = false;
-        env.sessions_revoked += 1;
+        env.counters.count(Counter::SessionsRevoked);
         let why = format!(
             "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
             bytes_exact(bytes),
             age_ns / 1_000_000,
             most_ns / 1_000_000
         );
-        members.fault(holder, why);
+        if !members.abandon_children(env, context, holder) {
+            members.me(holder).is_revoked = true;
+            members.fault(holder, why);
+        }
     }
 
     /// Adds the bytes that leases move between the accounts of different users.

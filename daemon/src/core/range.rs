@@ -18,7 +18,7 @@ pub struct SizeOnDevice {
 }
 
 /// A segment of a client.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentId {
     /// The client's catalogue.
     pub owner: u16,

@@ -9,11 +9,12 @@ use super::client::{Residence, Segment};
 use super::context::Context;
 use super::devices::Devices;
 use super::effect::{Effect, Lending};
-use super::env::{Env, Making};
+use super::env::Env;
 use super::label::Label;
 use super::length;
 use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
+use super::orders::Making;
 use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::tables::Table;
 use std::collections::BTreeSet;
@@ -51,7 +52,7 @@ impl Segments {
         for (catalogue, client) in members.iter() {
             let mut end = 0;
             let mut bytes = 0;
-            for (&base, segment) in &client.segments {
+            for (&base, segment) in client.segments.iter() {
                 assert!(base >= end, "segments of {catalogue} overlap at slot {base}");
                 end = base + (1 << segment.slots_log2);
                 assert!(lines_taken.insert(segment.entry), "line {} is one segment's", segment.entry);
@@ -117,7 +118,13 @@ impl Segments {
             let what = format!("the pool ({used} in use, {more} more needed)");
             return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(env.pool.bytes_max())));
         };
-        let slots = env.order_slots(conn, SlotRange { owner: catalogue, base, log2 }, slots_bytes, slots_charge);
+        let slots = env.orders.slots(
+            &mut env.effects,
+            conn,
+            SlotRange { owner: catalogue, base, log2 },
+            slots_bytes,
+            slots_charge,
+        );
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }
@@ -154,7 +161,7 @@ impl Segments {
                 context.ledger.limits().segments_max,
             ));
         }
-        let Some(base) = members[catalogue].free_range(log2) else {
+        let Some(base) = members[catalogue].segments.free_range(log2) else {
             let why = "no range of 2^{log2} slot numbers is free among this client's 2^24: return segments";
             return Err(Refusal::Bad(why.replace("{log2}", &log2.to_string())));
         };
@@ -166,7 +173,7 @@ impl Segments {
     /// Charges the records of 2^`log2` slots; returns their bytes and the charge.
     pub fn charge_slots(env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
-        Ok((bytes, env.charge_sheet(uid, context.ledger.id(), bytes)?))
+        Ok((bytes, env.accounts.charge_sheet(uid, context.ledger.id(), bytes)?))
     }
 
     /// Completes a request for a segment when the segment and its slots have been made.
@@ -207,7 +214,7 @@ impl Segments {
         let bytes = segment.segment_bytes.expect("it is a segment");
         let line = &context.directory.segments[entry as usize];
         line.bytes.put(bytes);
-        line.since_ns.put(env.now_ns);
+        line.since_ns.put(env.clock.now_ns());
         line.place.put(0);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
@@ -217,8 +224,8 @@ impl Segments {
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
         let (namespace, owner) = (context.ledger.id(), catalogue);
         let short = env.is_short(members[catalogue].uid, namespace);
-        env.keep(segment.mem, Label::Segment { namespace, owner, base });
-        env.keep(slots.mem, Label::Slots { namespace, owner, base });
+        env.effects.keep(segment.mem, Label::Segment { namespace, owner, base });
+        env.effects.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
             mem: segment.mem,
             bytes,
@@ -233,7 +240,7 @@ impl Segments {
         };
         let client = members.me(catalogue);
         client.segments.insert(base, segment);
-        client.lent_ns = env.now_ns;
+        client.lent_ns = env.clock.now_ns();
         Ok(Outcome::Lend(
             Reply::Segment { bytes, base, slots_log2: log2, geometry, short, in_file: false },
             lend,
@@ -340,7 +347,7 @@ impl Segments {
         if members.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
-        let segment = members.me(catalogue).segments.remove(&base).expect("it was there");
+        let segment = members.me(catalogue).segments.remove(base).expect("it was there");
         let whose = members[catalogue].former_writer(catalogue);
         self.unlist(context, catalogue, &segment);
         if segment.device.is_some() {
@@ -365,12 +372,12 @@ impl Segments {
         if env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
-        let Some(segment) = members.me(catalogue).segments.get_mut(&base).filter(|it| it.device.is_none()) else {
+        let Some(segment) = members.me(catalogue).segments.get_mut(base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
         if segment.released_ns.is_none() {
-            segment.released_ns = Some(env.now_ns);
-            env.spills.look_again();
+            segment.released_ns = Some(env.clock.now_ns());
+            env.spills.note_spillable();
         }
         Ok(Outcome::Reply(Reply::Done))
     }
@@ -399,7 +406,7 @@ impl Segments {
         SegmentId { owner: catalogue, base }: SegmentId,
         quiescent: bool,
     ) {
-        let segment = members.me(catalogue).segments.remove(&base).expect("it is there");
+        let segment = members.me(catalogue).segments.remove(base).expect("it is there");
         self.unlist(context, catalogue, &segment);
         if segment.device.is_some() {
             let slots = devices.give_up(env, context, members, catalogue, base, segment);
@@ -413,7 +420,7 @@ impl Segments {
         };
         env.accounts.refund(charge);
         env.release_part(slots);
-        if quiescent && !env.user_mode() {
+        if quiescent && !env.settings.is_user_mode() {
             let uid = members[catalogue].uid;
             env.effects.push(Effect::Forget { mem });
             env.keep_idle(mem, bytes, context.ledger.borrower(uid));

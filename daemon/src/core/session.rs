@@ -15,6 +15,7 @@ mod work;
 use super::account::NamespaceId;
 use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, Work};
 use super::bindings::{Binding, Bindings, NewItems};
+use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, Event, MemId, Received};
@@ -27,7 +28,7 @@ use super::stream::CursorId;
 use crate::core::segment::Segments;
 use staged::Staged;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::{Refusal, Reply, Request, decode};
+use tensorlend_layout::wire::{QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
 
@@ -136,14 +137,14 @@ impl Core {
 
     /// Handles an event and returns its effects. `now_ns` is CLOCK_BOOTTIME, or a simulation's clock.
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
-        self.env.now_ns = self.env.now_ns.max(now_ns);
-        self.env.turn += 1;
+        self.env.clock.begin_step(now_ns);
         self.env.chores.begin_step();
-        self.env.gathering = self.is_gathering();
+        let gathering = self.is_gathering();
+        self.env.set_gathering(gathering);
         self.retries_left = RETRIES_MAX;
         let is_alarm = matches!(event, Event::Alarm);
         match event {
-            Event::Start => self.env.started_ns = self.env.now_ns,
+            Event::Start => self.env.clock.start(),
             Event::Connected { conn, peer } => self.connected(conn, peer),
             Event::Packet { conn, bytes, descriptors, truncated } => {
                 self.packet(conn, &bytes, descriptors, truncated);
@@ -169,10 +170,10 @@ impl Core {
             self.retry();
         }
         self.tidy_up();
-        if cfg!(debug_assertions) && self.env.turn.is_multiple_of(CHECK_EVERY) {
+        if cfg!(debug_assertions) && self.env.clock.turn().is_multiple_of(CHECK_EVERY) {
             self.check();
         }
-        std::mem::take(&mut self.env.effects)
+        self.env.effects.take()
     }
 
     /// Checks that all parts are consistent, as they must be after each step.
@@ -182,7 +183,7 @@ impl Core {
     pub fn check(&self) {
         self.env.accounts.check();
         self.env.pool.check();
-        for device in &self.env.devices {
+        for device in self.env.devices.iter() {
             device.pool.check();
         }
         for (id, namespace) in &self.namespaces {
@@ -195,17 +196,17 @@ impl Core {
 
     /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes before; `None`: never.
     pub fn alarm(&self) -> Option<u64> {
-        self.env.timers.first().map(|&(at, _)| at)
+        self.env.clock.next_ns()
     }
 
     /// Counts a wakeup of the daemon, for the metrics.
     pub fn count_wakeup(&mut self) {
-        self.env.wakeups += 1;
+        self.env.counters.count(Counter::Wakeups);
     }
 
     /// Counts a refusal by the shell, for the metrics.
     pub fn count_refusal(&mut self) {
-        self.env.refusals += 1;
+        self.env.counters.count(Counter::Refusals);
     }
 
     /// Returns the bytes of segments and sheets that exist, including spare and idle ones. They are 0 after the end.
@@ -298,9 +299,9 @@ impl Core {
             self.env.effects.push(Effect::Resume { conn });
             return;
         }
-        self.env.requests += 1;
+        self.env.counters.count(Counter::Requests);
         if let Request::HandBack { namespace, catalogue, member, item } = request {
-            let taken = self.handed_back(conn, namespace, (catalogue, member), item, &received);
+            let taken = self.handed_back(conn, namespace, catalogue, member, item, &received);
             if taken.is_err() {
                 self.drop_received(&received);
             }
@@ -313,7 +314,7 @@ impl Core {
             self.conclude(conn, Err(Refusal::Bad(why.into())));
             return;
         }
-        self.ask(conn, request, received.first().map(|r| r.mem), self.env.now_ns);
+        self.ask(conn, request, received.first().map(|r| r.mem), self.env.clock.now_ns());
     }
 
     fn drop_received(&mut self, received: &[Received]) {
@@ -350,7 +351,7 @@ impl Core {
             (Err(Refusal::Limit { kind, .. }), Some(joined))
                 if kind.is_names()
                     && self.env.chores.has_items(joined.namespace)
-                    && self.env.now_ns - since_ns < CHORES_NS_MAX =>
+                    && self.env.clock.now_ns() - since_ns < CHORES_NS_MAX =>
             {
                 Ok(Outcome::Later(Wait::Chores))
             }
@@ -363,22 +364,25 @@ impl Core {
         match wait {
             Wait::Directory | Wait::Names | Wait::Spilled | Wait::Chores => {}
             Wait::Return => {
-                let expecting = (self.env.now_ns < self.expecting_until_ns).then_some(self.expecting_until_ns);
+                let expecting = (self.env.clock.now_ns() < self.expecting_until_ns).then_some(self.expecting_until_ns);
                 let waits = self.gathering_until_ns.into_iter().chain(expecting);
                 let until = self.staged.values().map(Staged::until_ns).chain(waits).min();
-                let left_ns = until.unwrap_or(0).saturating_sub(self.env.now_ns);
-                self.env.retry_after(left_ns.max(1));
+                let left_ns = until.unwrap_or(0).saturating_sub(self.env.clock.now_ns());
+                self.env.clock.retry_after(left_ns.max(1));
             }
-            Wait::Claim => self.env.retry_after(CLAIM_PAUSE_NS),
-            Wait::Quiescent => self.env.retry_after(QUIESCENT_PAUSE_NS),
+            Wait::Asserted { until_ns } => {
+                self.env.clock.retry_after(until_ns.saturating_sub(self.env.clock.now_ns()).max(1));
+            }
+            Wait::Claim => self.env.clock.retry_after(CLAIM_PAUSE_NS),
+            Wait::Quiescent => self.env.clock.retry_after(QUIESCENT_PAUSE_NS),
             Wait::Ack { catalogue, ns_max } => {
                 let Some(Conn { joined: Some(joined), .. }) = self.conns.get(&conn) else { return };
                 let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
                 // The wait counts from the lending, not from the request.
                 let lent_ns = namespace.members.get(catalogue).map_or(0, |c| c.lent_ns);
-                let waited_ns = self.env.now_ns - lent_ns;
+                let waited_ns = self.env.clock.now_ns() - lent_ns;
                 if waited_ns < ns_max {
-                    self.env.retry_after(ns_max - waited_ns);
+                    self.env.clock.retry_after(ns_max - waited_ns);
                 } else {
                     namespace.members.fault(catalogue, "others wait for its acknowledgement, which is overdue");
                 }
@@ -417,7 +421,7 @@ impl Core {
                     self.end(conn, Some(refusal));
                     return;
                 }
-                self.env.refusals += 1;
+                self.env.counters.count(Counter::Refusals);
                 let (pid, uid, joined) = (state.peer.pid, state.peer.uid, state.joined);
                 let (namespace, client) = self.place(joined);
                 tracing::debug!(namespace, client, pid, uid, "refused: {refusal}");
@@ -430,7 +434,7 @@ impl Core {
     fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
         // The client that has just come back may have been the last one that was missing.
         let gathering = self.is_gathering();
-        self.env.gathering = gathering;
+        self.env.set_gathering(gathering);
         let state = &self.conns[&conn];
         let Some(joined) = state.joined else {
             return match request {
@@ -463,7 +467,7 @@ impl Core {
             ),
             Request::Shelve { base } => Segments::release_for_spill(env, &mut namespace.members, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
-            Request::SegmentOf { catalogue, slot } => self.segment_of(joined, (*catalogue, *slot), since_ns),
+            Request::SegmentOf { catalogue, slot } => self.segment_of(joined, *catalogue, *slot, since_ns),
             Request::SlotsOf { catalogue, slot } => {
                 Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
@@ -546,6 +550,9 @@ impl Core {
             Request::ListRename { from, to } => {
                 namespace.bindings.list_rename(env, &mut namespace.context, &mut namespace.members, from, to)
             }
+            Request::Queue(request) => {
+                namespace.bindings.queue(env, &mut namespace.context, &mut namespace.members, me, request)
+            }
             Request::Stat => {
                 let asker = Some((state.peer.uid, joined.namespace));
                 let stat = stat(&self.env, &self.namespaces, asker);
@@ -587,5 +594,6 @@ fn writes(request: &Request) -> bool {
             | Request::ListAppendEphemeral { .. }
             | Request::ListDelete { .. }
             | Request::ListRename { .. }
+            | Request::Queue(QueueRequest::Put { .. } | QueueRequest::Claim { .. })
     )
 }

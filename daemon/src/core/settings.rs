@@ -208,6 +208,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Returns true if each segment is sealed for its one producer.
+    pub fn is_user_mode(&self) -> bool {
+        self.mode == Mode::User
+    }
+
     /// Returns true if the daemon admits sessions of this uid beyond every limit, as long as its reserve lasts.
     pub fn is_administrator(&self, uid: u32) -> bool {
         self.administrators.contains(&uid)

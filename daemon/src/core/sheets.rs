@@ -3,11 +3,12 @@
 use super::answer::{Answer, Lent, Outcome, Wait, What, Work};
 use super::context::Context;
 use super::effect::{Lending, SheetPlan};
-use super::env::{Env, Making};
+use super::env::Env;
 use super::event::ConnId;
 use super::label::Label;
 use super::length;
 use super::members::Members;
+use super::orders::Making;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
@@ -16,7 +17,7 @@ impl Members {
     /// Handles a request for more cells.
     pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: u16) -> Answer {
         let client = self.me(catalogue);
-        let (uid, part, granted) = (client.uid, client.cells.len() as u8 + 1, client.granted());
+        let (uid, part, granted) = (client.uid, client.sheets.further_parts() as u8 + 1, client.sheets.granted());
         // A client may have twice as many cells as there may be names: it binds each name to a fresh cell.
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
             return Err(context.ledger.limit(
@@ -28,10 +29,10 @@ impl Members {
         }
         let count = cells_count(part);
         let bytes = length::cells(part);
-        let charge = env.charge_sheet(uid, context.ledger.id(), bytes)?;
+        let charge = env.accounts.charge_sheet(uid, context.ledger.id(), bytes)?;
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
-        let making = vec![env.order_sheet(conn, bytes, plan, charge)];
+        let making = vec![env.orders.sheet(&mut env.effects, conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
     }
 
@@ -45,12 +46,12 @@ impl Members {
         mut work: Vec<Making>,
     ) -> Outcome {
         let cells = work.remove(0).into_part();
-        env.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: catalogue, part });
+        env.effects.keep(cells.mem, Label::Cells { namespace: context.ledger.id(), owner: catalogue, part });
         let lend = vec![(cells.mem, Lending::Write)];
         let client = self.me(catalogue);
-        client.cells.push(cells);
+        client.sheets.add_cells(cells);
         tensorlend_layout::crash_point!("daemon: cells lent");
-        client.lent_ns = env.now_ns;
+        client.lent_ns = env.clock.now_ns();
         let geometry = context.directory.entry(catalogue).geometry.peek();
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
@@ -58,8 +59,8 @@ impl Members {
     /// Takes back a client's cells after the first `parts` parts; the client never received them.
     pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
         let client = self.me(catalogue);
-        let (whose, from) = (client.former_writer(catalogue), usize::from(parts).min(client.cells.len()));
-        for part in client.cells.split_off(from) {
+        let whose = client.former_writer(catalogue);
+        for part in client.sheets.drop_cells_after(parts) {
             env.orphan_part(whose, part);
         }
     }
@@ -67,12 +68,8 @@ impl Members {
     /// Handles a request for the cells of a client.
     pub fn cells_of(&self, context: &Context, catalogue: u16, part: u8) -> Answer {
         let client = self.client(catalogue)?;
-        let sheet = match part {
-            0 => Some(&client.catalogue),
-            part => client.cells.get(usize::from(part) - 1),
-        };
         let missing = || Refusal::NotFound(format!("part {part} of the cells of client {catalogue}"));
-        let sheet = sheet.ok_or_else(missing)?;
+        let sheet = client.sheets.part(part).ok_or_else(missing)?;
         if !sheet.acked {
             return if client.is_live() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
@@ -85,7 +82,7 @@ impl Members {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
         // The leases of a member that has not acknowledged its table do not count: see [`Namespace::acknowledged`].
-        let sheet = client.leases.as_ref().filter(|sheet| sheet.acked).ok_or_else(missing)?;
+        let sheet = client.sheets.leases().filter(|sheet| sheet.acked).ok_or_else(missing)?;
         let reply = Reply::Sheet { member: client.member.0 };
         Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))
     }

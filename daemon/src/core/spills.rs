@@ -2,6 +2,7 @@
 
 use super::account::NamespaceId;
 use super::event::MemId;
+use super::settings::Settings;
 use std::collections::BTreeMap;
 
 /// The identity of a segment.
@@ -12,19 +13,28 @@ pub struct Whose {
     pub base: u32,
 }
 
+/// The write of a segment to a file, by a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpillWrite {
+    /// The segment.
+    pub whose: Whose,
+    /// Its memory.
+    pub mem: MemId,
+}
+
 /// The segments that are in files.
 #[derive(Debug, Default)]
 pub struct Spills {
     bytes: u64,
     uids: BTreeMap<u32, u64>,
-    /// The segment that a worker is writing to a file, and its memory: one at a time.
-    leaving: Option<(Whose, MemId)>,
+    /// The write in progress: one at a time.
+    leaving: Option<SpillWrite>,
     /// Number of files that could not be written or read.
     pub failures: u64,
     /// Whether the pool was above its high mark and has not come down to the low one since.
     draining: bool,
-    /// Time before which no segment becomes spillable for the marks, unless [`Spills::look_again`] is called.
-    look_ns: u64,
+    /// Time before which no segment becomes spillable for the marks, unless [`Spills::note_spillable`] is called.
+    scan_ns: u64,
     /// Earliest time at which the daemon writes a file for the marks, after a write failed.
     pause_ns: u64,
 }
@@ -42,12 +52,12 @@ impl Spills {
     }
 
     /// Notes that a segment may have become spillable.
-    pub fn look_again(&mut self) {
-        self.look_ns = 0;
+    pub fn note_spillable(&mut self) {
+        self.scan_ns = 0;
     }
 
     pub fn remove(&mut self, uid: u32, bytes: u64) {
-        self.look_again();
+        self.note_spillable();
         self.bytes -= bytes;
         let own = self.uids.get_mut(&uid).expect("it was added");
         *own -= bytes;
@@ -56,13 +66,13 @@ impl Spills {
         }
     }
 
-    /// Begins the write of a segment, whose memory is `mem`, to a file.
-    pub fn begin(&mut self, whose: Whose, mem: MemId) {
-        self.leaving = Some((whose, mem));
+    /// Begins a write.
+    pub fn begin(&mut self, write: SpillWrite) {
+        self.leaving = Some(write);
     }
 
-    /// Ends the write in progress; returns the segment and its memory.
-    pub fn end(&mut self) -> (Whose, MemId) {
+    /// Ends the write in progress, and returns it.
+    pub fn end(&mut self) -> SpillWrite {
         self.leaving.take().expect("the daemon ordered the write of this segment")
     }
 
@@ -72,8 +82,18 @@ impl Spills {
     }
 
     /// Returns the bytes of segments of these uids that are in files only.
-    pub fn bytes_of(&self, is_one: impl Fn(u32) -> bool) -> u64 {
+    fn bytes_of(&self, is_one: impl Fn(u32) -> bool) -> u64 {
         self.uids.iter().filter(|&(&uid, _)| is_one(uid)).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Returns true if the limits of spilling leave room for a segment of this uid.
+    pub fn has_room_for(&self, settings: &Settings, uid: u32, bytes: u64) -> bool {
+        let Some(limits) = &settings.spill else { return false };
+        let owners = &settings.owners;
+        let owner = owners.of(uid);
+        let own = self.bytes_of(|uid| owners.of(uid) == owner);
+        let fits = |used: u64, most: u64| used.checked_add(bytes).is_some_and(|sum| sum <= most);
+        fits(self.bytes(), limits.bytes_max) && fits(own, limits.uid_bytes_max)
     }
 
     /// Compares the pool's fill level with the marks; returns true if segments must be spilled.
@@ -83,13 +103,13 @@ impl Spills {
     }
 
     /// Returns true if there may be something to spill for the marks.
-    pub fn may_look(&self, now_ns: u64) -> bool {
-        now_ns >= self.look_ns.max(self.pause_ns)
+    pub fn may_scan(&self, now_ns: u64) -> bool {
+        now_ns >= self.scan_ns.max(self.pause_ns)
     }
 
     /// Notes that no segment becomes spillable for the marks by itself before this time.
-    pub fn look_at(&mut self, at: u64) {
-        self.look_ns = at;
+    pub fn scan_at(&mut self, at: u64) {
+        self.scan_ns = at;
     }
 
     /// Notes that a write failed: the daemon writes the next file for the marks at this time or later.

@@ -1,9 +1,11 @@
 //! Metrics of the daemon.
 
 use super::account::NamespaceId;
+use super::counters::Counter;
 use super::device::Device;
-use super::env::{Env, FormerWriter};
+use super::env::Env;
 use super::namespace::Namespace;
+use super::orphans::FormerWriter;
 use super::settings::Mode;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Holder, NamespaceUse, Stat, UidUse};
@@ -19,7 +21,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     let mut stat = Stat {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: env.settings.pid,
-        uptime_ns: env.now_ns - env.started_ns,
+        uptime_ns: env.clock.uptime_ns(),
         mode: match env.settings.mode {
             Mode::System => "system".into(),
             Mode::User => "user".into(),
@@ -29,15 +31,15 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         bytes_in_use: env.pool.lent_bytes(),
         bytes_spare: env.pool.spare_bytes(),
         bytes_sheets: env.accounts.sheet_bytes(),
-        requests: env.requests,
-        wakeups: env.wakeups,
-        refusals: env.refusals,
-        names_expired: env.names_expired,
-        names_ephemeral_gone: env.names_ephemeral_gone,
-        sessions_revoked: env.sessions_revoked,
+        requests: env.counters.number_of(Counter::Requests),
+        wakeups: env.counters.number_of(Counter::Wakeups),
+        refusals: env.counters.number_of(Counter::Refusals),
+        names_expired: env.counters.number_of(Counter::NamesExpired),
+        names_ephemeral_gone: env.counters.number_of(Counter::NamesEphemeralGone),
+        sessions_revoked: env.counters.number_of(Counter::SessionsRevoked),
         bytes_spilled: env.spills.bytes(),
         spill_failures: env.spills.failures,
-        device: if env.devices.is_empty() { env.settings.no_device.clone() } else { String::new() },
+        device: if env.devices.len() == 0 { env.settings.no_device.clone() } else { String::new() },
         devices: env.devices.iter().map(Device::usage).collect(),
         ..Stat::default()
     };
@@ -62,9 +64,9 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     stat
 }
 
-/// Returns the sessions that returned memory which some process still holds, those with most bytes first.
+/// Returns the sessions to which the daemon had lent memory that is orphaned now, those with the most bytes first.
 fn holders(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: u32) -> Vec<Holder> {
-    let writers = env.former_writers(|uid| asker == 0 || asker == uid);
+    let writers = env.orphans.former_writers(|uid| asker == 0 || asker == uid);
     let mut holders: Vec<Holder> = writers
         .into_iter()
         .map(|((namespace, FormerWriter { uid, client, pid }), (pieces, bytes))| {
@@ -90,7 +92,7 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
             .values()
             .map(|n| n.pressure.retained_by_uid(&n.members, uid))
             .fold(0, u64::saturating_add),
-        bytes_returned_and_held: env.orphaned_bytes(uid),
+        bytes_returned_and_held: env.orphans.bytes_of(uid),
         device_bytes: held.device_bytes,
         segments: held.segments,
         descriptors: held.descriptors,

@@ -6,12 +6,13 @@ use super::bindings::Bindings;
 use super::client::Client;
 use super::context::Context;
 use super::effect::{Lending, SheetPlan};
-use super::env::{Env, Making, Part};
+use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::names::live_owner_word;
+use super::orders::{Making, Part};
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::SUBSCRIBERS;
@@ -90,7 +91,7 @@ impl Stream {
 mod restore;
 mod retire;
 
-pub use restore::{Rings, Wakes};
+pub use restore::{RingId, Rings, Wakes};
 
 /// A namespace's streams.
 #[derive(Debug)]
@@ -244,9 +245,9 @@ impl Streams {
         }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge = env.charge_sheet(members.me(catalogue).uid, context.ledger.id(), bytes)?;
+        let charge = env.accounts.charge_sheet(members.me(catalogue).uid, context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
-        let making = vec![env.order_sheet(conn, bytes, plan, charge)];
+        let making = vec![env.orders.sheet(&mut env.effects, conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
     }
 
@@ -350,7 +351,7 @@ impl Streams {
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
-        env.keep(ring.mem, Label::Ring { namespace: context.ledger.id(), place, id });
+        env.effects.keep(ring.mem, Label::Ring { namespace: context.ledger.id(), place, id });
         let stream = Stream {
             name: name.clone(),
             id,
@@ -363,7 +364,7 @@ impl Streams {
         };
         self.table.insert(place, stream);
         self.by_name.insert(name, place);
-        members.me(catalogue).lent_ns = env.now_ns;
+        members.me(catalogue).lent_ns = env.clock.now_ns();
         context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, owner_word: owner_word.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
@@ -402,7 +403,7 @@ impl Streams {
     ) -> Answer {
         let answer = self.list_subscriber(env, context, members, name, cursor, wake);
         if let Some(&place) = self.by_name.get(name) {
-            self.look_at_stream(env, members, place);
+            self.update_idle_time(env, members, place);
         }
         answer
     }
@@ -448,7 +449,7 @@ impl Streams {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.keep(wake, Label::Wake { namespace: context.ledger.id(), id: stream.id, catalogue, cursor });
+            env.effects.keep(wake, Label::Wake { namespace: context.ledger.id(), id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
@@ -481,7 +482,7 @@ impl Streams {
         if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
             let line = &context.directory.streams[place as usize];
             stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-            self.look_at_stream(env, members, place);
+            self.update_idle_time(env, members, place);
         }
         Outcome::Reply(Reply::Done)
     }

@@ -1,7 +1,8 @@
-//! Bounds the log lines that clients cause: a number of lines of each kind for each uid, and a line that counts the others.
+//! Limits the rate of log lines that clients cause, for each kind of line and each uid. Suppressed lines are counted in
+//! a summary line.
 //!
-//! A client chooses how often it connects, breaks a rule and is disconnected. Each of these is a log line, so one client could
-//! fill a disk and hide the lines about other clients.
+//! A client can connect, break a rule and be disconnected as often as it wants. Each of these writes a log line.
+//! Without a limit, one client could fill the disk, and hide the lines about other clients.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -13,29 +14,29 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Maximum number of lines of a kind that a uid may write at once.
+/// Maximum number of lines of one kind and uid that may be written at once.
 const BURST: u32 = 200;
-/// Interval after which the bucket allows one more line.
+/// Interval at which one more line of a kind and uid is allowed.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 /// Interval between two lines that count suppressed ones.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
-/// Number of kinds and uids that are tracked before full buckets are dropped.
+/// Number of buckets (one for each kind and uid) from which on full buckets are dropped.
 const BUCKETS_MAX: usize = 1024;
 /// The field of lines that count suppressed ones.
 const LEFT_OUT: &str = "left_out";
 
-/// A statement of the program that logs, and the uid in its line, if the line has one.
+/// A kind of line: the logging statement in the program, and the uid in the line, if there is one.
 type Kind = (Identifier, Option<u64>);
 
 #[derive(Debug)]
 struct Bucket {
-    /// The number of lines that may still be written, times [`LINE_EVERY`].
+    /// Number of lines that may still be written, multiplied by [`LINE_EVERY`].
     budget: Duration,
     /// The time at which `budget` was last updated.
     at: Instant,
     left_out: u64,
     summary_at: Instant,
-    /// The last line that was written.
+    /// The last line that was written, which the summary quotes.
     example: String,
 }
 
@@ -51,7 +52,7 @@ struct Summary {
 struct Buckets(HashMap<Kind, Bucket>);
 
 impl Buckets {
-    /// Returns true if a line may be written.
+    /// Takes a line from the bucket of `kind`. Returns false if the line must be suppressed.
     fn admit(&mut self, kind: Kind, now: Instant, line: &str) -> bool {
         if self.0.len() >= BUCKETS_MAX && !self.0.contains_key(&kind) {
             self.0.retain(|_, it| it.left_out > 0 || it.budget + (now - it.at) < LINE_EVERY * BURST);
@@ -109,7 +110,8 @@ fn tell(summaries: Vec<Summary>) {
 impl<S: Subscriber> Layer<S> for Floods {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Errors concern the daemon itself, and debug levels are enabled only to get every line.
+        // Only INFO and WARN are limited: clients do not cause errors of the daemon, and a user who enables debug
+        // levels wants every line.
         let is_bounded = matches!(*metadata.level(), Level::INFO | Level::WARN);
         if !is_bounded || metadata.fields().field(LEFT_OUT).is_some() {
             return true;

@@ -1,4 +1,4 @@
-//! Properties of memory: the size of its pages and, for segments, its NUMA node.
+//! The page size of memory and, for segments, the NUMA policy.
 
 use super::cgroup::{self, Claim};
 use rustix::io::Errno;
@@ -10,25 +10,23 @@ use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access, HugePage};
 use tensorlend_os::numa::{self, Numa};
 
-/// The pages of memory.
+/// The kind of pages of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// 4 KiB pages.
     #[default]
     Ordinary,
-    /// Huge pages where the kernel has some available and its settings allow them.
+    /// Transparent huge pages, where the kernel's settings allow them.
     Advised,
-    /// For segments, huge pages that the administrator has reserved; ordinary pages, with a warning, when none are
-    /// left.
+    /// For segments, huge pages that the administrator has reserved. If none are left, ordinary pages, and a warning in
+    /// the log.
     Reserved(HugePage),
 }
 
 /// Page size and NUMA placement of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
-    /// The pages.
     pub pages: Pages,
-    /// The NUMA policy.
     pub numa: Numa,
 }
 
@@ -44,29 +42,30 @@ impl Backing {
         }
     }
 
-    /// Allocates the pages of a part of a sheet that is mapped writable.
+    /// Allocates the pages of a part of a sheet, which the daemon has mapped writable.
     pub fn allocate(
         self,
         fd: BorrowedFd<'_>,
         sheet: &View,
-        (at, bytes): (u64, u64),
+        at: u64,
+        bytes: u64,
         claim: Claim,
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
         cgroup::make_room(bytes, claim)?;
-        // Populates the mapping first, since only a mapping can request huge pages; then allocates in the file, since
-        // only that reports a lack of memory.
+        // Populate the mapping first, because only a mapping can request huge pages. Then allocate in the file, because
+        // only fallocate reports a lack of memory.
         if self.pages == Pages::Advised
             && let Err(error) = map::populate(sheet, at, bytes)
         {
             tracing::debug!("a mapping's pages were not to be had: {error}");
         }
         memfd::allocate(fd, at, bytes, go_on)?;
-        // Zeroes the pages now, and not at the first store.
+        // Let the kernel zero the pages now, and not at the first store.
         map::populate(sheet, at, bytes)
     }
 
-    /// Creates a segment of zeroed bytes, all of whose pages exist.
+    /// Creates a segment of zeroed bytes, and allocates all its pages.
     pub fn make(self, bytes: u64, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         if let Pages::Reserved(page) = self.pages
             && bytes.is_multiple_of(page.bytes())
@@ -81,7 +80,7 @@ impl Backing {
         if self.numa != Numa::Local || self.pages == Pages::Advised {
             let mapped = map::segment(&fd, bytes as usize, Access::Write, false)?;
             numa::place(&mapped, self.numa)?;
-            // Only a mapping can request huge pages. Where that fails, ordinary pages are allocated below.
+            // Only a mapping can request huge pages. If the request fails, the code below allocates ordinary pages.
             if self.pages == Pages::Advised
                 && let Err(error) = mapped.populate_huge()
             {

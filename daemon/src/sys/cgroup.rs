@@ -1,6 +1,6 @@
-//! Memory limits and free memory of the daemon's cgroups (either version) and of the machine. The kernel does not
-//! refuse memory beyond them: it kills a process, most likely the daemon, which is charged for the memory. So the
-//! daemon checks before it allocates.
+//! Memory limits and free memory of the daemon's cgroups (version 1 or 2) and of the machine. If a process uses more
+//! memory than that, the kernel does not refuse the allocation: its OOM killer kills a process, most likely the daemon,
+//! which is charged for lent memory. So the daemon checks the free memory before it allocates.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,29 +8,29 @@ use std::sync::{Mutex, PoisonError};
 
 type Read<'r> = &'r dyn Fn(&Path) -> Option<String>;
 
-/// Memory left to other processes, and for the kernel's own overhead.
+/// Bytes of free memory that the daemon never uses. They are for other processes, and for the kernel's own overhead.
 const MARGIN: u64 = 8 << 20;
 
-/// Memory that is left for the sheets of administrators' sessions.
+/// Bytes of free memory that only administrators' sessions may use, for their sheets.
 const RESERVE: u64 = 16 << 20;
 
-/// The beneficiary of an allocation.
+/// The kind of users for whom the daemon allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Users, who may not use the reserve.
+    /// Ordinary users, who may not use [`RESERVE`].
     Users,
-    /// Administrators, who may use the reserve.
+    /// Administrators, who may use [`RESERVE`].
     Administrators,
 }
 
-/// A group of this process, or an ancestor of one.
+/// The folder of a control group of a process, or of an ancestor of that group.
 struct Group {
     folder: PathBuf,
     first_version: bool,
 }
 
-/// Returns this process's own groups and their ancestors. A machine may have both versions, and controls memory in one
-/// of them.
+/// Returns the control groups in `own`, the text of /proc/PID/cgroup, and their ancestors. A machine may use both
+/// versions, of which one controls memory.
 fn groups(own: &str) -> Vec<Group> {
     let of_line = |line: &str| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -46,7 +46,7 @@ fn groups(own: &str) -> Vec<Group> {
     own.lines().filter_map(of_line).flatten().collect()
 }
 
-/// A number from this one on means that there is no limit: version 1 of control groups then reports 2^63 less a page.
+/// Limits from this number on mean "no limit". Version 1 of cgroups reports 2^63 minus one page then.
 const NO_LIMIT: u64 = 1 << 62;
 
 impl Group {
@@ -59,8 +59,8 @@ impl Group {
         self.number(read, "memory.limit_in_bytes", "memory.max").filter(|limit| *limit < NO_LIMIT)
     }
 
-    /// Returns the memory that the group may still use. Inactive file pages count as used, but the kernel reclaims them on
-    /// demand.
+    /// Returns the bytes that the group may still use. It counts inactive file pages as free, because the kernel
+    /// reclaims them on demand.
     fn room(&self, read: Read<'_>) -> Option<u64> {
         let used = self.number(read, "memory.usage_in_bytes", "memory.current")?;
         let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Group {
     }
 }
 
-/// Returns the smallest limit that applies to this process.
+/// Returns the smallest memory limit of this process's control groups, in bytes; `None` without a limit.
 pub fn limit() -> Option<u64> {
     limit_of(&own(), &read_file)
 }
@@ -96,11 +96,11 @@ fn room_of(own: &str, read: Read<'_>) -> u64 {
     let machine = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
     let swap = meminfo_bytes(&meminfo, "SwapFree:").unwrap_or(0);
     let least = groups(own).iter().filter_map(|group| group.room(read)).chain([machine]).min().unwrap_or(u64::MAX);
-    // Lent memory can be swapped out like any other.
+    // Free swap counts as room, because the kernel can swap out lent memory like any other.
     least.saturating_add(swap)
 }
 
-/// Returns a line of /proc/meminfo in bytes.
+/// Returns the value of a line of /proc/meminfo, in bytes.
 pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -114,13 +114,13 @@ fn read_file(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Checks that this many more bytes fit into memory; call it before allocating them.
+/// Checks that this many more bytes fit into memory. Call it before you allocate them.
 ///
-/// The function does not read the kernel's files each time: after one reading it grants an eighth of the free memory without
-/// another.
+/// The function does not read the kernel's files at each call: after one reading it grants up to an eighth of the free
+/// memory without a further reading.
 ///
 /// # Errors
-/// `OutOfMemory` if they do not fit.
+/// `OutOfMemory` if the bytes do not fit.
 pub fn make_room(bytes: u64, claim: Claim) -> io::Result<()> {
     static KNOWN: Mutex<u64> = Mutex::new(0);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The loop's connections: accepting them, receiving their packets, and closing them.
+//! The connections of the loop: accepts them, receives their packets, and closes them.
 
 use super::connection::{Connection, EXIT, Farewell};
 use super::{LISTENER, PROCESS, Shell, WAKEUP, limits};
@@ -19,7 +19,7 @@ use tensorlend_os::toll::Toll;
 /// Time for which the daemon accepts no connections after its descriptors ran out.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
 
-/// The reason of a ban.
+/// The reason that a banned client gets.
 const SLOW_SOCKET: &str = "messages on its socket take too long: too many watches (epoll) are on it";
 
 impl Shell {
@@ -39,10 +39,10 @@ impl Shell {
         self.close_with(token, None);
     }
 
-    /// Closes a connection, with a last message that gives the reason.
+    /// Closes a connection. `word` is a last message to the client, with the reason.
     fn close_with(&mut self, token: u64, word: Option<Refusal>) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // A closing thread closes the socket later; until then it must not wake the loop.
+        // A closing thread closes the socket later. Until then, the socket must not wake the loop.
         let _ = epoll::delete(&self.epoll, &connection.fd);
         for other in connection.process.iter().chain(&connection.wakeup) {
             let _ = epoll::delete(&self.epoll, other);
@@ -62,8 +62,8 @@ impl Shell {
         self.hung_up_with(token, None);
     }
 
-    /// Disconnects a client that has made calls on its socket so slow that other clients would wait. Forgives it if a pause of
-    /// the machine may be the cause.
+    /// Disconnects a client if calls on its socket take so much time that other clients would wait. If a pause of the
+    /// machine may be the cause, the client is forgiven.
     pub(super) fn check_toll(&mut self, token: u64) {
         let Some(it) = self.connections.get_mut(&token).filter(|it| it.toll.is_excessive()) else { return };
         if self.bans.forgives(it.uid, &it.toll, boottime_ns()) {
@@ -84,8 +84,8 @@ impl Shell {
         }
     }
 
-    /// Handles an event of a connection, unless the connection's user has taken its share of this turn: then the connection
-    /// waits in the user's queue, and epoll no longer reports its events.
+    /// Handles an event of a connection. If the connection's user has already used its share of this turn, the
+    /// connection waits in the user's queue instead, and epoll does not report its events meanwhile.
     pub(super) fn handle_share(&mut self, token: u64, flags: EventFlags) {
         let conn = token & !(PROCESS | WAKEUP);
         if let Some(connection) = self.connections.get_mut(&conn) {
@@ -94,10 +94,10 @@ impl Shell {
                 *queued |= flags;
                 return;
             }
-            // Epoll reports each write to a wakeup eventfd. One token in the queue stands for all of them.
+            // Epoll reports each write to a wakeup eventfd. One token in the queue is enough for all writes.
             if (is_wakeup && connection.wakeup_queued) || !self.shares.admits(connection.uid, token) {
                 connection.wakeup_queued |= is_wakeup;
-                // Epoll reports the exit of a process once only.
+                // Epoll reports the exit of a process only once, so its token must be queued (below), too.
                 if is_socket {
                     connection.queued = Some(flags);
                     self.watch(conn);
@@ -108,7 +108,7 @@ impl Shell {
         self.handle(token, flags);
     }
 
-    /// Handles the events of connections that wait for their user's next share, within the shares of this turn.
+    /// Handles the queued events of connections whose users have a part of their shares of this turn left.
     pub(super) fn handle_queued(&mut self) {
         while let Some(token) = self.shares.next() {
             let queued = self.connections.get_mut(&token).and_then(|connection| connection.queued.take());
@@ -125,7 +125,8 @@ impl Shell {
             self.deliver_all();
         } else if token & WAKEUP != 0 {
             if let Some(connection) = self.connections.get_mut(&conn) {
-                // Before the core reads the client's words: a write after that is queued again.
+                // Clear the flag before the core reads the client's words, so that a later write to the eventfd is
+                // queued again.
                 connection.wakeup_queued = false;
                 self.deliver(Event::Woken { conn: ConnId(conn) });
             }
@@ -160,13 +161,14 @@ impl Shell {
     fn receive(&mut self, token: u64) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
         match connection.receive() {
-            // The end of the stream, or an empty packet, which may carry descriptors: their last close may block.
+            // No bytes: the client has closed the connection, or has sent an empty packet. Such a packet may carry
+            // descriptors, whose last close may block.
             Ok(packet) if packet.bytes.is_empty() => {
                 if !packet.descriptors.is_empty() {
                     self.closer.close(packet.descriptors);
                 }
                 if self.awaits_reload(token) {
-                    // Epoll still reports when the peer closes its socket.
+                    // With `busy` set, epoll still reports when the peer closes its socket.
                     self.connections.get_mut(&token).expect("found above").busy = true;
                 } else {
                     self.hung_up(token);
@@ -175,7 +177,8 @@ impl Shell {
             Ok(packet) => {
                 connection.busy = true;
                 if self.memories.takes_back.is_some() {
-                    // Clients may hand memory back for a limited time only.
+                    // Clients may hand memory back for a limited time only, so ask the core whether this client still
+                    // may.
                     self.memories.takes_back = self.core.takes_back(boottime_ns());
                 }
                 let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
@@ -191,7 +194,7 @@ impl Shell {
         match accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => self.welcome(fd),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                // The connection stays in the backlog: without a pause, the loop would spin on it.
+                // The connection stays in the backlog, so without a pause the loop would be woken again and again.
                 tracing::warn!("no descriptor for another connection: accepting none for a second");
                 self.accept_after_ns = Some(boottime_ns() + ACCEPT_PAUSE_NS);
                 let _ = epoll::delete(&self.epoll, &self.listener.fd);
@@ -229,14 +232,17 @@ impl Shell {
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!("epoll_ctl: {error}");
-            // The socket's queue may already contain descriptors, whose closing may block.
+            // Close the socket on another thread, because its queue may already contain descriptors whose last close
+            // blocks.
             self.closer.close(fd);
             return;
         }
-        // `None` if the process is outside this pid namespace: then only the hang-up of the socket reports its end.
+        // The client's pidfd. `None` if the process is outside this pid namespace; then only the hang-up of the socket
+        // reports that it has ended.
         let process = match getsockopt(&fd, PeerPidfd) {
             Ok(process) => Some(process),
-            // Kernels before 6.5 lack this option: the pid may have been reused.
+            // Kernels before 6.5 lack this option. The pid may have been reused since the connection, which this call
+            // does not detect.
             Err(nix::errno::Errno::ENOPROTOOPT) => {
                 Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
             }
@@ -251,12 +257,13 @@ impl Shell {
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }
 
-    /// Returns true if this user administers the daemon: the superuser, or the daemon's own user unless its clients are refused.
+    /// Returns true if this user administers the daemon. These are the superuser, and the daemon's own user unless the
+    /// daemon refuses clients of this user.
     fn is_own(&self, uid: u32) -> bool {
         uid == 0 || (uid == rustix::process::geteuid().as_raw() && self.refused_uid != Some(uid))
     }
 
-    /// Sends each client with a pending request a refusal: the daemon is stopping.
+    /// Sends a refusal to each client with a pending request, because the daemon stops.
     pub(super) fn say_goodbye(&mut self) {
         for connection in self.connections.values_mut().filter(|c| c.busy) {
             let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);

@@ -1,12 +1,13 @@
-//! Threads that close descriptors. The last close of a client's descriptor can block as long as the client likes (a
-//! lingering socket, a file of its own file system), and freeing a long segment takes time. Neither may block the loop.
+//! Threads that close descriptors. A client can make the last close of its descriptor block without limit, for example
+//! if the descriptor is a socket with SO_LINGER or a file of the client's own file system. Freeing a long segment also
+//! takes time. The loop must wait for neither.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
-/// Maximum number of threads. Once all of them are blocked, further descriptors wait.
+/// Maximum number of threads. If all of them are blocked, further descriptors wait in the queue.
 const THREADS_MAX: usize = 32;
 
 /// A value whose drop closes a descriptor or frees memory.
@@ -17,7 +18,7 @@ struct State {
     queue: VecDeque<Closing>,
     threads: usize,
     idle: usize,
-    /// Whether the queue is closed: no more values follow.
+    /// Whether the closer was dropped, so that no more values follow.
     over: bool,
 }
 
@@ -27,11 +28,11 @@ struct Shared {
     news: Condvar,
 }
 
-/// The closing threads. No thread waits for them, not even at the daemon's end: one may be blocked.
+/// The closing threads. The daemon does not wait for them, even when it ends, because they may be blocked.
 pub struct Closer(Arc<Shared>);
 
 impl Closer {
-    /// Starts the first thread, which stays.
+    /// Starts the first thread, which runs until the closer is dropped.
     pub fn start() -> io::Result<Self> {
         let closer = Self(Arc::default());
         closer.0.lock().threads = 1;
@@ -49,7 +50,7 @@ impl Closer {
     pub fn close(&self, thing: impl Send + 'static) {
         let mut state = self.0.lock();
         state.queue.push_back(Box::new(thing));
-        // Start another thread unless enough threads are idle: all running threads may be blocked.
+        // Start another thread unless enough threads are idle, because all others may be blocked.
         let more = state.queue.len() > state.idle && state.threads < THREADS_MAX;
         state.threads += usize::from(more);
         drop(state);

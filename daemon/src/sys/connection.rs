@@ -1,4 +1,4 @@
-//! A connection in the shell: its epoll interest, and the one reply that may be pending.
+//! A client's connection in the shell, and the bans of users whose sockets are slow.
 
 use super::closer::Closer;
 use crate::core::Lending;
@@ -14,33 +14,35 @@ use tensorlend_layout::wire::{Refusal, Reply, encode};
 use tensorlend_os::packet::{self, Packet};
 use tensorlend_os::toll::Toll;
 
-/// Descriptors of a reply, and how each is lent.
+/// The descriptors of a reply, with the kind of each.
 type Descriptors = Vec<(OwnedFd, Lending)>;
 
-/// The event of a process's exit. Edge-triggered: epoll does not report it again while it waits in the queue of a user.
+/// The events by which epoll reports the exit of a process. They are edge-triggered, so that epoll does not report the
+/// exit again while its token waits in the queue of a user.
 pub const EXIT: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
-/// A connection.
+/// A client's connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// The socket.
+    /// The connection's socket.
     pub fd: OwnedFd,
     /// The client's uid.
     pub uid: u32,
-    /// Time that calls on the socket have cost the loop: a client can slow them down by watches on its end.
+    /// The CPU time of the loop's calls on the socket. A client can slow these calls down by epoll watches on its end.
     pub toll: Toll,
     /// The events that epoll waits for now.
     pub interest: EventFlags,
-    /// Whether the last packet has no reply yet; until it has one, the loop reads no further packet.
+    /// Whether the last packet has no reply yet. Until then, the loop reads no further packet of the connection.
     pub busy: bool,
-    /// Events to handle when its user gets the next share; `None` unless the connection waits for that.
+    /// Events to handle when the user has a share again; `None` if the connection does not wait for that.
     pub queued: Option<EventFlags>,
-    /// Whether the event of its wakeup eventfd waits for its user's next share.
+    /// Whether an event of the wakeup eventfd waits until the user has a share again.
     pub wakeup_queued: bool,
-    /// The process that connected. Its exit ends the session even if a forked child keeps the socket open.
+    /// The pidfd of the process that connected. The exit of this process ends the session, even if a forked child has
+    /// the socket open.
     pub process: Option<OwnedFd>,
-    /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports each write.
-    /// The client has a duplicate and may do anything with it; no other client is affected.
+    /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports
+    /// each write. The client has a duplicate. Whatever the client does with it, no other client is affected.
     pub wakeup: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Descriptors)>,
 }
@@ -62,14 +64,14 @@ impl Connection {
         }
     }
 
-    /// Receives the next packet.
+    /// Receives the next packet and its descriptors.
     pub fn receive(&mut self) -> rustix::io::Result<Packet> {
         let fd = &self.fd;
         self.toll.run(|| packet::receive(fd, RecvFlags::DONTWAIT))
     }
 
-    /// Returns the events that epoll must wait for. Epoll reports a hang-up in any case: once only while the connection is
-    /// queued, and again after that.
+    /// Returns the events that epoll must wait for. Epoll reports a hang-up in any case. While the connection is
+    /// queued, it reports it only once, because the interest is edge-triggered then.
     pub fn wanted(&self) -> EventFlags {
         if self.queued.is_some() {
             return EventFlags::ET;
@@ -81,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Sends a reply, or keeps it pending until the socket accepts it.
+    /// Sends a reply. If the socket does not accept it now, the reply stays pending.
     pub fn send(&mut self, reply: &Reply, descriptors: Descriptors, closer: &Closer) -> rustix::io::Result<()> {
         if let Some((_, unsent)) = self.stuck.replace((encode(reply), descriptors)) {
             close(unsent, closer);
@@ -89,7 +91,7 @@ impl Connection {
         self.flush(closer)
     }
 
-    /// Sends the pending reply.
+    /// Sends the pending reply, if the socket accepts it now.
     pub fn flush(&mut self, closer: &Closer) -> rustix::io::Result<()> {
         let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
         let borrowed: Vec<_> = descriptors.iter().map(|(fd, _)| fd.as_fd()).collect();
@@ -108,9 +110,9 @@ impl Connection {
     }
 }
 
-/// Closes descriptors of a reply. The owner of a wake descriptor, and the driver of a device, can delay the last close: the
-/// closer closes such descriptors. Descriptors of the daemon's own memory are closed at once: while a writable descriptor stays
-/// open, the memory is not quiescent after its client has returned it.
+/// Closes descriptors of a reply. Wake descriptors and descriptors of devices are closed on a closing thread, because a
+/// client or the driver can delay their last close. Descriptors of the daemon's own memory are closed at once: while a
+/// writable descriptor is open, the memory is not quiescent, even if its client has returned it.
 fn close(mut descriptors: Descriptors, closer: &Closer) {
     let is_foreign = |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Device);
     let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
@@ -119,24 +121,25 @@ fn close(mut descriptors: Descriptors, closer: &Closer) {
     }
 }
 
-/// A connection to be closed on a closing thread: sending the last message may take long, too.
+/// A connection that is to be closed. It is dropped on a closing thread, where the last message is sent, too: sending
+/// it may take long.
 pub struct Farewell {
-    /// The socket.
+    /// The connection's socket.
     fd: OwnedFd,
-    /// The last message for its peer, if any.
+    /// The last message to the peer, if there is one.
     word: Option<Refusal>,
-    /// Other values, which are dropped together with the connection.
+    /// Other values to drop on the closing thread.
     _rest: Option<Box<dyn Send>>,
 }
 
 impl Farewell {
-    /// Closes a connection.
+    /// Prepares the close of a connection.
     pub fn to(connection: Connection, word: Option<Refusal>) -> Self {
         let Connection { fd, process, wakeup, stuck, .. } = connection;
         Self { fd, word, _rest: Some(Box::new((process, wakeup, stuck))) }
     }
 
-    /// Closes a socket that was never accepted as a connection.
+    /// Prepares the close of a socket that never became a connection.
     pub fn to_stranger(fd: OwnedFd, word: Refusal) -> Self {
         Self { fd, word: Some(word), _rest: None }
     }
@@ -147,51 +150,56 @@ impl Drop for Farewell {
         if let Some(word) = self.word.take() {
             let _ = packet::send(&self.fd, &encode(&Reply::Refused(word)), &[], SendFlags::DONTWAIT);
         }
-        // The peer notices the end before the kernel closes its unread messages, which may contain any descriptors.
+        // Shut the socket down first, so that the peer notices the end even if closing the unread messages blocks: they
+        // may contain any descriptors.
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 }
 
-/// A user's slow calls may cost 1/PART of the loop's time.
+/// The loop spends at most 1/PART of its time on a user's slow calls: a ban lasts PART times as long as the calls took.
 const PART: u32 = 256;
 /// Minimum and maximum duration of a user's ban.
 const BAN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
 
-/// The least cost of an ended connection that counts towards a ban of its user.
+/// Minimum cost of an ended connection that counts towards a ban of its user.
 const NOTED: Duration = Duration::from_millis(2);
-/// The cost of a user's ended connections within [`SUM_NS`] beyond which the user is banned.
+/// Total cost of a user's ended connections within [`SUM_NS`] above which the user is banned.
 const SUM_MAX: Duration = Duration::from_millis(100);
 const SUM_NS: u64 = 60_000_000_000;
 
-/// The cost above which one call alone makes a connection excessive: see [`Toll`]. An excessive connection with a lower cost has
-/// made several slow calls.
+/// Cost above which an excessive cost (see [`Toll`]) may come from one call. If an excessive cost is lower, it came
+/// from several slow calls.
 const ONE_CALL: Duration = Duration::from_millis(100);
-/// Time for which a user is not forgiven again. It is twice the longest ban: so a user that is forgiven each time gets no larger
-/// part of the loop's time than a user that is banned each time.
+/// Time after a forgiveness or a ban for which a user is not forgiven. It is twice the longest ban. So a user who is
+/// always forgiven gets no larger part of the loop's time than a user who is always banned.
 const FORGIVEN_NS: u64 = 2 * BAN.1.as_nanos() as u64;
 
-/// The costs of users' sockets, and the users who are banned for them. All uids of an owner count as one user: see [`Owners`].
+/// The users who are banned because of the costs of their sockets, and the costs that are still below a ban. All uids
+/// of an owner count as one user: see [`Owners`].
 #[derive(Debug, Default)]
 pub struct Bans {
     owners: Arc<Owners>,
-    /// The end of each ban by the loop's clock.
+    /// The end of each ban, in nanoseconds of the loop's clock.
     until_ns: BTreeMap<u32, u64>,
-    /// For each user, the sum of the costs of ended connections that were not excessive, and the time since which it counts.
+    /// For each user, the start of the present sum, and the sum of the costs of ended connections that were not
+    /// excessive.
     costs: BTreeMap<u32, (u64, Duration)>,
-    /// The users that are not forgiven now: the time of the last forgiveness, and the forgiven cost, which the next ban includes.
+    /// Users who are not forgiven now: the time of their last forgiveness or ban, and the forgiven cost, which the next
+    /// ban includes.
     forgiven: BTreeMap<u32, (u64, Duration)>,
 }
 
 impl Bans {
-    /// Replaces the owners of uids.
+    /// Replaces the assignment of uids to owners.
     pub fn set_owners(&mut self, owners: Arc<Owners>) {
         self.owners = owners;
     }
 
-    /// Forgives an excessive cost if it may be that of one call, and the user was not forgiven or banned recently. On a virtual
-    /// machine without a clock of stolen time, a pause of the machine counts as CPU time of the call that it interrupts.
-    /// getrusage(2) does not tell a pause from CPU time either, because the kernel scales the times that it reports to the same
-    /// CPU time. The user's next excessive cost is not forgiven, on any connection.
+    /// Returns true if an excessive cost is forgiven: it may come from one call, and the user was not forgiven or
+    /// banned within [`FORGIVEN_NS`]. The reason are virtual machines that do not report stolen time. There, a pause of
+    /// the machine counts as CPU time of the call that it interrupts. getrusage(2) does not distinguish the two either,
+    /// because the kernel scales the times that it reports to the same CPU time. The user's next excessive cost, on any
+    /// connection, is not forgiven.
     pub fn forgives(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
         self.forgiven.retain(|_, (since_ns, _)| now_ns - *since_ns < FORGIVEN_NS);
         let owner = self.owners.of(uid);
@@ -202,8 +210,8 @@ impl Bans {
         true
     }
 
-    /// Counts the cost of a connection that ends: a client can end it before its cost is excessive. Returns true if the user is
-    /// banned for the cost.
+    /// Counts the cost of a connection that ends, because a client can end each connection before its cost is
+    /// excessive. Returns true if the user is now banned.
     pub fn note_end(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
         let owner = self.owners.of(uid);
         if toll.is_excessive() {
@@ -233,11 +241,11 @@ impl Bans {
         self.until_ns.retain(|_, until_ns| *until_ns > now_ns);
         let ban = (cost * PART).clamp(BAN.0, BAN.1);
         let until_ns = self.until_ns.entry(owner).or_insert(now_ns);
-        // Costs of simultaneous connections add up.
+        // The bans of simultaneous connections add up, to at most the longest ban.
         *until_ns = (*until_ns + ban.as_nanos() as u64).min(now_ns + BAN.1.as_nanos() as u64);
     }
 
-    /// Returns the end of the ban on `uid`, if it is in the future.
+    /// Returns the end of the ban on `uid`, if the user is banned now.
     pub fn until_ns(&self, uid: u32, now_ns: u64) -> Option<u64> {
         self.until_ns.get(&self.owners.of(uid)).copied().filter(|&until_ns| until_ns > now_ns)
     }

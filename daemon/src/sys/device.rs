@@ -1,7 +1,7 @@
-//! Devices whose memory the daemon lends, as selected by the configuration.
+//! The devices whose memory the daemon lends. The configuration selects them.
 //!
-//! A machine without a device is the normal case: every missing part becomes a message for the administrator, and host
-//! memory is lent as usual.
+//! Most machines have no device. So a missing device, driver or feature is a message for the administrator and not an
+//! error, and the daemon lends host memory as usual.
 
 #[cfg(feature = "cuda")]
 mod driver;
@@ -14,12 +14,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tensorlend_layout::wire::Export;
 
-/// Memory of a device.
+/// A piece of device memory.
 pub struct DeviceMemory {
     /// The exported descriptor, which the daemon lends unchanged.
     pub fd: OwnedFd,
-    /// Frees the memory when dropped. The descriptor alone keeps an allocation alive, so this is `None` for memory recovered
-    /// from a previous daemon.
+    /// Frees the memory when dropped. `None` for memory that a previous daemon allocated, which the descriptor alone
+    /// keeps allocated.
     pub keeps: Option<Box<dyn Send>>,
 }
 
@@ -29,12 +29,12 @@ impl fmt::Debug for DeviceMemory {
     }
 }
 
-/// Memory of a device and the kind of its descriptor, or the driver's error.
+/// Allocated device memory with the kind of its descriptor, or the driver's error.
 pub type MadeOnDevice = Result<(DeviceMemory, Export), String>;
 
-/// Allocates memory of devices.
+/// An allocator of device memory.
 pub trait Cards: Send + Sync {
-    /// Allocates memory of the `device`th, for a user in a namespace.
+    /// Allocates `bytes` on the device with this index. `borrower` is the user and the namespace.
     fn make(&self, device: usize, borrower: Borrower, bytes: u64) -> MadeOnDevice;
 }
 
@@ -42,13 +42,13 @@ pub trait Cards: Send + Sync {
 #[derive(Clone)]
 pub struct Devices {
     pub settings: Vec<DeviceSettings>,
-    /// The reason why there are no devices.
+    /// The reason why the daemon lends no device memory.
     pub why_none: String,
     cards: Option<Arc<dyn Cards>>,
 }
 
 impl Devices {
-    /// Returns no devices, with a reason.
+    /// Makes an empty set of devices, with the reason why it is empty.
     pub fn none(why: impl Into<String>) -> Self {
         Self { settings: Vec::new(), why_none: why.into(), cards: None }
     }
@@ -72,13 +72,13 @@ impl Devices {
         devices
     }
 
-    /// Adds the devices to the core's settings.
+    /// Copies the devices into the core's settings.
     pub fn tell(&self, settings: &mut Settings) {
         settings.devices.clone_from(&self.settings);
         settings.no_device.clone_from(&self.why_none);
     }
 
-    /// Allocates memory of the `device`th, for a user in a namespace.
+    /// Allocates `bytes` on the device with this index. `borrower` is the user and the namespace.
     pub fn make(&self, device: usize, borrower: Borrower, bytes: u64) -> MadeOnDevice {
         let cards = self.cards.as_ref().ok_or("there is no device")?;
         cards.make(device, borrower, bytes)

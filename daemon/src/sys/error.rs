@@ -1,4 +1,4 @@
-//! The errors with which a daemon cannot run.
+//! The errors that prevent the daemon from running.
 
 use crate::config::ConfigError;
 use std::io;
@@ -19,9 +19,9 @@ pub enum DaemonError {
          the hard limit (ulimit -Hn, LimitNOFILE= of a unit)"
     )]
     Descriptors {
-        /// The limit.
+        /// The limit of this process.
         limit: u64,
-        /// The required minimum.
+        /// The minimum that the daemon requires.
         least: u64,
     },
     /// The configuration is invalid.
@@ -42,7 +42,7 @@ pub enum DaemonError {
         /// The system's error.
         error: io::Error,
     },
-    /// A file that is not a stale socket is in the way.
+    /// The socket's path has a file that is not a stale socket.
     #[error(
         "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
          another path with --socket PATH"
@@ -50,29 +50,29 @@ pub enum DaemonError {
     Occupied {
         /// The socket's path.
         path: PathBuf,
-        /// The kind of file.
+        /// A text about the kind of file.
         found: String,
     },
-    /// Another daemon runs already.
+    /// Another daemon already listens on this socket.
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
     /// The daemon that was ordered to reload does not respond.
     #[error("process {pid} was ordered to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
     NoAnswer {
-        /// The other daemon's pid.
+        /// The daemon's pid.
         pid: i32,
-        /// The path of the other daemon's socket.
+        /// The path of the daemon's socket.
         path: PathBuf,
-        /// The fault.
+        /// A text about the fault.
         what: String,
     },
-    /// The service manager's socket cannot be used.
+    /// The descriptors that the service manager passed cannot be used.
     #[error("the socket that the service manager handed over cannot be used: {0}")]
     Activation(io::Error),
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// The call.
+        /// Name of the call.
         what: &'static str,
         /// The call's error.
         error: io::Error,

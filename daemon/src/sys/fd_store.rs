@@ -1,7 +1,8 @@
-//! The service manager's file descriptor store: stored descriptors outlive this daemon and are passed to the next one.
+//! The fd store of the service manager, which keeps descriptors when this daemon ends, and passes them to the next one.
 //!
-//! systemd's store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`) holds a duplicate of each descriptor, under a
-//! name, as long as the unit lives, and passes all of them at the next start. Without a manager nothing is stored.
+//! systemd's fd store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`) has a duplicate of each stored descriptor,
+//! under a name, until the unit is unloaded. It passes all of them to the daemon's next start. Without a service
+//! manager, the daemon stores nothing.
 
 use crate::core::MemId;
 use crate::core::label::Label;
@@ -9,19 +10,19 @@ use sd_notify::NotifyState;
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Maximum length of a name in systemd.
+/// Maximum length in bytes of a name in systemd's store.
 const NAME_BYTES_MAX: usize = 255;
 
-/// The descriptors in the store.
+/// The names of the descriptors that the daemon has stored.
 #[derive(Debug, Default)]
 pub struct FdStore {
-    /// Whether there is a store.
+    /// Whether a service manager offers a store.
     on: bool,
     names: BTreeMap<MemId, String>,
     failed: bool,
 }
 
-/// A recovered descriptor.
+/// A descriptor that the store has passed, with its label.
 pub type Stored = (Label, OwnedFd);
 
 impl FdStore {
@@ -30,7 +31,8 @@ impl FdStore {
         Self { on: super::notify::is_heard(), ..Self::default() }
     }
 
-    /// Stores a descriptor. A previous label of the same memory is removed.
+    /// Stores a descriptor under this label. If the same memory was stored under another label, the daemon removes that
+    /// entry.
     pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) {
         self.forget(mem);
         let name = label.to_string();
@@ -41,8 +43,8 @@ impl FdStore {
             tracing::warn!("a restart will lose this namespace, whose name is too long to be kept: {name}");
             return;
         }
-        // This call blocks while the manager's queue is full: memory that is lent before it is stored would be lost if
-        // the daemon were killed.
+        // This call blocks while the manager's queue is full. It must not be deferred: if the daemon lent memory before
+        // it was stored, and were then killed, the memory would be lost.
         match sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(&name)], &[fd]) {
             Ok(()) => {
                 self.names.insert(mem, name);
@@ -68,7 +70,7 @@ impl FdStore {
         }
     }
 
-    /// As [`FdStore::forget`], for a descriptor that this daemon did not take over.
+    /// Removes a descriptor by its name in the store: one that this daemon has not taken over.
     pub fn forget_name(&self, name: &str) {
         if self.on {
             let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);

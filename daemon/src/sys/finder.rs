@@ -1,4 +1,5 @@
-//! Resolves users and groups on a thread of its own, so that a slow name service does not delay the loop.
+//! Look-ups of the configured users and groups. Each runs on a thread of its own, so that a slow name service does not
+//! delay the loop.
 
 use super::limits;
 use crate::config::{Config, ConfigError};
@@ -10,22 +11,24 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tensorlend_os::thread;
 
-/// A configuration whose users and groups are to be resolved.
+/// A configuration whose users and groups must be looked up.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// The configuration for this daemon.
+    /// The configuration that this daemon applies: options that need a restart have their old values.
     pub config: Config,
     /// The daemon's mode.
     pub mode: Mode,
-    /// For a reload, the configuration as the file has it: it must also be valid for the next daemon's start.
+    /// For a reload, the configuration as the file has it. It must also be valid, because the next daemon starts with
+    /// it.
     pub file: Option<Config>,
 }
 
-/// The settings for the core, and a message for each unknown user or group; or the reason why the configuration is invalid.
+/// The settings for the core, and a message for each unknown user or group; or the reason why the configuration is
+/// invalid.
 pub type Resolved = Result<(Settings, Vec<String>), ConfigError>;
 
 impl Lookup {
-    /// Asks the name service, and checks the configuration.
+    /// Looks the users and groups up, and checks the configuration.
     pub fn resolve(&self) -> Resolved {
         if let Some(file) = &self.file {
             limits::settings(file, limits::mode(file.mode))?;
@@ -35,20 +38,20 @@ impl Lookup {
     }
 }
 
-/// The result of a lookup.
+/// A lookup that has ended, and its result.
 #[derive(Debug)]
 pub struct Found {
-    /// The lookup that has ended.
     pub lookup: Lookup,
-    /// The result.
+    /// The settings that the lookup has found, or the error.
     pub resolved: Resolved,
 }
 
-/// Runs one lookup at a time, each on a separate thread. The daemon never waits for that thread, not even at its end.
+/// Runs lookups, one at a time, each on a thread of its own. The daemon never waits for this thread, even when it ends.
 pub struct Finder {
     bell: OwnedFd,
     results: (Sender<Found>, Receiver<Found>),
-    looks: bool,
+    /// Whether a lookup runs.
+    running: bool,
     resolve: Arc<dyn Fn(&Lookup) -> Resolved + Send + Sync>,
 }
 
@@ -56,10 +59,10 @@ impl Finder {
     /// Creates a finder without a running lookup.
     pub fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { bell, results: channel(), looks: false, resolve: Arc::new(Lookup::resolve) })
+        Ok(Self { bell, results: channel(), running: false, resolve: Arc::new(Lookup::resolve) })
     }
 
-    /// Replaces the name service.
+    /// Replaces the function that performs a lookup.
     #[cfg(test)]
     pub fn resolve_by(&mut self, resolve: impl Fn(&dyn Fn() -> Resolved) -> Resolved + Send + Sync + 'static) {
         self.resolve = Arc::new(move |lookup| resolve(&|| lookup.resolve()));
@@ -71,30 +74,30 @@ impl Finder {
     }
 
     /// Returns true while a lookup runs.
-    pub fn looks(&self) -> bool {
-        self.looks
+    pub fn is_running(&self) -> bool {
+        self.running
     }
 
-    /// Starts a lookup. None may be running.
-    pub fn look(&mut self, lookup: Lookup) -> io::Result<()> {
+    /// Starts a lookup. The caller must ensure that none is running.
+    pub fn start(&mut self, lookup: Lookup) -> io::Result<()> {
         let bell = self.bell.try_clone()?;
         let (results, resolve) = (self.results.0.clone(), Arc::clone(&self.resolve));
-        let look = move || {
+        let run = move || {
             let resolved = resolve(&lookup);
-            // The channel is closed if the daemon has ended.
+            // An error means that the daemon has ended, so the result is not needed.
             let _ = results.send(Found { lookup, resolved });
             let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         };
-        thread::spawn("tensorlend-find", look)?;
-        self.looks = true;
+        thread::spawn("tensorlend-find", run)?;
+        self.running = true;
         Ok(())
     }
 
-    /// Returns the result of the finished lookup.
+    /// Returns the finished lookup and its result, if one has finished.
     pub fn take(&mut self) -> Option<Found> {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let found = self.results.1.try_recv().ok()?;
-        self.looks = false;
+        self.running = false;
         Some(found)
     }
 }

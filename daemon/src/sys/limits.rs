@@ -1,4 +1,5 @@
-//! Conversion of the configuration to the core's settings: the machine's memory, users and groups, defaults.
+//! Converts the configuration to the core's settings: resolves users and groups, and computes the defaults that depend
+//! on the machine.
 
 use super::backing::{Backing, Pages};
 use super::{DaemonError, cgroup};
@@ -13,11 +14,11 @@ use std::sync::Arc;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
-/// Descriptors that the daemon needs for itself: its log, its epoll, its threads, and temporary ones.
+/// Number of descriptors that the daemon needs for itself: for its log, its epoll, its threads, and temporary ones.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Descriptors for the administrators' sessions that the core's reserve lets in: each has a socket, a process, a wakeup
-/// eventfd and two sheets, some have a directory, and a reply is sent with up to four more.
+/// Number of descriptors for the administrators' sessions that the core's reserve admits. Each session has a socket, a
+/// process, a wakeup eventfd and two sheets; some also have a directory; and a reply needs up to four more.
 const RESERVED_DESCRIPTORS: u64 = 32;
 
 /// The folder through which the daemon reopens descriptors.
@@ -28,7 +29,7 @@ const GID_MAP: &str = "/proc/self/gid_map";
 /// Default of `names_max`.
 pub const NAMES_MAX: u32 = 65536;
 
-/// Minimum limit of descriptors with which a daemon is useful.
+/// Minimum limit of descriptors with which the daemon can serve a client.
 const DESCRIPTORS_MIN: u64 = OWN_DESCRIPTORS;
 
 /// Checks the requirements that do not depend on the configuration.
@@ -47,10 +48,10 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
     settings_and_unknown(config, mode).map(|(settings, _)| settings)
 }
 
-/// As [`settings`], and a message for each user or group of a namespace that was not found.
+/// Returns the core's settings, and a message for each user or group of a namespace that was not found.
 ///
-/// That is not an error: a package may create the user later, and a name service may be down. If the daemon did not
-/// start, the descriptors that the service manager stores for it would be lost.
+/// A missing user is not an error, because a package may create the user later, or a name service may be down. If the
+/// daemon refused to start, the service manager would drop the descriptors in its fd store.
 pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Vec<String>), ConfigError> {
     config.check()?;
     let mut unknown = Vec::new();
@@ -75,7 +76,7 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
             let text = format!("pool.segment_bytes is {}, and pool.bytes_max only {most}", config.pool.segment_bytes.0);
             return Err(ConfigError::Value(text));
         }
-        // On a small machine the defaults must be consistent.
+        // On a small machine the default segment may be larger than the pool: limit it to the pool.
         _ => config.pool.segment_bytes.0.min(pool / 4096 * 4096),
     };
     let places = namespaces.iter().map(|(name, rule)| (format!("namespace.{name}"), &rule.limits));
@@ -124,9 +125,9 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
     Ok((settings, unknown))
 }
 
-/// Returns the uids for which the daemon keeps a reserve: the superuser and, in system mode, the daemon's own user. In user mode,
-/// the clients run under the daemon's user, so a reserve could not distinguish an administrator from them. A daemon's user whose
-/// clients are refused is no administrator.
+/// Returns the administrators' uids, for whom the daemon keeps a reserve: the superuser and, in system mode, the
+/// daemon's own user. In user mode, ordinary clients also run under the daemon's uid. If the daemon refuses clients of
+/// its own user, this user is no administrator either.
 fn administrators(choice: ModeChoice, mode: Mode, own: u32) -> Vec<u32> {
     match mode {
         Mode::System if refused_uid(choice, mode, own).is_some() => vec![SUPERUSER],
@@ -135,14 +136,15 @@ fn administrators(choice: ModeChoice, mode: Mode, own: u32) -> Vec<u32> {
     }
 }
 
-/// Returns the daemon's own uid if the daemon must refuse clients with this uid: it does so if `mode = "auto"` has chosen
-/// system mode. A low uid need not be the daemon's alone, as in containers whose images have the same user, and a client of
-/// this uid could open lent memory for writing. Root is an exception, because it can open everything in any case.
+/// Returns the daemon's own uid if the daemon must refuse clients with this uid, because `mode = "auto"` has chosen
+/// system mode. A client of the daemon's uid could open lent memory for writing, and other processes may have the same
+/// low uid, for example in containers whose images have the same user. Root is an exception, because root can open
+/// everything in any case.
 fn refused_uid(choice: ModeChoice, mode: Mode, own: u32) -> Option<u32> {
     (choice == ModeChoice::Auto && mode == Mode::System && own != SUPERUSER).then_some(own)
 }
 
-/// Returns the uids that belong to one user according to this file; none if the file does not exist.
+/// Returns the assignment of uids to owners in a file of the format subuid(5); empty if the file does not exist.
 fn owners(path: &Path) -> Owners {
     if path.as_os_str().is_empty() {
         return Owners::default();
@@ -197,11 +199,12 @@ pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
     Ok(Backing { pages, numa })
 }
 
-/// Returns the daemon's mode; `auto` selects system mode only for a uid that no client has.
+/// Returns the daemon's mode. `auto` selects system mode only if the daemon's uid is reserved for the system, so that
+/// clients have others.
 ///
-/// A uid below 1000 belongs to the system only in a user namespace that maps all users, as the machine's does. In any other,
-/// such as a rootless container's, uid 0 is an ordinary user of the machine, whose other processes may have the same uid as the
-/// daemon.
+/// A uid below 1000 is reserved for the system only in a user namespace that maps all users, such as the machine's own.
+/// In any other, such as that of a rootless container, uid 0 is an ordinary user of the machine, and clients may have
+/// the daemon's uid.
 pub fn mode(choice: ModeChoice) -> Mode {
     match choice {
         ModeChoice::System => Mode::System,
@@ -238,8 +241,8 @@ pub fn descriptors() -> u64 {
 
 fn seed() -> u64 {
     let mut bytes = [0; 8];
-    // getrandom returns eight bytes whole or fails. Without them the hashes are predictable, which has no other
-    // consequence.
+    // getrandom returns all eight bytes, or fails. If it fails, hashes of names are predictable, and nothing else
+    // changes.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_le_bytes(bytes)
 }
@@ -266,8 +269,8 @@ fn principal(who: &str) -> Result<Principal, String> {
 }
 
 /// Returns the groups of a connection's process, as the kernel recorded them when it connected: `gid` and the
-/// supplementary ones. `unknown` stands for all groups that this process's user namespace does not map, and is left
-/// out.
+/// supplementary ones. `unknown` is the gid that the kernel shows for all groups that this process's user namespace
+/// does not map; it is omitted.
 pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32> {
     let mut gids = tensorlend_os::inherited::peer_groups(connection.as_fd()).unwrap_or_else(|error| {
         tracing::warn!("the kernel does not tell a client's groups: {error}");
@@ -284,7 +287,8 @@ pub fn unknown_uid() -> Option<u32> {
     unknown(&std::fs::read_to_string(UID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok())
 }
 
-/// Like [`unknown_uid`], for gids.
+/// Returns the gid that the kernel shows for all groups that this process's user namespace does not map, as
+/// [`unknown_uid`] does for users.
 pub fn unknown_gid() -> Option<u32> {
     unknown(&std::fs::read_to_string(GID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowgid").ok())
 }
@@ -302,7 +306,7 @@ fn maps_all_users(map: &str) -> bool {
     mapped >= u64::from(u32::MAX)
 }
 
-/// Returns half of the memory, or of the cgroup's limit if that is smaller.
+/// Returns the default size of the pool: half of the machine's memory, or of the cgroup's limit if that is smaller.
 fn pool_default() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = cgroup::meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(2 << 30);

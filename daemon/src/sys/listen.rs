@@ -1,4 +1,4 @@
-//! The control socket: created, replaced if stale, or passed by the service manager.
+//! The control socket, which the daemon creates, or the service manager passes.
 
 use super::{DaemonError, Stored};
 use crate::core::label::Label;
@@ -14,19 +14,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
-/// Maximum time for a daemon to read its configuration: a name service may be slow.
+/// Maximum time for which `--reload` waits for the daemon, whose name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 
-/// Maximum number of temporary names that are tried for a new socket.
+/// Maximum number of temporary names that the daemon tries for a new socket.
 const BESIDE_MAX: u32 = 16;
 
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listening socket.
+/// The listening control socket.
 #[derive(Debug)]
 pub struct Listener {
-    /// The descriptor.
     pub fd: OwnedFd,
     /// The socket's file, if the daemon removes it at the end.
     path: Option<(PathBuf, FileId)>,
@@ -35,7 +34,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Keeps the socket file at the end: the file shows the next daemon that there were clients.
+    /// Leaves the socket file in place when this value is dropped. The file shows the next daemon that this one had
+    /// clients.
     pub fn leave(&mut self) {
         self.path = None;
     }
@@ -55,7 +55,7 @@ fn replaceable(path: &Path) -> Result<(), DaemonError> {
     }
 }
 
-/// Binds to a free path in the folder of `path`, and returns it.
+/// Binds the socket to a free path in the folder of `path`, and returns that path.
 fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
     let failed = |what| failed(path, what);
     let pid = std::process::id();
@@ -63,7 +63,7 @@ fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
         let beside = path.with_file_name(name);
         let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
-        // A daemon with the same process id may have been killed at this point and have left its socket.
+        // Remove the socket of a daemon that had the same process id and was killed at this point.
         let _ = socket_file::remove_stale(&beside);
         match bind(fd, &address) {
             Ok(()) => return Ok(beside),
@@ -79,19 +79,19 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 }
 
 impl Listener {
-    /// Creates the socket file. Replaces a stale socket of this user; anything else at `path` stays, and is an error.
+    /// Creates the socket file. Replaces a stale socket of this user. Any other file at `path` stays, and is an error.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
         let failed = |what| failed(path, what);
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
-        // Until this socket listens, it looks stale to other daemons.
+        // Take the lock until this socket listens, because before that it looks stale to other daemons.
         let lock = Lock::take(path).map_err(failed("cannot be made: its folder cannot be locked"))?;
         let bound = match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
                 tracing::info!("replacing {}: nobody listens on it", path.display());
-                // A client that waits for the next daemon gives up if the file is missing. So the new socket is bound to another
-                // path, and replaces the stale one in one step.
+                // A client that waits for the next daemon stops waiting if the file is missing. So bind the new socket
+                // to another path, and let it replace the stale one by a rename.
                 bind_beside(&fd, path)?
             }
             other => other.map(|()| path.to_owned()).map_err(failed("cannot be bound"))?,
@@ -99,7 +99,7 @@ impl Listener {
         let replaced = bound != path;
         let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
         let mut listener = Self { fd, path: Some((bound.clone(), id)), replaced };
-        // Sets the permissions before any client can connect.
+        // Set the permissions before any client can connect.
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
@@ -111,12 +111,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns the error that [`Listener::bind`] would return, as far as that is known without a bind.
+    /// Returns the error that [`Listener::bind`] would return, as far as it can be known without binding.
     pub fn check(path: &Path) -> Result<(), DaemonError> {
         let failed = |what| failed(path, what);
         SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         match replaceable(path) {
-            // A running daemon may be the one that will be replaced.
+            // A running daemon is no fault: the daemon that is being configured may replace it.
             Ok(()) | Err(DaemonError::Running(_)) => {}
             Err(error) => return Err(error),
         }
@@ -167,8 +167,8 @@ impl Drop for Listener {
     }
 }
 
-/// Waits until the daemon at `path` has handled earlier signals: only then does it accept connections. It closes a
-/// connection that sends nothing.
+/// Waits until the daemon at `path` has handled earlier signals. This connection sends nothing, so the daemon closes
+/// it, but only after a reload in progress.
 pub fn await_turn(path: &Path) -> std::io::Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;

@@ -1,4 +1,4 @@
-//! The descriptors of the core's memory ids.
+//! The memory that the core knows by ids: its descriptors, and how it is made, lent and closed.
 
 pub mod adopt;
 
@@ -22,14 +22,14 @@ use tensorlend_os::memfd::{self, Access};
 #[derive(Debug)]
 struct Memory {
     fd: OwnedFd,
-    /// The view of a directory, whose bells the shell rings; `None` for other memory.
+    /// The mapping of a directory, whose bells the shell rings; `None` for other memory.
     view: Option<View>,
     kind: Kind,
-    /// Frees a device's memory when dropped.
+    /// For device memory: frees the memory when dropped.
     keeps: Option<Keeps>,
 }
 
-/// A value that exists only to be dropped.
+/// A value whose drop frees device memory.
 struct Keeps(Box<dyn Send>);
 
 impl std::fmt::Debug for Keeps {
@@ -38,23 +38,22 @@ impl std::fmt::Debug for Keeps {
     }
 }
 
-/// The way in which memory is closed.
+/// The kind of memory, which determines how it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A sheet. In user mode it is closed at once, since it is short and in the kernel's memory. In system mode a
-    /// closing thread first frees its pages.
+    /// A sheet. In user mode it is closed at once, which is fast because it is short. In system mode a closing thread
+    /// first frees its pages.
     Sheet,
     /// A segment. A closing thread first frees its pages, because a client may keep it mapped.
     Segment,
-    /// Device memory, closed on a closing thread because the driver may be slow.
+    /// Device memory. A closing thread closes it, because the driver may be slow.
     Device,
-    /// A client's descriptor, closed on a closing thread because the last close may block.
+    /// A client's descriptor. A closing thread closes it, because the last close may block.
     Received,
 }
 
-/// Returns a descriptor for writing, or `EAGAIN` if a process has a file lease on the memory. The daemon stores only a
-/// read-only descriptor of memory that a client handed back, so that the daemon's descriptor does not count as a writer in a
-/// probe.
+/// Returns a writable descriptor of memory, or `EAGAIN` if a process has a file lease on it. Of memory that a client
+/// handed back, the daemon stores a read-only descriptor, because a writable one would count as a writer in a probe.
 fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
         return rustix::io::fcntl_dupfd_cloexec(fd, 3);
@@ -62,20 +61,20 @@ fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     memfd::reopen_at_once(fd.as_fd(), Access::Write)
 }
 
-/// Returns a descriptor of the memory in `fd`, to be sent. It is never the original, which would count as a writer that no
-/// probe can see.
+/// Returns a descriptor of the memory in `fd` to send to a client. It is never the stored descriptor itself, because a
+/// client could write through its open file without a probe noticing.
 pub fn lend(fd: &OwnedFd, how: Lending) -> io::Result<OwnedFd> {
     match how {
         Lending::Read => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Read)?),
         Lending::Write => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Write)?),
-        // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. A descriptor of
-        // device memory is a duplicate, too: CUDA has no read-only descriptors.
+        // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. A descriptor
+        // of device memory is a duplicate, too: CUDA has no read-only descriptors.
         Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
         Lending::Wakeup => Err(io::Error::other("a wakeup eventfd is of a connection, not of memory")),
     }
 }
 
-/// Memory that is about to be closed.
+/// Memory that a closing thread is about to close.
 struct Retired {
     fd: OwnedFd,
     is_sheet: bool,
@@ -83,14 +82,15 @@ struct Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // The core closes sheets once they have no writers, except those of sessions that a new daemon drops. Their
-        // clients may still run, and read their own sheets.
+        // A sheet that still has a writer keeps its pages. The core closes sheets only when they have no writers, with
+        // one exception: those of sessions that a new daemon drops, whose clients may still run and use their own
+        // sheets.
         if self.is_sheet && !memfd::is_quiescent(self.fd.as_fd()).unwrap_or(false) {
             return;
         }
-        // Frees the pages even if a client keeps the memory open or mapped. This fails in user mode, where the memory
-        // is sealed. A page that such a mapping touches later is allocated again, outside of these accounts: the kernel
-        // charges it to the process that touches it.
+        // Free the pages even if a client still has the memory open or mapped. This fails in user mode, where the
+        // memory is sealed. If a client touches such a page later, the kernel allocates a new page and charges it to
+        // that client's process, and not to the daemon.
         let _ = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
     }
 }
@@ -100,10 +100,10 @@ impl Drop for Retired {
 pub struct Memories {
     table: BTreeMap<MemId, Memory>,
     received: u64,
-    /// System mode: no client has the daemon's uid.
+    /// Whether the daemon runs in system mode, in which no client has the daemon's uid.
     system: bool,
-    /// Maximum length of a previous daemon's segments that clients may hand back to this daemon. `None`: clients may hand back
-    /// none.
+    /// Maximum length of a previous daemon's segments that clients may hand back to this daemon. `None` if clients may
+    /// hand back nothing.
     pub takes_back: Option<u64>,
     copies: Copies,
 }
@@ -116,25 +116,25 @@ pub type Made = io::Result<(OwnedFd, Option<View>)>;
 pub struct Plan {
     /// Length in bytes.
     pub bytes: u64,
-    /// Bytes whose pages must exist at first.
+    /// Number of bytes, from the start, whose pages are allocated now.
     pub bytes_first: u64,
-    /// A sheet's header.
+    /// The header of a sheet; `None` for a segment.
     pub sheet: Option<SheetPlan>,
-    /// Whether a sheet may use the memory that is left for administrators.
+    /// Whether a sheet may use the memory that is reserved for administrators.
     pub reserved: bool,
 }
 
 impl Plan {
-    /// Returns true for a directory, which the daemon itself writes.
+    /// Returns true for a directory, the only sheet that the daemon itself writes.
     pub fn is_directory(&self) -> bool {
         self.sheet.is_some_and(|plan| plan.magic == Magic::Directory)
     }
 }
 
-/// System mode (no client has the daemon's uid), and the backing of memory.
+/// How memory is made: whether the daemon runs in system mode, and the backing.
 pub type Making = (bool, Backing);
 
-/// Returns the name of a sheet's memfd, which records its kind; no process can change it.
+/// Returns the name of a sheet's memfd. The name states the kind of the sheet, because no process can change it.
 pub fn name_of(magic: Magic) -> &'static str {
     match magic {
         Magic::Directory => "tensorlend-directory",
@@ -146,12 +146,13 @@ pub fn name_of(magic: Magic) -> &'static str {
     }
 }
 
-/// Creates memory. A sheet gets its header through a temporary mapping, before it is lent; the daemon maps all sheets
-/// except directories read-only.
+/// Creates memory. The header of a sheet is written through a temporary mapping, before the sheet is lent. After that,
+/// the daemon maps all sheets except directories read-only.
 ///
-/// `system`: forbids further seals, one of which could prevent the daemon from freeing the pages when it closes the
-/// memory. In user mode a directory is sealed at once: its readers have the daemon's uid, and only the seal prevents
-/// them from reopening it for writing. `go_on` is polled now and then: false cancels.
+/// In system mode (`system`), further seals are forbidden, because a seal could prevent the daemon from freeing the
+/// pages when it closes the memory. In user mode, a directory is sealed at once: its readers have the daemon's uid, and
+/// only the seal prevents them from reopening it for writing. The function calls `go_on` repeatedly, and stops if it
+/// returns false.
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
     let Plan { bytes, bytes_first, sheet, reserved } = plan;
     let Some(plan) = sheet else {
@@ -169,7 +170,7 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
     let writable = map::sheet(&fd, length, Access::Write)?;
     backing.ask(&writable);
     let claim = if reserved { Claim::Administrators } else { Claim::Users };
-    backing.allocate(fd.as_fd(), &writable, (0, bytes_first), claim, go_on)?;
+    backing.allocate(fd.as_fd(), &writable, 0, bytes_first, claim, go_on)?;
     plan.initialise(&writable);
     if plan.magic != Magic::Directory {
         let view = map::sheet(&fd, length, Access::Read)?;
@@ -182,12 +183,12 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
 }
 
 impl Memories {
-    /// Creates an empty table. `system`: no client has the daemon's uid.
+    /// Creates an empty table. `system` is true in system mode.
     pub fn new(system: bool) -> Self {
         Self { system, ..Self::default() }
     }
 
-    /// Adds new memory.
+    /// Adds new host memory to the table.
     pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {
         let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
         let view = view.filter(|_| directory).cloned();
@@ -195,36 +196,36 @@ impl Memories {
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Adds memory of a device.
+    /// Adds device memory to the table.
     pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory) {
         let keeps = keeps.map(Keeps);
         let before = self.table.insert(mem, Memory { fd, view: None, kind: Kind::Device, keeps });
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Adds a client's descriptor. Only a Unix socket can be a wake descriptor: the kernel reports its kind without a
-    /// file system's help, and sending to it without blocking is always possible.
+    /// Adds a client's descriptor. It is accepted as a wake descriptor only if it is a Unix socket: the kernel reports
+    /// that without a call into a file system, and the daemon can always send to a socket without blocking.
     pub fn receive(&mut self, fd: OwnedFd) -> Received {
         self.received += 1;
         let mem = MemId::received(self.received);
         let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-        // Takes the descriptor over if it belongs to a previous daemon's memory. Any other descriptor is either kept or
-        // closed; the daemon performs no other operation on it.
+        // Take the memory over if the descriptor is of a previous daemon's memory. The daemon keeps or closes any other
+        // descriptor, and performs no further operation on it, because operations on a client's file may block.
         let takes_back = self.takes_back.filter(|_| !wakes);
-        let own = takes_back
-            .and_then(|most| adopt::own((mem, &fd), most, &mut self.copies, &|m| self.table.contains_key(&m)));
+        let own =
+            takes_back.and_then(|most| adopt::own(mem, &fd, most, &mut self.copies, &|m| self.table.contains_key(&m)));
         let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
         self.table.insert(mem, Memory { fd, view, kind: Kind::Received, keeps: None });
         Received { mem, wakes, own }
     }
 
-    /// Closes memory.
+    /// Closes the memory with this id, in the way of its kind.
     pub fn release(&mut self, mem: MemId, closer: &Closer) {
         match self.table.remove(&mem) {
             Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired { fd, is_sheet: false }),
             Some(Memory { fd, kind: Kind::Sheet, .. }) if self.system => closer.close(Retired { fd, is_sheet: true }),
             Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
-            // Drops the descriptor first: the code that frees the memory may check whether a descriptor exists.
+            // Drop the descriptor before `keeps`: the code that frees the memory may check whether descriptors exist.
             Some(Memory { fd, kind: Kind::Device, keeps, .. }) => closer.close((fd, keeps.map(|it| it.0))),
             Some(Memory { kind: Kind::Sheet, .. }) | None => {}
         }
@@ -251,13 +252,13 @@ impl Memories {
         lend(self.get(mem)?, how)
     }
 
-    /// Returns another descriptor from which memory can be lent after its release. It shares the open file of the stored
-    /// descriptor, so no probe counts it as a writer.
+    /// Returns a duplicate of the stored descriptor, from which the memory can be lent even after its release. The
+    /// duplicate shares the open file of the stored descriptor, so no probe counts it as a further writer.
     pub fn hold(&self, mem: MemId) -> io::Result<OwnedFd> {
         self.get(mem)?.try_clone()
     }
 
-    /// Returns another descriptor of a directory, and its view, for a thread of the daemon.
+    /// Returns a duplicate of a directory's descriptor, and its view, for a worker thread.
     pub fn share(&self, mem: MemId) -> io::Result<(OwnedFd, View)> {
         let memory = self.table.get(&mem).and_then(|m| Some((&m.fd, m.view.clone()?)));
         let (fd, view) = memory.ok_or_else(|| io::Error::other("no such directory"))?;
@@ -271,16 +272,16 @@ impl Memories {
         }
     }
 
-    /// Forbids new writers; called when the memory's writer has mapped it. In system mode, no other process can open the memory
-    /// for writing, and a seal would prevent the daemon from freeing its pages. There, this function only marks the memory for
-    /// the next daemon.
+    /// Forbids new writers. The core requests this when the memory's writer has mapped it. In system mode no other
+    /// process can open the memory for writing, and a seal would prevent the daemon from freeing the pages. So there
+    /// the function only marks the memory, for the next daemon.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
         if self.system {
             return Ok(memfd::mark_mapped(fd.as_fd())?);
         }
         match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
-            // A client or the daemon's predecessor has sealed the memory with the same seals.
+            // Ignore the error if a client or the daemon's predecessor has already set the same seals.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
             sealed => Ok(sealed?),
         }
@@ -340,7 +341,8 @@ mod tests {
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
             let lent = memfd::reopen(fd.as_fd(), Access::Read).unwrap();
             assert!(map::sheet(&lent, 1 << 20, Access::Write).is_err());
-            // A client with the daemon's own uid could reopen the memory like this. In system mode no client has that uid.
+            // A client with the daemon's own uid could reopen the memory like this. In system mode no client has that
+            // uid.
             let again = memfd::reopen(lent.as_fd(), Access::Write).unwrap();
             assert_eq!(map::sheet(&again, 1 << 20, Access::Write).is_ok(), system);
             view.unwrap().at::<tensorlend_layout::word::Word>(65536).unwrap().set(1);

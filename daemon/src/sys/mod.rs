@@ -1,6 +1,6 @@
-//! The shell: system calls around the core. One thread waits for sockets, signals and finished memory, passes each to
-//! the core as an event, and performs the core's effects. An idle daemon sleeps without a timeout, except for a service
-//! manager's watchdog.
+//! The shell performs the system calls for the core. One thread waits for sockets, signals and the results of worker
+//! threads, passes each to the core as an event, and performs the core's effects. An idle daemon sleeps without a
+//! timeout, unless it must notify a service manager's watchdog.
 
 mod backing;
 mod cgroup;
@@ -59,18 +59,19 @@ const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;
 const FINDER: u64 = 3;
 const FIRST_CONNECTION: u64 = 16;
-/// Marks the token of a connection's process.
+/// The bit in a token that marks the process of a connection.
 const PROCESS: u64 = 1 << 63;
-/// Marks the token of a connection's wakeup eventfd.
+/// The bit in a token that marks the wakeup eventfd of a connection.
 const WAKEUP: u64 = 1 << 62;
 
-/// Maximum number of descriptors in epoll that belong to one connection: its socket, its process and its wakeup eventfd.
+/// Maximum number of descriptors in epoll that belong to one connection: its socket, its process and its wakeup
+/// eventfd.
 const DESCRIPTORS: usize = 3;
 
 /// The processes of ended connections, by the connections' tokens.
 #[derive(Default)]
 struct Processes {
-    /// Processes of connections whose hang-up the core has not handled yet.
+    /// Processes of connections that have hung up, until the core has handled that.
     ending: BTreeMap<u64, OwnedFd>,
     /// Processes whose exit the core awaits.
     awaited: BTreeMap<u64, OwnedFd>,
@@ -83,7 +84,7 @@ pub struct Shell {
     /// End of the pause during which the daemon accepts no connections, because its descriptors ran out.
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
-    /// Unknown users and groups are not looked up again before this time.
+    /// The time before which the daemon does not look unknown users and groups up again.
     find_after_ns: u64,
     reloader: Option<Reloader>,
     reloads: Reloads,
@@ -91,7 +92,7 @@ pub struct Shell {
     workers: Workers,
     /// The directory of spilled segments, if spilling is configured.
     spill: Option<spill::Files>,
-    /// Spilled segments.
+    /// The files of spilled segments, by the id of the file.
     files: BTreeMap<MemId, Arc<spill::Spilled>>,
     closer: Closer,
     /// The mode and backing for [`memory::make`].
@@ -99,21 +100,21 @@ pub struct Shell {
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
-    /// Temporarily banned users.
+    /// Users who are banned because their sockets are slow.
     bans: Bans,
-    /// Processes of ended connections.
+    /// Processes of ended connections, whose exit epoll still reports.
     processes: Processes,
     fd_store: FdStore,
     core: Core,
     events: VecDeque<Event>,
     unsent: VecDeque<Unsent>,
-    /// The time that each user's connections have taken of this turn of the loop.
+    /// The time of this turn of the loop that each user's connections have used.
     shares: Shares,
     /// The uid that stands for every user whom this process's user namespace does not map, if there are any.
     unknown_uid: Option<u32>,
-    /// The daemon's own uid if its clients are refused. A reload does not change the mode.
+    /// The daemon's own uid, if the daemon refuses clients with this uid. A reload does not change this.
     refused_uid: Option<u32>,
-    /// As `unknown_uid`, for groups.
+    /// The gid that stands for every group that this process's user namespace does not map, if there are any.
     unknown_gid: Option<u32>,
 }
 
@@ -126,7 +127,7 @@ fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
 }
 
 impl Shell {
-    /// Creates a daemon that listens but does not run yet. It takes over the stored descriptors of a previous one.
+    /// Creates a daemon that listens but does not run yet. It takes over the descriptors that a previous daemon stored.
     pub fn new(
         listener: Listener,
         settings: Settings,
@@ -135,7 +136,8 @@ impl Shell {
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
-        // The caller has checked that files can be created there; that may change at any time.
+        // The caller has checked that files can be created in this directory. Later errors of its file system are
+        // handled when a segment is spilled.
         let spill = settings.spill.as_ref().map(|spill| spill::Files::of(spill.directory.clone()));
         let threads = |error| DaemonError::System { what: "starting a thread", error };
         let workers = Workers::start(how, &devices).map_err(threads)?;
@@ -191,7 +193,7 @@ impl Shell {
         Ok(it)
     }
 
-    /// Notifies a service manager's watchdog on each turn of the loop.
+    /// Sets the service manager's watchdog, which the loop then notifies regularly.
     pub fn watched(mut self, watchdog: Option<Watchdog>) -> Self {
         self.watchdog = watchdog;
         self
@@ -277,7 +279,7 @@ impl Shell {
 
     fn stop(&mut self) {
         self.say_goodbye();
-        // Only welcomed clients have memory that they can hand back to the next daemon.
+        // Only clients with a wakeup eventfd were welcomed, and have memory that they can hand back to the next daemon.
         if self.connections.values().any(|c| c.wakeup.is_some()) {
             self.listener.leave();
         }
@@ -293,7 +295,8 @@ impl Shell {
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
     }
 
-    /// Passes an event to the core, performs its effects, and passes the core the events that follow from them.
+    /// Passes an event to the core, performs the effects, and passes the events that follow from these effects to the
+    /// core.
     fn deliver(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
@@ -302,7 +305,8 @@ impl Shell {
                 self.perform(effect);
             }
             if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
-                // The core does not await the exit of this process.
+                // The core has handled the hang-up without awaiting the exit of the process, so epoll need not report
+                // the exit.
                 self.unwatch(process);
             }
         }
@@ -323,17 +327,18 @@ impl Shell {
         self.closer.close(process);
     }
 
-    /// Reports the exit of a connection's process to the core, also if it has happened already.
+    /// Makes the shell report the exit of a connection's process to the core, even if the process has already exited.
     fn await_exit(&mut self, token: u64) {
         let connected = self.connections.get_mut(&token).and_then(|connection| connection.process.take());
         match connected.or_else(|| self.processes.ending.remove(&token)) {
             Some(process) => {
-                // Makes epoll report an exit again that it has reported already.
+                // Re-arm the pidfd, so that epoll reports an exit again that it has already reported.
                 let _ = epoll::modify(&self.epoll, &process, EventData::new_u64(token | PROCESS), EXIT);
                 let former = self.processes.awaited.insert(token, process);
                 debug_assert!(former.is_none(), "the core awaits each exit once");
             }
-            // The client's process had already ended when it connected, so there is nothing to watch.
+            // The client's process had already ended when the daemon accepted the connection, so there is no process to
+            // watch.
             None => self.events.push_back(Event::Exited { conn: ConnId(token) }),
         }
     }
@@ -377,8 +382,8 @@ impl Shell {
             Effect::Seal { conn, mem } => {
                 tensorlend_layout::crash_point!("daemon: about to seal");
                 if let Err(error) = self.memories.seal(mem) {
-                    // The client has sealed the memory differently, or has a file lease on it. So it could keep a writable
-                    // mapping for other processes.
+                    // The client has set other seals, or has a file lease on the memory. So other processes could
+                    // become writers of the memory.
                     let refusal = Refusal::Violation(format!("its memory cannot be sealed: {error}"));
                     tracing::warn!("disconnected: {refusal}");
                     if let Some(connection) = self.connections.get_mut(&conn.0) {
@@ -412,7 +417,7 @@ impl Shell {
             }
             Effect::DropFile { file } => {
                 self.fd_store.forget(file);
-                // The last close frees the file's disk space.
+                // The last close of the file frees its disk space, which takes time, so a closing thread does it.
                 if let Some(file) = self.files.remove(&file) {
                     self.closer.close(file);
                 }
@@ -423,7 +428,8 @@ impl Shell {
 
     fn write(&mut self, mem: MemId, file: MemId, bytes: u64) {
         if self.unsent.iter().any(|it| it.lends(mem)) {
-            // A client is about to map the memory, and no probe of the kernel shows that yet.
+            // A pending reply will lend this memory. The client is about to map it, which no probe of the kernel shows
+            // yet.
             self.events.push_back(Event::Spilled { file, written: Err(String::new()) });
             return;
         }

@@ -1,5 +1,5 @@
-//! Notifications to the service manager, and the watchdog's interval. Without a manager they do nothing, and that is
-//! not an error.
+//! Notifications to the service manager, and the watchdog's interval. Without a service manager, these functions do
+//! nothing.
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
 use sd_notify::NotifyState;
@@ -10,20 +10,21 @@ pub fn is_heard() -> bool {
     std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
 }
 
-/// Sends a line for `systemctl status`.
+/// Sends a status text, which `systemctl status` shows as one line.
 pub fn status(status: &str) {
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
     tell(&[NotifyState::Status(&status)]);
 }
 
-/// Reports that clients are served from now on, with a line for `systemctl status`.
+/// Reports that the daemon serves clients from now on, with a status text for `systemctl status`.
 pub fn ready(status: &str) {
-    // Each line of the message is a separate assignment: joins the lines of an error text.
+    // Join the lines of the text, because each line of a notification is a separate assignment.
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// Reports that the configuration is being read again. [`ready`] follows in any case.
+/// Reports that the daemon reads its configuration again. The caller calls [`ready`] when the reload has ended, even if
+/// it failed.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -42,7 +43,7 @@ fn tell(states: &[NotifyState<'_>]) {
     }
 }
 
-/// As [`tell`], without blocking, for optional messages: a manager that does not read must not block the loop.
+/// Sends an optional notification without blocking, because a manager that does not read must not block the loop.
 fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
     let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match place.as_bytes() {
@@ -54,16 +55,16 @@ fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The service manager's watchdog: it restarts a daemon that has not notified it for an interval.
+/// The service manager's watchdog, which restarts a daemon that has sent no notification for an interval.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Half of the manager's interval, so that one late notification has no effect.
+    /// Time between two notifications: half of the manager's interval, so that one late notification has no effect.
     period_ns: u64,
     next_ns: u64,
 }
 
 impl Watchdog {
-    /// Returns the watchdog that the service manager has set for this process, if it did.
+    /// Returns the watchdog, if the service manager has set one for this process.
     pub fn asked_for() -> Option<Self> {
         let timeout = sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero())?;
         let period_ns = u64::try_from(timeout.as_nanos() / 2).ok()?;

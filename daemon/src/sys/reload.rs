@@ -1,5 +1,5 @@
-//! Reloading the configuration on SIGHUP. The loop reads the file. Another thread asks the name service for its users and groups,
-//! and checks the rest: see `finder.rs`.
+//! Reloading the configuration on SIGHUP. The loop reads the file. Another thread looks the users and groups up, and
+//! checks the values: see `finder.rs`.
 
 use super::finder::{Found, Lookup, Resolved};
 use super::{Shell, notify};
@@ -10,7 +10,7 @@ use crate::options::{self, Takes};
 use std::sync::Arc;
 use tensorlend_os::clock::boottime_ns;
 
-/// Pause between two lookups of unknown users and groups: a name service may be slow.
+/// Minimum pause between two look-ups of unknown users and groups, because a name service may be slow.
 const FIND_PAUSE_NS: u64 = 10_000_000_000;
 
 /// Reads the configuration that the daemon's command line names.
@@ -19,17 +19,17 @@ pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 /// The source of new configurations, and the configuration in effect.
 pub struct Reloader {
     load: Load,
-    /// The configuration in effect: options that need a restart have the values of the start.
+    /// The configuration in effect. Options that need a restart have the values that they had at the start.
     running: Config,
     mode: Mode,
     /// Changed options that need a restart to take effect.
     put_off: Vec<String>,
-    /// The error of the last read, if the file was rejected.
+    /// The error of the last reload, if the file was rejected.
     error: Option<String>,
     pool_bytes_max: u64,
-    /// Users and groups of namespaces that were not found, and their places in the file.
+    /// Messages about users and groups of namespaces that were not found, with their options in the file.
     unknown: Vec<String>,
-    /// The reason why segments cannot be spilled, found at the start.
+    /// The reason why segments cannot be spilled. It was found at the start.
     spill_fault: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Reloader {
         Self { load, running, mode, put_off, error: None, pool_bytes_max, unknown, spill_fault: None }
     }
 
-    /// Adds faults despite which the daemon runs; the log and the status report them.
+    /// Adds the faults with which the daemon runs. The log and the status report them.
     pub fn with_faults(mut self, unknown: Vec<String>, spill: Option<ConfigError>) -> Self {
         self.spill_fault = spill.map(|error| error.to_string());
         if let Some(fault) = &self.spill_fault {
@@ -55,8 +55,8 @@ impl Reloader {
         (!self.unknown.is_empty()).then(|| Lookup { config: self.running.clone(), mode: self.mode, file: None })
     }
 
-    /// Reads the file. Returns the lookup that decides whether it is valid. `None`: it is invalid, which is logged, and the
-    /// configuration stays as it is.
+    /// Reads the file. Returns the lookup that completes the check of the file. Returns `None` if the file is invalid:
+    /// this function logs that, and the configuration stays as it is.
     fn read(&mut self) -> Option<Lookup> {
         match (self.load)() {
             Ok(file) => {
@@ -76,7 +76,7 @@ impl Reloader {
         self.error = Some(why.to_string());
     }
 
-    /// Applies the result of a lookup. `None`: nothing changes.
+    /// Applies the result of a lookup. Returns the new settings, or `None` if the settings stay as they are.
     fn found(&mut self, lookup: Lookup, resolved: Resolved) -> Option<Settings> {
         let (settings, unknown) = match (resolved, &lookup.file) {
             (Ok(found), Some(file)) => {
@@ -86,7 +86,7 @@ impl Reloader {
                 found
             }
             (Ok(found), None) if found.1 != self.unknown && lookup.config == self.running => found,
-            // Nothing has been found, or the configuration has changed in the meantime.
+            // The lookup has found no further user or group, or the configuration has changed since it began.
             (_, None) => return None,
             (Err(error), Some(_)) => {
                 self.reject(&error);
@@ -139,42 +139,44 @@ impl Reloader {
     }
 }
 
-/// Reloads that were ordered and have not ended.
+/// The reloads that were ordered and have not ended.
 #[derive(Debug, Default)]
 pub struct Reloads {
     /// Whether a reload is in progress.
     runs: bool,
     /// Whether another reload was ordered after the running lookup had begun.
     follows: bool,
-    /// Connections that closed their sending side, to learn from the daemon's hang-up that it has handled earlier signals.
+    /// Connections that have closed their sending side and wait for the daemon's hang-up, which shows them that the
+    /// reload has ended.
     waiting: Vec<u64>,
 }
 
 impl Shell {
-    /// Looks unknown users and groups of namespaces up again when a client connects: their packages or their name
-    /// service may be available now. The result applies to later connections.
+    /// Looks unknown users and groups of namespaces up again. The loop calls this when a client connects, because a
+    /// package may have created them, or the name service may be available now. The result applies to later
+    /// connections.
     pub(super) fn find_unknown(&mut self) {
         let now_ns = boottime_ns();
         let Some(lookup) = self.reloader.as_ref().and_then(Reloader::unknown) else { return };
-        if now_ns < self.find_after_ns || self.finder.looks() {
+        if now_ns < self.find_after_ns || self.finder.is_running() {
             return;
         }
         self.find_after_ns = now_ns + FIND_PAUSE_NS;
-        if let Err(error) = self.finder.look(lookup) {
+        if let Err(error) = self.finder.start(lookup) {
             tracing::warn!("starting a thread: {error}");
         }
     }
 
-    /// Begins to read the configuration again. An invalid one changes nothing.
+    /// Begins to read the configuration again. An invalid configuration changes nothing.
     pub(super) fn reload(&mut self) {
         let Some(reloader) = &mut self.reloader else { return };
         notify::reloading();
-        self.reloads.follows = self.finder.looks();
+        self.reloads.follows = self.finder.is_running();
         self.reloads.runs = true;
         if self.reloads.follows {
             return;
         }
-        match reloader.read().map(|lookup| self.finder.look(lookup)) {
+        match reloader.read().map(|lookup| self.finder.start(lookup)) {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 reloader.reject(&format_args!("starting a thread: {error}"));
@@ -210,8 +212,8 @@ impl Shell {
         self.deliver_all();
     }
 
-    /// Returns true if a reload is in progress. The connection, which has closed its sending side, then waits for the end of
-    /// the reload: see [`await_turn`](super::await_turn).
+    /// Returns true if a reload is in progress. In that case the connection, which has closed its sending side, waits
+    /// until the reload has ended: see [`await_turn`](super::await_turn).
     pub(super) fn awaits_reload(&mut self, token: u64) -> bool {
         if self.reloads.runs {
             self.reloads.waiting.push(token);

@@ -1,9 +1,10 @@
-//! Replies with descriptors.
+//! Sends replies with descriptors, which may have to wait for a file lease.
 //!
-//! A process may take a file lease (`F_SETLEASE`) on memory of its own uid: in user mode, on all memory that the daemon lends.
-//! Until the process has ended the lease, and for `fs.lease-break-time` (45 s) at most, the kernel lets no process open that
-//! memory. The reply then waits, and the daemon serves others. The reply holds the memory, because its owner may return it in the
-//! meantime: the requester then gets the memory as if the reply had come just before the return.
+//! A process may take a file lease (`F_SETLEASE`) on memory of its own uid; in user mode, this is all memory that the
+//! daemon lends. Until the process has ended the file lease, and for at most `fs.lease-break-time` (45 s), the kernel
+//! lets no process open that memory. The reply then waits, and the daemon serves other clients. A waiting reply holds a
+//! descriptor of the memory, because the memory's owner may return it in the meantime. The requester then gets the
+//! memory as if the reply had been sent just before the return.
 
 use super::connection::Connection;
 use super::memory::{self, Memories};
@@ -17,12 +18,13 @@ use std::os::fd::OwnedFd;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
 
-/// Pause before the daemon tries again. Each further pause is twice as long.
+/// First and longest pause, in nanoseconds, before the daemon tries again. Each pause is twice as long as the one
+/// before.
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 64_000_000;
 /// Maximum number of waiting replies that one turn of the loop tries to send.
 const TRIES_MAX: usize = 16;
-/// Maximum time for which a reply waits. An administrator may have set a longer time for leases.
+/// Maximum time for which a reply waits, because an administrator may have set a longer `fs.lease-break-time`.
 const WAIT_NS_MAX: u64 = 60_000_000_000;
 
 /// A reply whose descriptors cannot be opened yet.
@@ -30,7 +32,7 @@ pub struct Unsent {
     token: u64,
     reply: Reply,
     lend: Vec<(MemId, Lending)>,
-    /// The memory to open, from the moment when the reply has to wait.
+    /// Duplicates of the memory's descriptors, once the reply has to wait.
     held: BTreeMap<MemId, OwnedFd>,
     close: bool,
     since_ns: u64,
@@ -49,8 +51,8 @@ impl Unsent {
         self.lend.iter().any(|&(it, _)| it == mem)
     }
 
-    /// Opens the descriptors to send; `wakeup` creates the wakeup eventfd. If a file lease prevents the opening, keeps a
-    /// descriptor of the memory.
+    /// Opens the descriptors to send; `wakeup` creates the wakeup eventfd. If a file lease prevents this, stores a
+    /// duplicate of the memory's descriptor in `held`.
     fn open(
         &mut self,
         memories: &Memories,
@@ -74,13 +76,13 @@ impl Unsent {
     }
 }
 
-/// Returns true if a process has a file lease on the memory to open.
+/// Returns true if the opening failed because a process has a file lease on the memory.
 fn is_blocked<T>(opened: &io::Result<T>) -> bool {
     matches!(opened, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
 impl Shell {
-    /// Sends a reply, now or when its descriptors can be opened.
+    /// Sends a reply now, or later when its descriptors can be opened.
     pub(super) fn send(&mut self, token: u64, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool) {
         self.send_or_wait(Unsent::new(token, reply, lend, close));
     }
@@ -141,7 +143,8 @@ impl Shell {
         self.let_go(it);
     }
 
-    /// Closes the memory that a reply has held. If it was released in the meantime, the last close frees its pages.
+    /// Closes the descriptors that a reply has held. If the memory was released in the meantime, this is the last
+    /// close, which frees the pages.
     fn let_go(&self, it: Unsent) {
         if !it.held.is_empty() {
             self.closer.close(it.held);
@@ -149,10 +152,10 @@ impl Shell {
     }
 }
 
-/// Creates a connection's wakeup eventfd; returns the client's duplicate.
+/// Creates the wakeup eventfd of a connection, and returns the duplicate for the client.
 fn make_wakeup(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
     let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // Edge-triggered: epoll reports each write once, and the daemon need not read.
+    // With an edge-triggered interest, epoll reports each write once, so the daemon need not read the eventfd.
     epoll::add(epoll, &wakeup, EventData::new_u64(token | WAKEUP), EventFlags::IN | EventFlags::ET)?;
     let theirs = wakeup.try_clone()?;
     connection.wakeup = Some(wakeup);

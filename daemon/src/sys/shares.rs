@@ -1,46 +1,49 @@
-//! The shares of users in a turn of the loop: many connections of one user delay those of other users by one share only. All uids
-//! of an owner count as one user: see [`Owners`].
+//! The shares of users in a turn of the loop. With them, any number of connections of one user delays other users by
+//! one share at most. All uids of an owner count as one user: see [`Owners`].
 //!
-//! In a turn the daemon receives the events that epoll reports, in batches. When a user has spent its share, the user's further
-//! connections wait in a queue, and epoll no longer reports them. So a turn takes all batches, and handles the connections of
-//! every other user. If the batches take longer than [`BATCHES`], the next turn takes the rest, after the queues.
+//! In a turn the daemon takes the events that epoll reports, in batches. When a user has spent its share, the further
+//! connections of this user wait in a queue, and epoll no longer reports them. So the turn can take all batches, and
+//! reaches the connections of every other user. If the batches take longer than [`BATCHES`], the next turn first
+//! handles the queues, and then takes the rest.
 //!
-//! The share covers requests, wakeup eventfds, replies that had to wait for a socket, and ends of connections and processes.
-//! The user of an event also pays for what the core does in the same step for others, such as retries of delayed requests: the
-//! core has no clock to tell these apart. Such a user still has one event in each turn. The share does not cover:
-//! - new connections: each batch accepts one.
-//! - the exits of processes whose connections have ended before: there is one exit for each process.
-//! - alarms of the core, and work that another thread has finished. The core does them in slices, over all users together.
+//! The share covers requests, wakeup eventfds, replies that had to wait for a socket, and ends of connections and
+//! processes. A user also pays for the work for other users that the core does in the same step, such as retries of
+//! delayed requests, because the core has no clock to measure parts of a step. Such a user still has at least one event
+//! in each turn. The share does not cover:
+//! - new connections, of which each batch accepts one.
+//! - the exits of processes whose connections have already ended, because each process has one exit only.
+//! - alarms of the core, and results of worker threads. The core handles them in slices, for all users together.
 
 use crate::core::owners::Owners;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time in one turn after which the further connections of a user wait for the next turn.
+/// The share: time in one turn after which further connections of a user wait for the next turn.
 const SHARE: Duration = Duration::from_millis(1);
 
-/// Time after which a turn takes no further batch: replies that wait, and the service manager's watchdog, have one chance in
-/// each turn.
+/// Time after which a turn takes no further batch. It is bounded because the daemon handles waiting replies and the
+/// service manager's watchdog only once in each turn.
 const BATCHES: Duration = Duration::from_millis(5);
 
 /// Maximum number of events that epoll reports in one batch.
 pub const BATCH: usize = 64;
 
-/// The time that users have taken of this turn, and the connections that wait for a later turn.
+/// The time of this turn that users have spent, and the connections that wait for a later turn.
 #[derive(Debug, Default)]
 pub struct Shares {
     owners: Arc<Owners>,
     /// Time spent in this turn, by owner.
     spent: BTreeMap<u32, Duration>,
-    /// Uids and tokens that wait, by owner, in the order in which they get their turn. Tokens of ended connections remain in it.
+    /// Waiting uids and tokens, by owner, in the order in which they will be handled. Tokens of ended connections may
+    /// remain in the queues.
     queues: BTreeMap<u32, VecDeque<(u32, u64)>>,
     /// Number of batches that this turn has taken.
     batches: usize,
 }
 
 impl Shares {
-    /// Replaces the owners of uids. Waiting tokens move to the queues of their new owners, who pay for them.
+    /// Replaces the assignment of uids to owners. Waiting tokens move to the queues of their new owners.
     pub fn set_owners(&mut self, owners: Arc<Owners>) {
         self.owners = owners;
         for (uid, token) in std::mem::take(&mut self.queues).into_values().flatten() {
@@ -48,13 +51,14 @@ impl Shares {
         }
     }
 
-    /// Begins a turn.
+    /// Begins a turn, in which every user has a whole share.
     pub fn begin(&mut self) {
         self.spent.clear();
         self.batches = 0;
     }
 
-    /// Returns true if the event of this user's connection is handled now. Otherwise its token is in the queue.
+    /// Returns true if an event of this user's connection may be handled now. Otherwise adds its token to the user's
+    /// queue.
     pub fn admits(&mut self, uid: u32, token: u64) -> bool {
         let owner = self.owners.of(uid);
         let is_admitted = !self.queues.contains_key(&owner) && self.has_share(owner);
@@ -69,7 +73,7 @@ impl Shares {
         *self.spent.entry(self.owners.of(uid)).or_default() += took;
     }
 
-    /// Takes a token from the queue of a user who has some of the share left.
+    /// Takes a token from the queue of a user whose share is not spent.
     pub fn next(&mut self) -> Option<u64> {
         let owner = *self.queues.keys().find(|owner| self.has_share(**owner))?;
         let queue = self.queues.get_mut(&owner)?;
@@ -80,14 +84,14 @@ impl Shares {
         token.map(|(_, token)| token)
     }
 
-    /// Returns true if tokens wait. The next turn must then begin at once.
+    /// Returns true if tokens wait, so that the next turn must begin at once.
     pub fn any_wait(&self) -> bool {
         !self.queues.is_empty()
     }
 
-    /// Counts a batch of events. Returns true if this turn takes another one: epoll may have more to report, and users must not
-    /// wait behind the connections of one of them. The number of descriptors bounds the batches of a turn, because processes
-    /// can write to their wakeup eventfds without a pause. `took` is the time of this turn's batches.
+    /// Counts a batch of events. Returns true if this turn should take another batch, because epoll may have more
+    /// events of other users to report. The number of descriptors bounds the batches of a turn, because processes can
+    /// write to their wakeup eventfds without a pause. `took` is the time of this turn's batches.
     pub fn takes_more(&mut self, reported: usize, descriptors: usize, took: Duration) -> bool {
         self.batches += 1;
         reported >= BATCH && self.batches <= descriptors / BATCH && took < BATCHES

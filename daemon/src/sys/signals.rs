@@ -1,4 +1,4 @@
-//! Orders to the loop: by a signal, or from the thread that owns an embedded daemon.
+//! Orders to the loop. A signal gives them, or the thread that owns an embedded daemon.
 
 use super::DaemonError;
 use nix::sys::signal::{SigSet, Signal};
@@ -9,15 +9,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// An order to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// End.
+    /// Stop the daemon.
     Stop,
     /// Read the configuration again.
     Reload,
 }
 
-/// A source of orders, readable when there are some.
+/// A source of orders, whose descriptor is readable if there are some.
 pub trait Orders: AsFd {
-    /// Returns the next order.
+    /// Returns the next order, if there is one.
     fn next(&self) -> Option<Order>;
 }
 
@@ -26,11 +26,11 @@ pub trait Orders: AsFd {
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks these signals for this thread and those that it starts later.
+    /// Blocks these signals for this thread and for the threads that it starts later, and opens the signalfd.
     pub fn catch() -> Result<Self, DaemonError> {
         let failed = |error: nix::Error| DaemonError::System { what: "catching signals", error: error.into() };
-        // A segment above the limit of file sizes (ulimit -f) must fail, and not end the daemon: with the signal
-        // blocked, the call returns an error.
+        // Block SIGXFSZ. Otherwise a segment larger than the limit of file sizes (ulimit -f) would end the daemon; with
+        // the signal blocked, only the call fails.
         let mut file_size = SigSet::empty();
         file_size.add(Signal::SIGXFSZ);
         file_size.thread_block().map_err(failed)?;
@@ -56,12 +56,12 @@ impl Orders for Signals {
     }
 }
 
-/// A stop order from another thread.
+/// A stop order that another thread can give.
 #[derive(Debug)]
 pub struct Stop(OwnedFd);
 
 impl Stop {
-    /// Creates an order that has not been given yet.
+    /// Creates a stop order that is not yet given.
     pub fn new() -> Result<Self, DaemonError> {
         let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         made.map(Self).map_err(|error| DaemonError::System { what: "eventfd", error: error.into() })

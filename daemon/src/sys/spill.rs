@@ -1,8 +1,8 @@
-//! Spilled segments. A file never has a name, so no other process can open it. It ends with its descriptors, which this process
-//! and the fd store hold.
+//! The files of spilled segments. A file never has a name, so no other process can open it. The kernel deletes it with
+//! its last descriptor; this process and the fd store have the descriptors.
 //!
-//! After the segment's bytes the file contains their number and their checksum, so that the next daemon can validate
-//! it.
+//! After the segment's bytes, the file contains their number and their checksum, so that the next daemon can validate
+//! the file.
 
 use crate::config::ConfigError;
 use crate::core::settings::{Settings, SpillSettings};
@@ -19,25 +19,25 @@ use xxhash_rust::xxh3::Xxh3;
 /// Number of bytes copied at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Start of the trailer: a file with another length or checksum is invalid.
+/// The first eight bytes of the trailer.
 const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
 /// Length of the trailer: [`MARK`], the number of bytes, and their xxh3-64, all little-endian.
 const TAIL: usize = 24;
 
-/// The written file, or the error. An empty error means that a process holds the memory.
+/// The written file, or an error. An empty text means that a process still has the memory, so it was not spilled.
 pub type Written = Result<Arc<Spilled>, String>;
 
-/// A segment's bytes in a file.
+/// A file with the bytes of a spilled segment.
 #[derive(Debug)]
 pub struct Spilled {
     file: File,
-    /// Number of bytes.
+    /// Number of the segment's bytes.
     pub bytes: u64,
     sum: u64,
 }
 
 impl Spilled {
-    /// Takes over a file that a previous daemon wrote.
+    /// Takes over a file that a previous daemon wrote, and validates its trailer.
     pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
         let file = File::from(fd);
         let wrong = || io::Error::other("it is no file of a spilled segment");
@@ -57,7 +57,7 @@ impl Spilled {
         self.file.as_fd()
     }
 
-    /// Copies the file's bytes into memory.
+    /// Copies the segment's bytes into memory, and compares their checksum.
     pub fn read_back(&self, memory: BorrowedFd<'_>, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         let to = |at, mut chunk: &[u8]| {
             let mut at: u64 = at;
@@ -76,7 +76,7 @@ impl Spilled {
     }
 }
 
-/// The directory of the files.
+/// The directory in which the daemon creates the files.
 #[derive(Clone, Debug)]
 pub struct Files {
     directory: Arc<Path>,
@@ -90,12 +90,12 @@ pub fn check(settings: &Settings) -> Result<(), ConfigError> {
 }
 
 impl Files {
-    /// Returns the files in this directory, which need not exist yet: creating a file then fails.
+    /// Returns a creator of files in this directory. The directory need not exist now.
     pub fn of(directory: PathBuf) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Writes memory that no other process holds to a file.
+    /// Writes memory to a new file. Fails if another process has the memory open or mapped.
     pub fn write(&self, memory: &OwnedFd, bytes: u64, go_on: &dyn Fn() -> bool) -> Written {
         match memfd::is_unheld(memory.as_fd()) {
             Ok(true) => {}
@@ -108,7 +108,8 @@ impl Files {
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
         let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
         file.write_all_at(&tail, bytes).map_err(said("writing"))?;
-        // Flush the file: the kernel drops only clean pages from the page cache, which would occupy memory.
+        // Flush the file, and drop it from the page cache, which would otherwise occupy the memory that spilling is to
+        // free. The kernel drops clean pages only.
         file.sync_data().map_err(said("flushing"))?;
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         Ok(Arc::new(Spilled { file, bytes, sum }))
@@ -126,7 +127,7 @@ fn read(memory: &OwnedFd, mut at: u64, mut chunk: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies this many bytes; returns their xxh3-64.
+/// Copies this many bytes, and returns their checksum (xxh3-64).
 fn copy(
     bytes: u64,
     go_on: &dyn Fn() -> bool,

@@ -1,4 +1,4 @@
-//! Threads that create long memory outside the loop. They sleep until there is an order.
+//! Worker threads, which create and spill long memory outside the loop. They sleep until there is an order.
 
 use super::cgroup::Claim;
 use super::device::{Devices, MadeOnDevice};
@@ -17,10 +17,10 @@ use std::thread::JoinHandle;
 use tensorlend_layout::raw::View;
 use tensorlend_os::memfd;
 
-/// Number of threads: two, so that one long order does not delay a short one.
+/// Number of threads. With two, one long order does not delay a short one.
 const THREADS: usize = 2;
 
-/// A part of a directory.
+/// A part of a directory, whose pages are to be allocated.
 pub struct Part {
     /// The directory's descriptor.
     pub fd: OwnedFd,
@@ -35,7 +35,7 @@ pub struct Part {
 impl Part {
     /// Allocates the part's pages.
     pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
-        backing.allocate(self.fd.as_fd(), &self.sheet, (self.at, self.bytes), Claim::Users, go_on)
+        backing.allocate(self.fd.as_fd(), &self.sheet, self.at, self.bytes, Claim::Users, go_on)
     }
 }
 
@@ -47,8 +47,8 @@ enum What {
     Recall { file: Arc<Spilled>, plan: Plan },
 }
 
-/// Creates memory with the bytes of a file. In user mode it is sealed against writers: its readers have the daemon's
-/// uid.
+/// Creates memory with the bytes of a spilled segment. In user mode it is sealed against writers, because its readers
+/// have the daemon's uid.
 fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
     let (memory, view) = make(plan, how, go_on)?;
     file.read_back(memory.as_fd(), go_on)?;
@@ -62,7 +62,7 @@ fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> 
 struct Order {
     mem: MemId,
     what: What,
-    /// Whether the result is no longer wanted.
+    /// Whether the order was cancelled.
     cancelled: Arc<AtomicBool>,
 }
 
@@ -85,34 +85,33 @@ impl Order {
     }
 }
 
-/// A finished order.
+/// An order that a worker has finished.
 pub struct Finished {
-    /// The memory or file that the work was for.
+    /// The id of the memory or the file that the order concerns.
     pub mem: MemId,
-    /// The result.
     pub done: Done,
 }
 
 /// The result of an order.
 pub enum Done {
-    /// Memory, or an error.
+    /// The order to create memory.
     Memory {
         /// Whether the memory is a directory.
         directory: bool,
-        /// The memory.
+        /// The memory, or an error.
         made: Made,
     },
-    /// Memory of a device, or an error.
+    /// The order to allocate device memory.
     Device {
-        /// The memory.
+        /// The memory, or an error.
         made: MadeOnDevice,
     },
-    /// A spilled segment, or an error.
+    /// The order to spill a segment.
     Spilled {
-        /// The file.
+        /// The file, or an error.
         written: Written,
     },
-    /// A part of memory.
+    /// The order to allocate a part of a directory.
     Part {
         /// Offset of the part.
         at: u64,
@@ -121,20 +120,20 @@ pub enum Done {
     },
 }
 
-/// The threads, and their results.
+/// The worker threads, and the results of their orders.
 pub struct Workers {
     orders: Option<Sender<Order>>,
     made: Receiver<Finished>,
-    /// Orders that are not finished.
+    /// The flags that cancel orders for new memory, until the orders are finished.
     open: BTreeMap<MemId, Arc<AtomicBool>>,
-    /// Set at the daemon's end, which cancels all parts.
+    /// The flag that the daemon sets when it ends. It cancels spills and parts of directories.
     stopping: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts the threads. `how`: as for [`make`].
+    /// Starts the threads. `how` has the mode and the backing for [`make`].
     pub fn start(how: Making, devices: &Devices) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, incoming) = channel::<Order>();
@@ -151,7 +150,7 @@ impl Workers {
                         if outgoing.send(order.make(how, &devices)).is_err() {
                             return;
                         }
-                        // The write fails only after 2^64 - 1 orders without a read.
+                        // Ignore the result: the write would fail only after 2^64 - 1 orders without a read.
                         let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
                     }
                 })
@@ -160,13 +159,13 @@ impl Workers {
         Ok(Self { orders: Some(orders), made, open: BTreeMap::new(), stopping: Arc::default(), bell, threads })
     }
 
-    /// Orders memory.
+    /// Orders new memory. The result has the id `mem`.
     pub fn order(&mut self, mem: MemId, plan: Plan) {
         let cancelled = self.open(mem);
         self.send(Order { mem, what: What::Memory(plan), cancelled });
     }
 
-    /// Orders memory of a device.
+    /// Orders device memory. The result has the id `mem`.
     pub fn order_on_device(&mut self, mem: MemId, device: usize, borrower: Borrower, bytes: u64) {
         let cancelled = self.open(mem);
         self.send(Order { mem, what: What::Device { device, borrower, bytes }, cancelled });
@@ -178,19 +177,19 @@ impl Workers {
         self.send(Order { mem: file, what: What::Spill { files, memory, bytes }, cancelled });
     }
 
-    /// Orders memory with the bytes of a file.
+    /// Orders new memory with the bytes of a spilled segment.
     pub fn order_recall(&mut self, mem: MemId, file: Arc<Spilled>, plan: Plan) {
         let cancelled = self.open(mem);
         self.send(Order { mem, what: What::Recall { file, plan }, cancelled });
     }
 
-    /// Orders a part of a directory.
+    /// Orders the allocation of a part of a directory.
     pub fn order_part(&mut self, mem: MemId, part: Part) {
         let cancelled = Arc::clone(&self.stopping);
         self.send(Order { mem, what: What::Part(part), cancelled });
     }
 
-    /// Notes an order for new memory; returns the flag that cancels it.
+    /// Notes an order for new memory, and returns the flag that cancels the order.
     fn open(&mut self, mem: MemId) -> Arc<AtomicBool> {
         let cancelled = Arc::new(AtomicBool::new(false));
         let former = self.open.insert(mem, Arc::clone(&cancelled));
@@ -203,14 +202,14 @@ impl Workers {
         orders.send(order).expect("the threads live as long as this");
     }
 
-    /// Cancels an order. It finishes in any case, possibly with an error.
+    /// Cancels an order for new memory. The order still finishes, possibly with an error.
     pub fn cancel(&self, mem: MemId) {
         if let Some(cancelled) = self.open.get(&mem) {
             cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns the eventfd for epoll.
+    /// Returns the eventfd that becomes readable when an order is finished.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

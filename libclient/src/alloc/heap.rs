@@ -157,7 +157,7 @@ pub struct Heap {
     frees: u64,
     /// Minimum generation of the slots of a new segment, so that no pair (slot, generation) ever repeats.
     generation_floor: u64,
-    /// Informed about every freed slot.
+    /// The heap reports every freed slot to these instruments.
     instruments: Arc<Instruments>,
 }
 
@@ -383,7 +383,7 @@ impl Heap {
         false
     }
 
-    /// Hands out the retired values, in exchange for an empty vector.
+    /// Swaps the list of retired values with `slots`, which must be empty.
     pub fn retired(&mut self, slots: &mut Vec<Cell>) {
         self.retired.take(slots);
     }
@@ -436,7 +436,7 @@ impl Heap {
         bytes
     }
 
-    /// Frees a slot and its chain. No process holds or reads them.
+    /// Frees a slot and its chain. The caller ensures that no process holds or reads them.
     #[inline]
     pub fn release(&mut self, slot: u32) -> Unused {
         let mut next = slot;

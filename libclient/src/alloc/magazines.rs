@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::SHARDS;
 use tensorlend_os::mutex::lock;
 
-/// Slots of one magazine.
+/// Maximum number of slots in one magazine.
 const SLOTS: usize = 8;
-/// Longer slots go back to the heap: a lock costs nothing compared with filling them, and an idle thread must not
-/// withhold them.
+/// Maximum length of a slot in a magazine, in bytes. Longer slots go back to the heap: a lock costs nothing compared
+/// with filling them, and an idle thread must not withhold them.
 const LENGTH_MAX: usize = 1 << 20;
 /// The length of an empty entry.
 const NONE: usize = usize::MAX;

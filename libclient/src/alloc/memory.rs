@@ -132,7 +132,8 @@ impl Allocator {
         tensorlend_layout::crash_point!("grow: lent");
         let acknowledged = answer.acknowledge();
         match mapped {
-            // If the acknowledgement was lost, the client repeats it to the next daemon.
+            // If the acknowledgement was lost, the segment stays in the heap: the client reports it to the next
+            // daemon.
             Ok(()) => {
                 acknowledged?;
                 if short {

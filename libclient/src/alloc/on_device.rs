@@ -57,7 +57,7 @@ impl Allocator {
             return None;
         }
         for event in ending.events {
-            // The event can be recorded again: the stream waits for the state it had.
+            // The event may be recorded again: the stream waits for the state that the event had at the call above.
             gpu.give_event(event);
         }
         ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })

@@ -85,8 +85,8 @@ impl Reclaiming {
 }
 
 impl Allocator {
-    /// Notes that a cell or ring entry no longer holds this value. After its last holder it is freed, once no lease
-    /// covers it.
+    /// Removes a cell or ring entry as a holder of this value. A value without holders is freed once no lease covers
+    /// it.
     #[inline]
     pub fn retire(&self, value: Cell) {
         let due = lock(&self.heap).retire(value);

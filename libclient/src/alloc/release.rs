@@ -58,7 +58,7 @@ impl Allocator {
         let (base, bytes) = lock(&self.heap).release_for_spill(wanted)?;
         tensorlend_layout::crash_point!("release: closed");
         if let Err(error) = self.report_released(base) {
-            // Reset when the daemon is replaced.
+            // `daemon_replaced` resets this flag: the next daemon may spill.
             self.release_refused.fetch_or(error.is_limit(), Ordering::Relaxed);
             lock(&self.heap).take_back(base);
             return None;

@@ -1,13 +1,14 @@
 //! A client whose waits for names are futures.
 
 use super::blocking;
-use super::waiter::Waiter;
 use crate::client::{Client, ClientBuilder};
 use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
 use crate::lease::lease::Lease;
 use crate::lease::value::Value;
+use crate::lease::wait::newer;
+use crate::lease::waiter::Waiter;
 use crate::names::version::Version;
 use crate::remote::{Far, may_be_far, node_name, split};
 use crate::wait::Deadline;
@@ -124,7 +125,7 @@ impl AsyncClient {
     /// machine.
     async fn wait_anywhere<'n>(&self, name: &'n str, seen: Version) -> Result<&'n str> {
         let Some((node, _)) = split(name).filter(|_| may_be_far(name)) else {
-            self.waiter.wait_newer(name, seen).await?;
+            self.wait_here(name, seen).await?;
             return Ok(name);
         };
         let document = node_name(node);
@@ -134,7 +135,7 @@ impl AsyncClient {
             let known = self.client.version(&document)?.unwrap_or(Version::NONE);
             match self.client.far(name)? {
                 Some(Far::Here(rest)) => {
-                    self.waiter.wait_newer(rest, seen).await?;
+                    self.wait_here(rest, seen).await?;
                     return Ok(rest);
                 }
                 Some(Far::There(_)) => {
@@ -147,8 +148,8 @@ impl AsyncClient {
                     }
                 }
                 None => {
-                    let mut here = pin!(self.waiter.wait_newer(name, seen));
-                    let mut comes = pin!(self.waiter.wait_newer(&document, known));
+                    let mut here = pin!(self.wait_here(name, seen));
+                    let mut comes = pin!(self.wait_here(&document, known));
                     let found = poll_fn(|cx| match here.as_mut().poll(cx) {
                         Poll::Ready(found) => Poll::Ready(found.map(|()| true)),
                         Poll::Pending => comes.as_mut().poll(cx).map_ok(|()| false),
@@ -159,6 +160,23 @@ impl AsyncClient {
                 }
             }
         }
+    }
+
+    /// Waits for a value of a local name other than `seen`.
+    async fn wait_here(&self, name: &str, seen: Version) -> Result<()> {
+        // A task that always finds news still yields from time to time.
+        tokio::task::coop::consume_budget().await;
+        let session = self.client.session();
+        session.check()?;
+        if newer(session, name.as_bytes(), seen)?.is_over {
+            return Ok(());
+        }
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let key = name.as_bytes().to_vec();
+        let look = Box::new(move |session: &_| newer(session, &key, seen));
+        // The task may have stopped waiting.
+        let _ticket = self.waiter.wait(look, Box::new(move |outcome| drop(tell.send(outcome))))?;
+        told.await.expect("the thread answers every wait before its last handle is gone")
     }
 
     /// Returns the blocking client; it uses the same session.

@@ -6,6 +6,8 @@ use super::service::{Id, Service, no_response, no_server};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::value::Value;
+use crate::stream::message::Message;
+use crate::stream::subscriber::Subscription;
 use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX, Timeout};
 use std::collections::BTreeMap;
@@ -41,8 +43,9 @@ pub struct Caller {
     client: Client,
     service: Service,
     capacity: u32,
+    pollable: bool,
     /// The first channel is in use. The others are idle, sorted by last use, the oldest last.
-    channels: Vec<Channel>,
+    pub(super) channels: Vec<Channel>,
     /// A channel that its server has not opened yet.
     connecting: Option<Connecting>,
     servers: Servers,
@@ -54,9 +57,9 @@ pub struct Caller {
 
 impl Caller {
     /// Creates a caller without a channel.
-    pub(super) fn new(client: Client, service: Service, capacity: u32) -> Self {
+    pub(super) fn new(client: Client, service: Service, capacity: u32, pollable: bool) -> Self {
         let (channels, servers) = (Vec::new(), Servers::default());
-        Self { client, service, capacity, channels, connecting: None, servers, shunned: None, sent: 0 }
+        Self { client, service, capacity, pollable, channels, connecting: None, servers, shunned: None, sent: 0 }
     }
 
     /// Sends a request and blocks until its reply arrives. Also waits for a server if there is none.
@@ -197,7 +200,9 @@ impl Caller {
         }
     }
 
-    fn nothing_outstanding(&self) -> Result<()> {
+    /// Returns an error while requests are outstanding.
+    #[doc(hidden)]
+    pub fn nothing_outstanding(&self) -> Result<()> {
         match self.outstanding() {
             0 => Ok(()),
             some => Err(Error::Argument(format!(
@@ -330,7 +335,7 @@ impl Caller {
     }
 
     /// Drops the channels whose servers have ended.
-    fn drop_ended(&mut self) -> Result<()> {
+    pub(super) fn drop_ended(&mut self) -> Result<()> {
         let mut at = 0;
         while at < self.channels.len() {
             if self.channels[at].goes_on()? {
@@ -345,7 +350,7 @@ impl Caller {
     }
 
     /// Moves to another server, if its own is busy and the other is clearly better. If that fails, the caller stays.
-    fn choose(&mut self, deadline: Deadline) {
+    pub(super) fn choose(&mut self, deadline: Deadline) {
         self.drop_spare();
         let here = self.channels[0].server;
         let better = self.servers.better(&self.client, &self.service, here, self.shunned);
@@ -384,7 +389,7 @@ impl Caller {
         }
         let connecting = match &mut self.connecting {
             Some(connecting) => connecting,
-            none => none.insert(Connecting::at(&self.client, &self.service, server, self.capacity)?),
+            none => none.insert(Connecting::at(&self.client, &self.service, server, self.capacity, self.pollable)?),
         };
         let timeout =
             if load == 0 && connecting.since.elapsed() < OPENING_IDLE { OPENING_IDLE } else { Duration::ZERO };
@@ -412,7 +417,7 @@ impl Caller {
         Ok(())
     }
 
-    fn gone(&self) -> Error {
+    pub(super) fn gone(&self) -> Error {
         Error::ServerGone(self.service.name.clone())
     }
 
@@ -446,13 +451,23 @@ impl Caller {
     }
 
     fn recv_until(&mut self, deadline: Deadline) -> (u64, Result<Value>) {
+        let (number, answer) = self.recv_with(|answers| answers.recv_until(deadline).map(Some));
+        (number, answer.and_then(|value| value.ok_or_else(|| self.gone())))
+    }
+
+    /// Receives the next response by `receive`, if there is one.
+    pub(super) fn recv_with(
+        &mut self,
+        receive: impl FnOnce(&mut Subscription) -> Result<Option<Message>>,
+    ) -> (u64, Result<Option<Value>>) {
         let number = self.sent - self.outstanding();
         let Some(channel) = self.channels.first_mut().filter(|channel| channel.outstanding() > 0) else {
             let none = format!("no request to {:?} is on its way: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));
         };
-        let answer = match channel.answers.recv_until(deadline) {
-            Ok(message) => {
+        let answer = match receive(&mut channel.answers) {
+            Ok(None) => return (number, Ok(None)),
+            Ok(Some(message)) => {
                 channel.waiting += 1;
                 Ok(message.into_value())
             }
@@ -467,7 +482,7 @@ impl Caller {
             }
             Err(error) => Err(error),
         };
-        (number, answer.and_then(|value| self.open_answer(value)))
+        (number, answer.and_then(|value| self.open_answer(value)).map(Some))
     }
 
     /// Returns the value of a response, or the error that it reports: an empty dataset encodes a failure.
@@ -504,7 +519,7 @@ impl Caller {
                 if left.is_zero() {
                     return Err(error());
                 }
-                let connecting = Connecting::at(&self.client, &self.service, server, self.capacity);
+                let connecting = Connecting::at(&self.client, &self.service, server, self.capacity, self.pollable);
                 match connecting.and_then(|mut connecting| connecting.wait(left)) {
                     Ok(channel) => return Ok(channel),
                     Err(error) if error.is_timeout() || error.is_not_found() => {}

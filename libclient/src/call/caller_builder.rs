@@ -11,6 +11,7 @@ pub struct CallerBuilder {
     client: Client,
     service: String,
     capacity: u32,
+    pollable: bool,
 }
 
 impl CallerBuilder {
@@ -18,6 +19,13 @@ impl CallerBuilder {
     /// Default: 8. The memory of that many requests and replies stays in use until later ones replace them.
     pub fn capacity(mut self, requests: u32) -> Self {
         self.capacity = requests;
+        self
+    }
+
+    /// Gives each channel of the caller a descriptor, for an event loop.
+    #[doc(hidden)]
+    pub fn pollable(mut self) -> Self {
+        self.pollable = true;
         self
     }
 
@@ -31,7 +39,7 @@ impl CallerBuilder {
             return Err(Error::Argument(format!("a caller for {} requests at once: give 1 to 1024", self.capacity)));
         }
         let service = Service::new(&self.service)?;
-        Ok(Caller::new(self.client, service, self.capacity))
+        Ok(Caller::new(self.client, service, self.capacity, self.pollable))
     }
 }
 
@@ -52,6 +60,6 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn caller(&self, service: &str) -> CallerBuilder {
-        CallerBuilder { client: self.clone(), service: service.to_owned(), capacity: CAPACITY_DEFAULT }
+        CallerBuilder { client: self.clone(), service: service.to_owned(), capacity: CAPACITY_DEFAULT, pollable: false }
     }
 }

@@ -17,13 +17,15 @@ pub struct Connecting {
     pub server: Id,
     pub since: Instant,
     id: Id,
+    /// Whether the responses come with a descriptor.
+    pollable: bool,
     /// `None` once the channel is open or given up.
     requests: Option<Stream>,
 }
 
 impl Connecting {
     /// Asks a server to open a channel.
-    pub fn at(client: &Client, service: &Service, server: Id, capacity: u32) -> Result<Self> {
+    pub fn at(client: &Client, service: &Service, server: Id, capacity: u32, pollable: bool) -> Result<Self> {
         let id = Id::random()?;
         let requests = client.stream(&service.requests(server, id)).capacity(capacity).policy(Policy::Block).open()?;
         // From here on, dropping this value deletes the stream.
@@ -33,6 +35,7 @@ impl Connecting {
             server,
             since: Instant::now(),
             id,
+            pollable,
             requests: Some(requests),
         };
         let mut word = client.create(DType::U64, &[1])?;
@@ -47,7 +50,8 @@ impl Connecting {
     /// A timeout, after which the caller may wait again.
     pub fn wait(&mut self, timeout: Duration) -> Result<Channel> {
         let name = self.service.answers(self.server, self.id);
-        let answers = self.client.subscription(&name).start_at(Start::Oldest).wait(timeout).open()?;
+        let answers = self.client.subscription(&name).start_at(Start::Oldest).wait(timeout);
+        let answers = if self.pollable { answers.pollable() } else { answers }.open()?;
         let requests = self.requests.take().expect("a channel opens once");
         Ok(Channel { server: self.server, id: self.id, requests, answers, waiting: 0, spare_since: Instant::now() })
     }
@@ -75,7 +79,7 @@ pub struct Channel {
     pub answers: Subscription,
     /// The number of the first request without a reply.
     pub waiting: u64,
-    /// The time since which another channel is used in its place.
+    /// The time at which the caller began to use another channel in place of this one.
     pub spare_since: Instant,
 }
 
@@ -85,7 +89,7 @@ impl Channel {
         self.requests.sent() - self.waiting
     }
 
-    /// Returns whether its server is alive.
+    /// Returns whether the channel's server is alive.
     pub fn goes_on(&self) -> Result<bool> {
         self.answers.goes_on()
     }

@@ -49,7 +49,7 @@ impl Load {
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
             let words = &session.shards.table().cursors[usize::from(cursor)];
-            // The words as a closed subscription leaves them.
+            // Sets the words to the values that a closed subscription leaves.
             words.stream.set(0);
             words.next.set(0);
             words.lost.set(0);

@@ -24,7 +24,7 @@
 //! | the server | its replies, its connect list | the caller, at its next request or its end; the next server of the service |
 //! | both | a channel | the daemon, which ends unused streams (`streams.grace_ms`); the next server of the service |
 //!
-//! A connect request ends with the caller's session, and the connect list with the last of them.
+//! A connect request ends with the caller's session, and the connect list ends with its last request.
 //!
 //! Every member with the right to write may connect and serve: members of a namespace trust each other that far. The
 //! client checks what they write as in all streams and lists. Many connect requests at once do not delay the replies to
@@ -38,6 +38,7 @@ mod caller;
 mod caller_builder;
 mod channel;
 mod load;
+mod polled;
 mod server;
 mod servers;
 mod service;

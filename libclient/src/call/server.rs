@@ -2,6 +2,7 @@
 
 use super::answers::{Answers, Said};
 use super::load::Load;
+use super::polled::new_epoll;
 use super::service::{Id, Service, words};
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ use crate::stream::subscriber::Subscription;
 use crate::tensor::value_draft::ValueDraft;
 use crate::wait::{Deadline, Spin, Timeout};
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::PARKED_ANY;
@@ -35,9 +37,17 @@ const CAPACITY_MAX: u32 = 1024;
 pub struct ServerBuilder {
     client: Client,
     service: String,
+    pollable: bool,
 }
 
 impl ServerBuilder {
+    /// Gives the server a descriptor, for an event loop.
+    #[doc(hidden)]
+    pub fn pollable(mut self) -> Self {
+        self.pollable = true;
+        self
+    }
+
     /// Opens the server: callers find it from now on, in addition to other servers of the same service. Blocks for some
     /// round trips to the daemon.
     ///
@@ -61,14 +71,15 @@ impl ServerBuilder {
             load,
             queued: 0,
             spin: Spin::new(),
+            epoll: self.pollable.then(new_epoll).transpose()?,
         })
     }
 }
 
 /// One channel from its server's side.
-struct Channel {
+pub struct Channel {
     id: Id,
-    requests: Subscription,
+    pub(super) requests: Subscription,
     answers: Arc<Answers>,
 }
 
@@ -81,21 +92,23 @@ struct Channel {
 ///
 /// [`Client::serve`] has an example.
 pub struct Server {
-    client: Client,
+    pub(super) client: Client,
     service: Service,
     id: Id,
-    connect_list: String,
+    pub(super) connect_list: String,
     /// The id of the connect list when it was last read. It changes when the list was cleared, and after all callers in
     /// it have ended.
-    connect_list_id: u64,
+    pub(super) connect_list_id: u64,
     /// The number of connect requests that were read from that list.
-    connects: u64,
+    pub(super) connects: u64,
     /// The channel to poll next is first.
-    channels: VecDeque<Channel>,
+    pub(super) channels: VecDeque<Channel>,
     load: Arc<Load>,
     /// The number of waiting requests in the load that was last stored.
     queued: u64,
     spin: Spin,
+    /// Watches the channels' descriptors.
+    pub(super) epoll: Option<OwnedFd>,
 }
 
 impl Client {
@@ -127,7 +140,7 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn serve(&self, service: &str) -> ServerBuilder {
-        ServerBuilder { client: self.clone(), service: service.to_owned() }
+        ServerBuilder { client: self.clone(), service: service.to_owned(), pollable: false }
     }
 }
 
@@ -158,7 +171,7 @@ impl Server {
         self.poll()
     }
 
-    fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         let session = self.client.session();
         session.check()?;
         // No caller can connect any more, and the existing channels are dead.
@@ -227,7 +240,7 @@ impl Server {
     }
 
     /// Handles connect requests, and polls every channel, starting with the one whose turn it is.
-    fn poll(&mut self) -> Result<Option<Call>> {
+    pub(super) fn poll(&mut self) -> Result<Option<Call>> {
         self.admit()?;
         for _ in 0..self.channels.len() {
             let Some(mut channel) = self.channels.pop_front() else { break };
@@ -242,7 +255,7 @@ impl Server {
                     return Ok(Some(Call { message, reply }));
                 }
                 Ok(None) => self.channels.push_back(channel),
-                // The request is unreadable, and its caller waits.
+                // The request is unreadable. Its caller waits for a response, so this server sends the error.
                 Err(error @ Error::Damaged { .. }) => {
                     let _ = channel.answers.say(number, Said::Failure(words(&error)));
                     self.channels.push_back(channel);
@@ -262,7 +275,7 @@ impl Server {
     }
 
     /// Returns the connect list's id and the numbers of its unread requests, if there are any. No round trip, no system call.
-    fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
+    pub(super) fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
         let (id, end) = self.client.list_identity(&self.connect_list)?;
         let heard = if id == self.connect_list_id { self.connects } else { 0 };
         (heard < end).then_some((id, heard..end))
@@ -301,12 +314,13 @@ impl Server {
     }
 
     fn begin(&self, id: Id) -> Result<Channel> {
-        let requests = self.client.subscription(&self.service.requests(self.id, id)).start_at(Start::Oldest).open()?;
+        let requests = self.client.subscription(&self.service.requests(self.id, id)).start_at(Start::Oldest);
+        let requests = self.open(requests)?;
         let capacity = requests.capacity();
         if capacity > CAPACITY_MAX {
             return Err(Error::Argument(format!("a channel for {capacity} requests")));
         }
-        // Last: a caller that finds the reply stream knows that the server polls its requests.
+        // Open the reply stream last: a caller that finds it knows that the server polls the caller's requests.
         let answers = self.client.stream(&self.service.answers(self.id, id)).capacity(capacity).policy(Policy::Error);
         Ok(Channel { id, requests, answers: Arc::new(Answers::new(self.client.clone(), answers.open()?)) })
     }
@@ -324,7 +338,7 @@ impl Drop for Server {
         if self.client.session().is_forked() {
             return;
         }
-        // First, so that no further caller connects.
+        // Delete the server's name first, so that no further caller connects.
         let _ = self.client.delete(&self.service.presence(self.id));
         while let Some(channel) = self.channels.pop_front() {
             // The caller deletes the rest, after it has received the replies.

@@ -59,7 +59,7 @@ impl Ring {
                 own.events.push((handle, Arc::new(event)));
                 break own.events.len() - 1;
             }
-            // Wait without the lock: the awaited work may need another thread, which takes this lock.
+            // Wait without the lock: the awaited work may depend on another thread that takes this lock.
             let oldest = own.events[own.next % EVENTS].1.clone();
             drop(own);
             oldest.synchronize().map_err(trouble(doing))?;

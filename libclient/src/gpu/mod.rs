@@ -17,7 +17,8 @@ const EVENTS_KEPT: usize = 64;
 pub struct Gpu {
     pub device: tensorlend_cuda::Device,
     pub uuid: Uuid,
-    /// Created at the first work: mapping needs no context, and a context takes some hundred MiB of the device.
+    /// The context is created at the first work: mapping needs no context, and a context takes some hundred MiB of the
+    /// device's memory.
     context: Mutex<Option<Context>>,
     events: Mutex<Vec<Event>>,
     pub early: early::Ring,

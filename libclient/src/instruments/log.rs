@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
-/// The first line.
+/// The first line of a log file: the names of the columns.
 const HEAD: &str = "thread,time_ns,action,slot,generation,bytes\n";
 /// The number of events that wakes the thread.
 const BATCH: usize = 4096;

@@ -118,7 +118,7 @@ impl std::fmt::Debug for Callback {
 /// A guard: while it exists, no callback runs on this thread.
 pub struct Silence {
     before: bool,
-    /// Not `Send`: it must be dropped on its own thread.
+    /// Makes the guard not `Send`: it must be dropped on the thread that made it.
     _here: PhantomData<*const ()>,
 }
 

@@ -47,7 +47,7 @@ fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
 #[cold]
 fn lease_announced(session: &Session, hash: u64, key: &[u8], name: &str) -> Result<Leasing> {
     let Some(announced) = session.names().announced(hash, key)? else {
-        // The daemon has absorbed the name in between: it is in the directory now.
+        // The daemon may have entered the name into the directory in the meantime.
         let live = session.find_live(hash, key).is_some();
         return Ok(if live { Leasing::Moved } else { Leasing::Absent });
     };
@@ -88,7 +88,7 @@ impl<'s> CellRoute<'s> {
                 let (route, number) = (route_of(session, &found), found.cell);
                 return Ok(Some(Self { route, catalogue: found.catalogue, number, entry: None }));
             }
-            // The daemon may have absorbed the name in the meantime: then the name is in the directory.
+            // The daemon may have entered the name into the directory in the meantime.
             if session.find_live(hash, key).is_none() {
                 return Ok(None);
             }

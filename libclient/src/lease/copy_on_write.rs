@@ -93,10 +93,10 @@ impl CopyOnWrite {
     /// dataset's member with this number.
     ///
     /// # Panics
-    /// Panics for a number beyond the last member, and in the child of a fork.
+    /// Panics for a number beyond the last member, and in the child of a fork that did not inherit the value.
     pub fn bytes_mut(&mut self, member: usize) -> &mut [u8] {
         let Some(Map(map)) = &mut self.maps[member] else { return &mut [] };
-        assert!(map.is_ours(), "this value was leased by the parent process: get it in the child");
+        assert!(map.is_readable(), "this value was leased by the parent process: get it in the child");
         // SAFETY: the range is mapped privately, with this length, for the life of `self`, and only reachable through
         // `self`, which is borrowed mutably. A page that is not copied yet is the slot's own, and the lease in `self`
         // keeps it unchanged (contract 2 of `bytes.rs`, with its note on hostile owners).

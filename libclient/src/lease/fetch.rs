@@ -15,9 +15,9 @@ pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<boo
     }
 }
 
-/// As [`fetch_segment`], for a slot that a value names. Retries for a while: the owner has acknowledged the segment before it
-/// published a value in it, but the daemon may read that acknowledgement, which comes through another socket, after this
-/// client's request.
+/// As [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment before it published
+/// the value. But the daemon may read that acknowledgement, on another socket, after this client's request: so this
+/// function retries.
 pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     for _ in 0..64 {
         if fetch_segment(session, catalogue, slot)? {

@@ -32,16 +32,17 @@ const USUAL_WORDS: usize = 64;
 /// Indices up to this length share an allocation with others, which may keep it longer.
 const LONG_BYTES: usize = 4096;
 
-/// Leases items of the list with this id, up to the first one that is gone. An item is gone only if the list was
-/// cleared, and then the rest is gone, too.
+/// Leases items of the list with this id, without those that consumers have finished, if the list is a queue. If the list was
+/// cleared in the meantime, leases the items before the first one that is gone: later ones may be gone for another reason.
 pub fn lease_items(
     session: &Arc<Session>,
     list: &str,
     id: u64,
     numbers: Range<u64>,
+    exists: impl Fn() -> bool,
     values: &mut Vec<Value>,
 ) -> Result<()> {
-    let mut next = 0;
+    let (mut next, mut first_gone) = (0, None);
     let mut from = numbers.start;
     while from < numbers.end {
         let end = numbers.end.min(from + BATCH);
@@ -52,8 +53,16 @@ pub fn lease_items(
                 Some(value) => Some(value),
                 None => item(session, list, id, number)?,
             };
-            let Some(value) = value else { return Ok(()) };
-            values.push(value);
+            if value.is_none() {
+                first_gone.get_or_insert(values.len());
+            }
+            values.extend(value);
+        }
+        if let Some(length) = first_gone
+            && !exists()
+        {
+            values.truncate(length);
+            return Ok(());
         }
         from = end;
     }

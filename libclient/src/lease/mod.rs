@@ -17,4 +17,5 @@ pub mod rename;
 pub mod take;
 pub mod value;
 pub mod wait;
+pub mod waiter;
 pub mod watch;

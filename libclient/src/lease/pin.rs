@@ -41,7 +41,7 @@ impl Draft {
 }
 
 impl Pin {
-    /// Pins the value of a draft that the caller holds in the meantime.
+    /// Pins the value of a draft. The caller must hold the draft until this returns.
     pub(crate) fn new(session: &Arc<Session>, cell: Cell) -> Result<Self> {
         session.check()?;
         let me = session.me();

@@ -16,14 +16,14 @@ pub struct Held {
     pub catalogue: u16,
     /// The slot and its generation.
     pub cell: Cell,
-    /// The owner word that led to it.
+    /// The owner word that led to the value.
     pub owner_word: u64,
 }
 
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        // A forked child has no lease table mapped; the lease belongs to its parent.
+        // A forked child only reads: the lease belongs to its parent.
         let link = &self.segment.link;
         if !link.is_forked() {
             link.shards.release(self.place);
@@ -55,7 +55,7 @@ impl Held {
     }
 
     pub(crate) fn validate(&self) -> bool {
-        if self.link().is_forked() {
+        if !self.link().is_readable() || !self.link().shards.counts_here(self.place) {
             return false;
         }
         // Acquire, between all reads of the tensor and the check: if a read returned a byte of a later tensor, the

@@ -90,7 +90,7 @@ pub enum NotHeld {
     Ended,
 }
 
-/// The outcome of a lease.
+/// The outcome of an attempt to lease a value.
 pub enum Leasing {
     Held(Leased),
     Absent,

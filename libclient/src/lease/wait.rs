@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::lease::by_name::Peeked;
 use crate::lease::by_name::peek;
+use crate::lease::waiter::Look;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::wait::{Deadline, not_published, spin};
@@ -41,6 +42,12 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
         }
         drop(parked);
     }
+}
+
+/// Polls for a value of the key other than `seen`.
+pub fn newer(session: &Session, key: &[u8], seen: Version) -> Result<Look> {
+    let now = peek(session, key)?;
+    Ok(Look { is_over: now.exists && now.seen != Some(seen), owners: [now.owner, None] })
 }
 
 /// Waits for a value of `name` other than `seen`.

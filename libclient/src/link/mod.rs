@@ -2,6 +2,7 @@
 
 pub mod descriptors;
 pub mod epoch;
+pub mod forks;
 mod lookup;
 pub mod shards;
 
@@ -33,6 +34,8 @@ impl Drop for Link {
         // ends spares the daemon waiting for the process to end.
         if !self.is_forked() {
             self.lendings.close(&self.control);
+            // A forked child has copies of the socket, which would keep the connection open.
+            self.control.hang_up();
         }
     }
 }
@@ -53,6 +56,13 @@ impl Link {
     #[inline]
     pub fn is_forked(&self) -> bool {
         self.forks != fork::generation()
+    }
+
+    /// Returns whether this process may read under the session's leases: it opened the session, or is a child that inherited
+    /// them.
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        fork::is_readable(self.forks)
     }
 
     /// Returns whether the daemon still counts this session's leases and cursors. Call it after the reads that the lease must

@@ -5,12 +5,14 @@
 
 use crate::link::epoch::{EpochGuard, Flag};
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use tensorlend_layout::leases::{self, LeaseTable, SHARDS, Shard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use tensorlend_layout::child_holds::ChildHolds;
+use tensorlend_layout::leases::{LeaseTable, SHARD_ENTRIES, SHARDS, Shard, release};
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{LeaseWord, Word};
-use tensorlend_os::{barrier, fork};
+use tensorlend_os::{barrier, fork, map};
 
 pub(super) const SHARED: usize = SHARDS - 1;
 
@@ -21,6 +23,8 @@ pub struct Shards {
     /// Bit i: shard i has an owner.
     owned: Mutex<u64>,
     shared: Mutex<()>,
+    /// Holds of forked children, by entry; made at the first fork with leases.
+    holds: OnceLock<Box<[ChildHolds]>>,
     forks: u64,
     pub(super) flags: Box<[Flag; SHARDS]>,
     /// Read-locked by the epoch guards of threads without a shard.
@@ -96,6 +100,12 @@ pub struct LeaseEntry {
     entry: u8,
 }
 
+impl LeaseEntry {
+    fn number(self) -> usize {
+        usize::from(self.shard) * SHARD_ENTRIES + usize::from(self.entry)
+    }
+}
+
 impl Shards {
     pub fn new(table: Sheet<LeaseTable>) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -104,6 +114,7 @@ impl Shards {
             table,
             owned: Mutex::new(0),
             shared: Mutex::new(()),
+            holds: OnceLock::new(),
             forks: fork::generation(),
             flags: Box::new([const { Flag::new() }; SHARDS]),
             shared_guards: RwLock::new(()),
@@ -236,12 +247,61 @@ impl Shards {
         &self.table.entries[usize::from(place.shard)][usize::from(place.entry)]
     }
 
-    /// Ends the lease in an entry.
+    /// Ends the lease in an entry: now, or when no forked child can read under it.
     #[inline]
     pub fn release(&self, place: LeaseEntry) {
         let entry = self.entry(place);
         debug_assert_ne!(entry.peek(), 0, "a lease uses its entry until its release");
-        leases::release(entry);
+        match self.holds.get() {
+            None => release(entry),
+            Some(holds) => holds[place.number()].release(entry),
+        }
+    }
+
+    /// Returns whether an entry has a lease.
+    pub fn has_leases(&self) -> bool {
+        let used = self.table.shards_used.peek();
+        (0..SHARDS).any(|shard| used >> shard & 1 != 0 && !self.is_empty(shard))
+    }
+
+    /// Counts a hold of the children of the next fork on each lease, and notes in the lease table that there are such children.
+    /// Returns the entries of the leases.
+    pub fn hold_for_children(&self) -> Vec<LeaseEntry> {
+        let mut held = Vec::new();
+        let mut used = self.table.shards_used.peek();
+        while used != 0 {
+            let shard = used.trailing_zeros() as usize % SHARDS;
+            used &= used - 1;
+            let entries = self.table.entries[shard].iter().enumerate().filter(|(_, entry)| entry.peek() != 0);
+            held.extend(entries.map(|(at, _)| LeaseEntry { shard: shard as u8, entry: at as u8 }));
+        }
+        if !held.is_empty() {
+            self.table.inherited.set(1);
+            let holds = self.holds.get_or_init(|| (0..SHARDS * SHARD_ENTRIES).map(|_| ChildHolds::new()).collect());
+            for place in &held {
+                holds[place.number()].add();
+            }
+        }
+        held
+    }
+
+    /// Returns whether the lease in an entry counts for this process: in a forked child, whether the fork held it. A lease that
+    /// another thread took during the fork has no hold.
+    #[inline]
+    pub fn counts_here(&self, place: LeaseEntry) -> bool {
+        self.forks == fork::generation() || self.holds.get().is_some_and(|holds| holds[place.number()].is_held())
+    }
+
+    /// Ends a hold of children that have ended.
+    pub fn end_hold(&self, place: LeaseEntry) {
+        if let Some(holds) = self.holds.get() {
+            holds[place.number()].end(self.entry(place));
+        }
+    }
+
+    /// Chooses whether the children of a fork get the lease table.
+    pub fn inherit(&self, inherited: bool) -> io::Result<()> {
+        map::inherit(self.table.view(), inherited)
     }
 
     /// Returns the table's mapping, for callers that keep it mapped.

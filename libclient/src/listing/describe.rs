@@ -104,7 +104,7 @@ struct SegmentRecords {
 /// The bytes of a segment.
 struct Bytes {
     count: u64,
-    /// Whether they are in a file.
+    /// Whether the bytes are in a file.
     in_file: bool,
 }
 

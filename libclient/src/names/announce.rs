@@ -61,7 +61,7 @@ impl Pending {
         self.order.push_back((hash, number));
     }
 
-    /// Forgets the announcements that the daemon has absorbed.
+    /// Forgets the announcements that the daemon has entered into the directory.
     fn forget(&mut self, absorbed: u64) {
         while let Some(&(hash, number)) = self.order.front()
             && number < absorbed
@@ -144,8 +144,8 @@ impl NameTable {
         self.directory.members[usize::from(self.me())].announce_until.read()
     }
 
-    /// Returns the announcement of a name that is not in the directory. After `None` the caller searches the directory again:
-    /// the daemon may have absorbed the name in between.
+    /// Returns the announcement of a name that is not in the directory. After `None` the caller searches the directory
+    /// again: the daemon may have entered the name into the directory in the meantime.
     pub fn announced(&self, hash: u64, key: &[u8]) -> Result<Option<Announced>> {
         if key.len() > KEY_BYTES_MAX {
             return Ok(None);
@@ -248,15 +248,15 @@ impl NameTable {
         None
     }
 
-    /// Returns this client's cells that are announced and not absorbed yet.
+    /// Returns this client's cells whose names are announced and not in the directory yet.
     pub fn pending_cells(&self) -> Vec<u32> {
-        // Read before the owner words, which the caller reads later: every name that was absorbed up to this number has an
-        // owner word.
+        // Read before the owner words, which the caller reads later: every name that the daemon entered into the
+        // directory up to this number has an owner word.
         let absorbed = Absorbed(self.absorbed_word().read()).index();
         lock(&self.pending).cells_from(absorbed).collect()
     }
 
-    /// Returns whether a cell of this client is announced and not absorbed yet.
+    /// Returns whether the name of a cell of this client is announced and not in the directory yet.
     pub fn is_pending(&self, key: &[u8], cell: u32) -> bool {
         let found = lock(&self.pending).cells.get(&self.directory.hash(key)).copied();
         found.is_some_and(|(at, number)| at == cell && Absorbed(self.absorbed_word().read()).index() <= number)
@@ -281,7 +281,8 @@ impl NameTable {
                 return None;
             }
             if record.cell.peek() == Cell::CLOSING.0 {
-                // The daemon has absorbed the name since the check above, and this client is returning the cell.
+                // The daemon has entered the name into the directory since the check above, and this client is
+                // returning the cell.
                 return None;
             }
             if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
@@ -302,8 +303,8 @@ impl NameTable {
             && absorbed.state() == MemberState::Open
             && waiting < RING as u64
             && self.catalogue.ring_head.peek() < self.may_announce_until();
-        // Whether this client has announced a name with the same hash: another name, or this one, which the daemon is
-        // absorbing.
+        // Whether this client has announced a name with the same hash: another name, or this name, which the daemon is
+        // entering into the directory.
         let alike = {
             let mut pending = lock(&self.pending);
             pending.forget(absorbed.index());
@@ -335,12 +336,12 @@ impl NameTable {
         // that waits for the name.
         news_fence();
         if Absorbed(self.absorbed_word().read()).state() != MemberState::Open {
-            // It is unknown whether D has absorbed the name.
+            // It is unknown whether D has entered the name into the directory.
             return Err(Error::SessionEnded);
         }
         let bits = parked_bit(self.me()) | PARKED_ANY;
-        // Readers that wait for an unowned name sleep on the daemon's bell, which rings when the daemon absorbs the
-        // name.
+        // Readers that wait for an unowned name sleep on the daemon's bell, which rings when the daemon enters the name
+        // into the directory.
         if self.directory.head().wants_nudge.read() != 0
             || waiting + 1 == RING as u64 / 2
             || self.peers.anybody_parked(|parked| parked & bits != 0)
@@ -413,14 +414,15 @@ impl NameTable {
         if self.directory.is_long_search(hash) {
             return false;
         }
-        // Read the free space after the rings: a name that is absorbed in between counts twice, but is never missed.
+        // Read the free space after the rings: a name that the daemon enters into the directory in between counts
+        // twice, but is never missed.
         announced < self.directory.head().names_room.read()
             && self
                 .find_hashed(hash, key)
                 .is_none_or(|found| !found.owner_word.is_live() && found.owner_word.kind() != OwnerKind::Reserved)
     }
 
-    /// Wakes the daemon, which sleeps or is about to, so that it absorbs the announcements.
+    /// Wakes the daemon, which sleeps or is about to sleep, so that it enters the announced names into the directory.
     fn wakeup(&self) {
         // An error means that the counter is full, so the daemon has been woken.
         let _ = rustix::io::write(&*lock(&self.wakeup), &1u64.to_ne_bytes());

@@ -2,7 +2,7 @@
 
 use super::NameTable;
 use crate::error::{Error, Result};
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{QueueReply, Reply, Request};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
@@ -15,6 +15,18 @@ impl NameTable {
 
     /// As [`NameTable::append`], by another request.
     pub fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
+        let first = self.append_unless_full(list, items, request)?;
+        first.ok_or(Error::Protocol { doing: "append to a list" })
+    }
+
+    /// As [`NameTable::append_by`], by a request that a full queue may refuse: then returns `None`, and the caller still owns the
+    /// items.
+    pub fn append_unless_full(
+        &self,
+        list: &str,
+        items: &[Cell],
+        request: &dyn Fn(Vec<u32>) -> Request,
+    ) -> Result<Option<u64>> {
         let done = match self.append_held(list, items, request) {
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy().and_then(|()| self.append_held(list, items, request))
@@ -29,7 +41,7 @@ impl NameTable {
         done
     }
 
-    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
+    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<Option<u64>> {
         // `settle` does not return cells while they are being bound.
         let _one = lock(&self.binding);
         let mut cells = Vec::with_capacity(items.len());
@@ -48,7 +60,13 @@ impl NameTable {
         }
         tensorlend_layout::crash_point!("append: cells filled");
         match self.control.call(&request(cells.clone()), "append to list", list) {
-            Ok(Reply::Appended { first }) => Ok(first),
+            Ok(Reply::Appended { first }) => Ok(Some(first)),
+            Ok(Reply::Queue(QueueReply::Full)) => {
+                for cell in cells {
+                    self.empty_cell(cell);
+                }
+                Ok(None)
+            }
             Ok(_) => Err(Error::Protocol { doing: "append to a list" }),
             Err(e) => {
                 if e.is_certain() {

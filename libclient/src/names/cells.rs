@@ -11,7 +11,7 @@ pub struct Cells {
     free: Vec<u32>,
     /// A bit for each cell: set while the cell is bound to a name, or is being filled.
     bound: Vec<u64>,
-    /// Names deleted in their cells that are not reported to the daemon yet.
+    /// Names that this client has deleted in their cells, and has not reported to the daemon yet.
     pub deleted: Vec<(String, u32)>,
 }
 
@@ -58,7 +58,7 @@ impl Cells {
     /// a notice.
     ///
     /// # Panics
-    /// If a cell is not.
+    /// If a cell is neither, or is both, or is in the list twice.
     pub fn check(&self) {
         let mut free = self.free.clone();
         free.sort_unstable();

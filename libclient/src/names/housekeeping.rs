@@ -89,9 +89,14 @@ impl NameTable {
 
     /// Asks which names the daemon took from this client, and retires the values in their cells.
     pub fn notices(&self) -> Result<()> {
+        self.notices_from(1)
+    }
+
+    /// As [`NameTable::notices`], if the daemon took at least `count` names since the last time.
+    pub fn notices_from(&self, count: u64) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
         let word = self.directory.members[usize::from(self.me())].notices.read();
-        if word == self.notices_seen.load(Relaxed) {
+        if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count {
             return Ok(());
         }
         // This lock excludes `tidy`, so that only one of the two functions returns a cell, and only once.
@@ -121,8 +126,8 @@ impl NameTable {
         }
     }
 
-    /// Returns cells to which no owner word refers, after the daemon was replaced. The former daemon's notices are lost with
-    /// it. The owner words also show the outcome of a request that it did not answer.
+    /// Frees the cells to which no owner word refers, after the daemon was replaced. The former daemon's notices are
+    /// lost with it. The owner words also show the outcome of a request that it did not answer.
     pub fn settle(&self) {
         // Under this lock, no other thread binds a cell.
         let _binding = lock(&self.binding);
@@ -178,8 +183,8 @@ impl NameTable {
         // while the daemon is asked.
         let mut names: Vec<(String, u32)> = Vec::new();
         for (name, cell) in deleted {
-            // Check this before closing the cell: in the other order, a name that the daemon absorbs between the two checks
-            // would be forgotten.
+            // Check this before closing the cell: in the other order, the daemon would forget a name that it enters
+            // into the directory between the two checks.
             if self.is_pending(name.as_bytes(), cell) {
                 // The name is not in the directory yet: a later call tidies it.
                 lock(&self.cells).deleted.push((name, cell));

@@ -38,7 +38,7 @@ pub struct NameTable {
     notices_seen: AtomicU64,
     /// This client's announcements.
     pending: Mutex<Pending>,
-    /// The eventfd that wakes the daemon to absorb them.
+    /// The eventfd that wakes the daemon, so that it enters the announced names into the directory.
     wakeup: Mutex<OwnedFd>,
 }
 

@@ -13,7 +13,7 @@ use tensorlend_os::mutex::lock;
 
 /// The outcome of an attempt to overwrite a name of this client.
 enum Own {
-    /// Done; with the former content of the cell.
+    /// The cell has the new value. The fields are the new value's version and the former content of the cell.
     Replaced(Version, Cell),
     /// Another client owns the name, the name has no owner, or it has a lifetime.
     NotOurs,
@@ -153,8 +153,9 @@ impl NameTable {
                 return Own::NotOurs;
             }
             let entry = &self.directory.names[found.entry as usize];
-            // Only the daemon overwrites and deletes a name with a lifetime, so that it knows which value the end of the
-            // lifetime concerns. The lifetime is stored before the owner word, so this check cannot miss it.
+            // Only the daemon overwrites and deletes a name with a lifetime, so that it knows which value the end of
+            // the lifetime concerns. The daemon stores the lifetime before the owner word, so this check cannot miss
+            // it.
             if entry.life.peek() != LifeWord::FOREVER.0 {
                 return Own::NotOurs;
             }

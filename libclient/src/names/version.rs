@@ -38,7 +38,7 @@ impl PartialEq for Version {
 
 impl std::hash::Hash for Version {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // The part of the owner word that equal versions share.
+        // Hash the part of the owner word that equal versions share.
         self.cell.hash(state);
     }
 }

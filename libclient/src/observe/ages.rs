@@ -26,8 +26,9 @@ impl Ages {
         self.look += 1;
     }
 
-    /// Returns the time for which a lease has been observed, and whether it is older than that. A lease that was
-    /// dropped and taken again between two observations counts as one.
+    /// Returns the time for which a lease has been observed, and whether the lease is older than this time, because the
+    /// first observation found it already. A lease that was dropped and taken again between two observations counts as
+    /// one.
     pub fn of(&mut self, key: Key, now_ns: u64) -> (Duration, bool) {
         let look = self.look;
         let fresh = Seen { first_ns: now_ns, at_first_look: look == 1, look };

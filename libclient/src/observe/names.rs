@@ -37,7 +37,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Reads the announcements, and then the directory: a name absorbed in between is found twice, and counts once.
+    /// Reads the announcements, and then the directory: a name that the daemon enters into the directory in between is
+    /// found twice, and counts once.
     pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
         let mut it = Self::default();
         for catalogue in session.directory.announcers().collect::<Vec<_>>() {

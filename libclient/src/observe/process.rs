@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// Maximum bytes of a command line.
 const COMMAND_BYTES_MAX: usize = 200;
-/// The error of a process's start time: the clock of /proc ticks a hundred times a second.
+/// Maximum error of a process's start time: the clock of /proc ticks a hundred times a second.
 const TICK_NS: u64 = 10_000_000;
 
 /// The command lines of clients, by number and epoch: read once.

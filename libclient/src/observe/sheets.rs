@@ -37,7 +37,7 @@ impl Sheets {
         (self.asked, self.incomplete) = (0, false);
     }
 
-    /// Returns whether one more request is allowed; counts it.
+    /// Counts a request. Returns false if the observation has made the maximum number of requests.
     fn may_ask(&mut self) -> bool {
         let may = self.asked < ASKED_MAX;
         if may {

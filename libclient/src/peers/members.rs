@@ -39,7 +39,7 @@ impl PeerTable {
             }
         }
         let request = Request::LeasesOf { catalogue };
-        // The member has just left: its leases no longer count.
+        // The member has just ended: its leases no longer count.
         let Some(mut answer) = self.ask_for(&request, "read another client's leases")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
@@ -287,7 +287,8 @@ impl PeerTable {
         Ok(Elsewhere { bytes, uuid, map })
     }
 
-    /// As with the feature `cuda`. Without it this process never maps the segment, so the daemon is informed at once.
+    /// As with the feature `cuda`. Without this feature, the process never maps the segment, so it reports the segment
+    /// as unmapped at once.
     #[cfg(not(feature = "cuda"))]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
         use tensorlend_layout::wire::Request;

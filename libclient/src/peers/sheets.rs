@@ -37,7 +37,7 @@ pub struct Peers {
     shards: Arc<Shards>,
 }
 
-/// The right to change entries.
+/// The right of one thread to change entries.
 pub struct Changing<'p> {
     peers: &'p Peers,
     _one: MutexGuard<'p, ()>,
@@ -139,7 +139,7 @@ pub struct PeerSegment {
     pub line: Option<Line>,
     /// The inodes of the memfds of segment and slots. They are unique while the memfds are mapped.
     pub identity: (u64, u64),
-    /// The session that holds the leases on it: it lasts as long as they do.
+    /// The session that holds the leases on this segment: it lasts as long as these leases.
     pub link: Arc<Link>,
 }
 

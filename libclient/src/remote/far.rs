@@ -60,6 +60,11 @@ impl Client {
         }
     }
 
+    /// Returns whether a name's first part is a known node other than this one.
+    pub(crate) fn is_elsewhere(&self, name: &str) -> Result<bool> {
+        Ok(matches!(self.far(name)?, Some(Far::There(_))))
+    }
+
     /// Returns a node's document; `None`: there is none, or it is unreadable.
     pub(crate) fn node(&self, name: &str) -> Result<Option<NodeDocument>> {
         let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? else { return Ok(None) };
@@ -104,7 +109,7 @@ impl Client {
             return Ok(name);
         }
         let mut known = None;
-        // A local value needs no nap.
+        // No pause before the first poll: this machine may have the value already.
         let mut nap = Duration::ZERO;
         loop {
             match wait_newer(self.session(), name, seen, deadline.at_most(nap)) {
@@ -150,7 +155,7 @@ impl Client {
                 Err(Error::Remote { cause, .. }) => Ok(Some(cause)),
                 Err(error) => Err(error),
             },
-            // The gateway may be restarting.
+            // The gateway may be restarting: the wait continues.
             Err(Error::Remote { cause: cause @ RemoteTrouble::Gateway { .. }, .. }) => Ok(Some(cause)),
             Err(Error::Timeout { .. }) => Ok(Some(RemoteTrouble::Gateway { why: "no answer in time".into() })),
             Err(error) => Err(error),
@@ -265,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Returns whether a reply reports a local copy; returns whether that may be old.
+    /// Checks that a reply reports a local copy. Returns whether that copy may be old.
     pub(crate) fn is_here(&self, node: &str, name: &str, answer: RemoteAnswer) -> Result<bool> {
         let node = node.to_owned();
         Err(match answer {

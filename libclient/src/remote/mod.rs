@@ -38,7 +38,8 @@ pub use document::{
     NodeDocument, Placement, RemoteAnswer, RemoteInfo, RemoteNames, RemoteRequest, VALUE, VALUE_METADATA, VALUE_PREFIX,
 };
 #[cfg(feature = "tokio")]
-pub(crate) use far::{Far, may_be_far};
+pub(crate) use far::Far;
+pub(crate) use far::may_be_far;
 
 /// The service of a namespace's gateway.
 pub const SERVICE: &str = ".gateway";

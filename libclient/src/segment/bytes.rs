@@ -16,16 +16,19 @@
 
 use std::ptr::NonNull;
 use tensorlend_layout::catalogue::SlotRecord;
-use tensorlend_os::fork;
+use tensorlend_os::fork::Origin;
 use tensorlend_os::map::Segment;
+
+const NOT_HERE: &str =
+    "this tensor was leased or drafted by the parent process, and is not mapped here: get it in the child";
 
 /// A range of a mapped segment.
 #[derive(Clone, Copy)]
 pub struct Bytes {
     start: NonNull<u8>,
     length: usize,
-    /// The fork generation of the process that mapped it.
-    forks: u64,
+    /// The process that mapped it.
+    origin: Origin,
 }
 
 // SAFETY: a `Bytes` is a range; all access goes through the two functions below, whose callers guarantee exclusion and
@@ -44,39 +47,40 @@ impl Bytes {
         }
         // SAFETY: `offset` is inside the mapping, by the comparison above.
         let start = unsafe { segment.start().add(offset) };
-        Some(Self { start: NonNull::new(start)?, length, forks: segment.forks() })
+        Some(Self { start: NonNull::new(start)?, length, origin: segment.origin() })
+    }
+
+    /// Returns the range for the process that mapped it only: no lease protects its bytes for forked children.
+    pub fn not_inherited(self) -> Self {
+        Self { origin: self.origin.not_inherited(), ..self }
     }
 
     /// Returns the bytes, for reading.
+    ///
+    /// # Panics
+    /// Panics in a forked child, unless the child inherited the mapping and reads under its parent's lease.
     ///
     /// # Safety
     /// 1 and 2 of the contract, for as long as the reference lives.
     #[inline]
     pub unsafe fn read(&self) -> &[u8] {
-        self.check();
+        assert!(self.origin.is_readable(), "{NOT_HERE}");
         // SAFETY: `new` checked that the range lies inside; the caller keeps it mapped and fulfils 2 of the contract.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
     /// Returns the bytes, for writing.
     ///
+    /// # Panics
+    /// Panics in a forked child, in which nothing is mapped there.
+    ///
     /// # Safety
     /// 1 and 3 of the contract, for as long as the reference lives.
     #[inline]
     pub unsafe fn write(&mut self) -> &mut [u8] {
-        self.check();
+        assert!(self.origin.is_ours(), "{NOT_HERE}");
         // SAFETY: `new` checked that the range lies inside; the caller keeps it mapped and fulfils 3 of the contract.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
-    }
-
-    /// # Panics
-    /// Panics in a forked child, in which nothing is mapped there.
-    #[inline]
-    fn check(&self) {
-        assert!(
-            self.forks == fork::generation(),
-            "this tensor was leased or drafted by the parent process: get it in the child"
-        );
     }
 
     /// Returns the length in bytes.

@@ -135,7 +135,7 @@ impl Janitor {
         Ok(pool)
     }
 
-    /// Sets the directory that it watches, and its work for the session.
+    /// Sets the directory that the janitor watches, and the janitor's work for the session.
     pub fn know(&self, directory: Directory, upkeep: Arc<dyn Upkeep>) {
         let _ = self.upkeep.set((directory, upkeep));
     }
@@ -162,8 +162,8 @@ impl Janitor {
         {
             let mut endings = lock(&self.endings);
             for mut ending in std::mem::take(&mut *endings) {
-                // A new draft must find the slot that was dropped in its stream at any time, even while this thread
-                // queries the driver.
+                // An ending with a dropped slot stays in the list, and is queried under the lock. So `take_dropped`
+                // finds the slot even while this thread queries the other endings without the lock.
                 if ending.dropped.is_none() {
                     others.push(ending);
                 } else if let Some(done) = ending.is_over() {

@@ -87,7 +87,7 @@ impl Lendings {
         if asked { vec![Request::Mapped { lendings: Vec::new(), last: true }] } else { Vec::new() }
     }
 
-    /// Ends the session: nothing is mapped any more.
+    /// Reports the end of the session's loans: no memory is mapped any more.
     #[cfg(feature = "cuda")]
     pub fn close(&self, control: &Control) {
         self.janitor.stop();

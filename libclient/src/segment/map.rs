@@ -33,7 +33,8 @@ pub struct DeviceMap {
     mapped: OnceLock<Mapped>,
     forks: u64,
     lendings: Arc<Lendings>,
-    /// Keeps the session. Declared last: its drop may end the session, and everything must be unmapped by then.
+    /// Keeps the session. Declared last: the drop of this field may end the session, and the memory must be unmapped
+    /// before that.
     _session: Arc<dyn Any + Send + Sync>,
 }
 

@@ -23,7 +23,7 @@ impl PageLock {
         lock(&self.0).is_some()
     }
 
-    /// Registers its segment, unless that is done already. `start` and `bytes` are the segment's.
+    /// Registers the segment with the driver, unless it is registered already. `start` and `bytes` are the segment's.
     pub fn lock(&self, gpu: &Gpu, (start, bytes): (*mut u8, usize), read_only: bool, doing: &str) -> Result<()> {
         let mut registered = lock(&self.0);
         if registered.is_some() {

@@ -1,5 +1,6 @@
 //! A session: the composition of one client's owners.
 
+mod claims;
 mod reconnect;
 pub mod streams;
 #[cfg(feature = "cuda")]
@@ -12,11 +13,13 @@ use crate::error::{Error, Result};
 use crate::instruments::{Instruments, Names};
 use crate::link::Link;
 use crate::link::descriptors::Descriptors;
+use crate::link::forks;
 use crate::link::shards::Shards;
 use crate::names::NameTable;
 use crate::peers::PeerTable;
 use crate::segment::mapping::{length, sheet, typed};
 use crate::wait::Waiter;
+use claims::Claims;
 use std::sync::Arc;
 use streams::StreamTable;
 use tensorlend_layout::catalogue::{Catalogue, CellsPart, SlotsPart};
@@ -38,6 +41,7 @@ pub struct Session {
     streams: StreamTable,
     peers: Arc<PeerTable>,
     descriptors: Arc<Descriptors>,
+    queue_claims: Claims,
 }
 
 impl std::ops::Deref for Session {
@@ -89,6 +93,11 @@ impl Session {
     /// Returns the descriptors of the memory that the daemon has lent to this client.
     pub fn descriptors(&self) -> &Descriptors {
         &self.descriptors
+    }
+
+    /// Returns the items of queues that this client has claimed.
+    pub fn queue_claims(&self) -> &Claims {
+        &self.queue_claims
     }
 
     /// Statistics, limits and tracking of allocations.
@@ -146,6 +155,7 @@ impl Session {
             alloc,
             instruments,
             descriptors,
+            queue_claims: Claims::default(),
             link,
         });
         #[cfg(feature = "cuda")]
@@ -153,6 +163,7 @@ impl Session {
             .lendings
             .janitor
             .know(session.directory.clone(), Arc::new(upkeep::Upkeep::new(&session.link, &session.peers)));
+        forks::watch(&session.shards);
         reconnect::watch(&session, view, &file)?;
         session.descriptors.insert(Item::Directory, file);
         Ok(session)

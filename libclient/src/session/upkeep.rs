@@ -1,4 +1,4 @@
-//! The janitor's work for a session with device memory. It holds no strong reference to the session.
+//! The janitor's work for a session with device memory. The janitor holds no strong reference to the session.
 
 use crate::link::Link;
 use crate::peers::PeerTable;

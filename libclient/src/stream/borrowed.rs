@@ -120,7 +120,11 @@ impl Borrowed<'_> {
     /// As [`crate::Lease::validate`].
     pub fn validate(&self) -> bool {
         match &self.inner {
-            Inner::Plain(plain) => plain.subscription.near.latest().validate(),
+            Inner::Plain(plain) => {
+                let Subscription { session, near, .. } = &*plain.subscription;
+                let counts = near.lease.map_or(!session.is_forked(), |place| session.shards.counts_here(place));
+                counts && near.latest().validate()
+            }
             Inner::Whole(message) => match message.value() {
                 Value::Tensor(lease) => lease.validate(),
                 Value::Dataset(dataset) => dataset.validate(),
@@ -159,13 +163,20 @@ impl Borrowed<'_> {
 }
 
 impl Plain<'_> {
+    /// Returns whether the message has a lease of its own. If not, the cursor protects it, which moves on whatever a forked child
+    /// reads.
+    fn is_leased(&self) -> bool {
+        self.subscription.near.lease.is_some()
+    }
+
     fn tensor(&self) -> &Tensor {
         self.tensor.get_or_init(|| {
             let info = SlotInfo::of_summary(&self.summary, self.cell.generation());
             let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
-            // Cached while the message is borrowed.
+            // The tensor is built at the first access, and kept while the message is borrowed.
             let segment = self.subscription.near.latest().segment();
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).expect("it was checked");
+            let bytes = if self.is_leased() { bytes } else { bytes.not_inherited() };
             Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
         })
     }

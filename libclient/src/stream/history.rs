@@ -102,7 +102,7 @@ impl Client {
         loop {
             match kept.try_recv() {
                 Ok(Some(message)) => values.push(message.into_value()),
-                // Ended: the producer is gone, and all its values have been read.
+                // The stream has ended: the producer is gone, and this client has read all values.
                 Ok(None) | Err(Error::StreamEnded(_)) => return Ok(values),
                 Err(e) => return Err(e),
             }

@@ -83,7 +83,7 @@ impl StreamBuilder {
                 mapped
             }
             Err(e) => {
-                // The stream is open, but unusable: delete it.
+                // The stream is open, but this client could not map its ring: delete the stream.
                 let request = Request::StreamDelete { name: self.name.clone() };
                 let _ = self.session.control.call(&request, "delete stream", &self.name);
                 return Err(e);

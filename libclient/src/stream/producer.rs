@@ -299,7 +299,7 @@ impl Stream {
             // A subscriber that leaves rings no bell: so sleep briefly and read the list again.
             futex::wait_any(&bells, nap.min(NAP_MAX / 4));
         } else if !same {
-            // Probably the daemon is gone: only with its help can the producer map the cursors of new subscribers.
+            // Probably the daemon is gone: without the daemon, the producer cannot map the cursors of new subscribers.
             std::thread::sleep(nap.min(Duration::from_millis(1)));
         }
         let mut state = lock(&self.state);
@@ -359,7 +359,8 @@ impl Stream {
     /// the producer cannot map new ones: it keeps the old list and reads it again the next time.
     fn refresh(&self, state: &mut State) -> bool {
         let Ok(entry) = self.listed() else {
-            // Deleted, or opened again by another producer: this stream has no subscribers any more.
+            // The stream was deleted, or another producer has opened it again: this producer has no subscribers any
+            // more.
             state.subscribers.clear();
             return false;
         };

@@ -227,7 +227,7 @@ impl Subscription {
     }
 
     /// Drains the wake descriptor, and requests a byte with the next message.
-    fn arm(&self) {
+    pub(crate) fn arm(&self) {
         if let Some(wake) = &self.wake {
             let mut byte = [0u8; 8];
             while let Ok((_, 1..)) = rustix::net::recv(wake, &mut byte, RecvFlags::DONTWAIT) {}
@@ -492,6 +492,14 @@ impl Subscription {
     /// stored.
     pub(crate) fn waiting(&self) -> u64 {
         self.at.head.head.read().saturating_sub(self.next).min(self.at.entries.len() as u64)
+    }
+
+    /// Returns whether [`Subscription::try_recv`] would find something: a message, or another producer, or the stream's end.
+    /// A few loads; it neither takes a message nor arms the descriptor.
+    #[doc(hidden)]
+    pub fn has_news(&self) -> Result<bool> {
+        self.session.check()?;
+        Ok(self.waiting() > 0 || !self.goes_on()?)
     }
 
     /// Returns the stream's name.

@@ -88,7 +88,8 @@ impl Head<'_> {
             || self.details.is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
     }
 
-    /// Returns the bytes that do not fit into the record.
+    /// Returns the extension's bytes: all sizes, then the strides, then the metadata. An extended record contains
+    /// none of them.
     #[cold]
     pub fn extension(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
@@ -161,7 +162,7 @@ impl Draft {
         let bytes = check_extent(dtype, shape, None, 0, i64::MAX as u64).map(|n| n * dtype.item_bytes() as u64);
         match (bytes, Dims::new(shape)) {
             (Ok(bytes), Some(shape)) => Self::with(session, dtype, shape, bytes),
-            // Returns the detailed error.
+            // `Self::new` returns the detailed error.
             _ => Self::new(session, &TensorSpec::new(dtype, shape)),
         }
     }
@@ -399,8 +400,8 @@ impl Draft {
     /// # Errors
     /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`].
     ///
-    /// On error the draft is dropped and its memory freed. One exception: if the daemon hung up before it answered, the
-    /// memory stays in use, because the name may refer to it.
+    /// On error the draft is dropped and its memory freed. One exception: if the daemon hung up before it responded,
+    /// the memory stays in use, because the name may refer to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
         let sealed = self.hand_over(0, SLOT_NONE)?;

@@ -130,7 +130,8 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// Panics in the child of a fork: the lease belongs to the parent.
+    /// Panics in the child of a fork that did not inherit the lease: the process could not make the token that tells when its
+    /// children have ended.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: contract 1 and 2: a `Tensor` is only reachable by reference through the lease that covers its slot
         // and keeps its segment.

@@ -35,7 +35,7 @@ pub(crate) mod sealed {
     #[derive(Clone, Copy)]
     pub struct Inside(());
 
-    /// The token.
+    /// The one value of [`Inside`].
     pub(crate) const INSIDE: Inside = Inside(());
 
     /// A draft of one tensor or of several.

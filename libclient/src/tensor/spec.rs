@@ -32,7 +32,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// Returns a row-major tensor with these sizes in elements.
+    /// Describes a row-major tensor with these sizes in elements.
     ///
     /// # Panics
     /// Panics for a negative size.

@@ -10,7 +10,8 @@ pub const NAP_MAX: Duration = Duration::from_millis(100);
 /// The end of a wait.
 #[derive(Clone, Copy)]
 pub struct Deadline {
-    /// `None`: no end. Then the clock is not read, which would cost as much as the rest of a send.
+    /// The time at which the wait ends, and its whole length. `None`: the wait has no end, and does not read the clock,
+    /// which would cost as much as the rest of a send.
     until: Option<(Instant, Duration)>,
 }
 

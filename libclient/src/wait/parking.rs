@@ -31,7 +31,8 @@ impl Parking {
             debug_assert!(bit < 64);
         }
         let word = waiting.iter().enumerate().fold(0u64, |word, (bit, &n)| word | u64::from(n > 0) << bit);
-        // Stored under the lock, so that a thread that leaves does not erase one that arrives.
+        // Stored under the lock, so that a thread that stops waiting does not clear the bit of a thread that begins to
+        // wait.
         wake::declare(&self.table.parked, word);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const LOOK_NS_MAX: u32 = 25_000;
 /// Minimum polling time: a shorter poll is not worth starting.
 const LOOK_NS_MIN: u32 = 1_000;
-/// Polling time for an announced event: less than a sleep and another wake-up together.
+/// Polling time for an announced event. It is less than the cost of a sleep and another wake-up together.
 const SOON: Duration = Duration::from_micros(50);
 /// Number of waits without polling, after polling has saved no time, before polling is tried again.
 const WAITS_WITHOUT: u32 = 16;
@@ -91,7 +91,7 @@ fn look_for<T>(most: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> R
     }
 }
 
-/// Returns whether the machine has one processor: then the awaited process needs it.
+/// Returns whether the machine has only one processor: then polling would keep the awaited process from running.
 fn alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
     // Asks for the machine's processors, not this thread's: a thread pinned to one processor may wait for a process on

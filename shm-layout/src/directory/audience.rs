@@ -12,18 +12,18 @@ pub const fn audience_bit(reader: u16) -> (usize, u64) {
     ((reader % AUDIENCE / 64) as usize, 1 << (reader % 64))
 }
 
-/// Returns the members below `count` that are `present` and whose bits are set in an owner's audience. The caller reads them
-/// after [`crate::leases::scan_fence`].
+/// Returns the members below `count` that are `present` and whose bits are set in an owner's audience. The caller calls
+/// [`crate::leases::scan_fence`] before it reads the iterator.
 pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> impl Iterator<Item = u16> + 'd {
     bits_where(present, count, |w| shown[w % shown.len()].read())
 }
 
-/// Returns the set bits below `count`, read word by word.
+/// Returns the numbers of the set bits below `count`. Reads each word once, when the iterator reaches it.
 pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
     bits_where(words, count, |_| u64::MAX)
 }
 
-/// Returns the set bits below `count` that `mask` leaves of each word.
+/// Returns the numbers below `count` of the bits that are set both in word w and in `mask(w)`.
 fn bits_where(words: &[Word], count: usize, mask: impl Fn(usize) -> u64) -> impl Iterator<Item = u16> {
     words[..count.div_ceil(64).min(words.len())]
         .iter()

@@ -8,15 +8,15 @@ use crate::word::{TableWord, Word};
 /// Sizes of a directory's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Clients, live and ended together.
+    /// Maximum number of clients, live and ended together.
     pub members: u32,
-    /// Names at most.
+    /// Maximum number of names.
     pub names: u32,
-    /// Lists at most.
+    /// Maximum number of lists.
     pub lists: u32,
-    /// Streams at most.
+    /// Maximum number of streams.
     pub streams: u32,
-    /// Segments at most.
+    /// Maximum number of segments.
     pub segments: u32,
 }
 

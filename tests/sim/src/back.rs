@@ -191,6 +191,7 @@ impl Sim {
             segments: Some(segments),
             shelved,
             cells: h.parts.len() as u8,
+            claims: Vec::new(),
         };
         h.back = Back::Said { brought };
         self.tell(actor, &Request::Return(back));

@@ -1,6 +1,6 @@
 //! Invariants that hold after every step.
 
-use crate::sim::{File, Kind, Order, SEGMENT, Sim};
+use crate::sim::{File, Kind, Order, PID_FIRST, SEGMENT, Sim};
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_daemon::core::settings::RESERVED_SESSIONS;
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
@@ -68,9 +68,11 @@ impl Sim {
         let announcers: BTreeSet<u16> = directory.announcers().collect();
         for (number, entry) in (0u16..).zip(directory.members.iter()).skip(1) {
             let member = Member(entry.member.read());
-            // A member that has ended and may have device memory mapped: its leases count until its process exits.
+            // A member that has ended, and that may have device memory mapped, or that says that it has children: its leases
+            // count until its process exits, and until no process can write its lease table.
             let departing = Absorbed(entry.absorbed.read()).state() == MemberState::Closed;
-            if departing && member.state() == MemberState::Open && !self.settings.devices.is_empty() {
+            let drains = !self.settings.devices.is_empty() || self.is_liar((entry.process.peek() >> 32) as u32);
+            if departing && member.state() == MemberState::Open && drains {
                 continue;
             }
             let may_announce = Absorbed(entry.absorbed.read()).state() == MemberState::Open;
@@ -150,6 +152,12 @@ impl Sim {
                 assert!(!in_it, "{place:?} is taken while client {at} leases {:?} of it", lease.slots);
             }
         }
+    }
+
+    /// Returns whether the client of this process writes anything into its memory, and so may say that it has forked.
+    fn is_liar(&self, pid: u32) -> bool {
+        let actor = pid.checked_sub(PID_FIRST).and_then(|at| self.actors.get(at as usize));
+        actor.is_some_and(|actor| actor.honest.is_none())
     }
 
     /// Checks that every honest lease still covers the value that was leased.

@@ -38,6 +38,9 @@ pub enum Kind {
     Wake,
 }
 
+/// The process id of the first actor; the others follow.
+pub const PID_FIRST: u32 = 100;
+
 /// A file that a daemon created, or that a client sent.
 pub struct Mem {
     pub kind: Kind,
@@ -395,7 +398,7 @@ impl Sim {
         (it.conn, it.connected, it.read, it.owes) = (conn, true, true, false);
         it.outbox.clear();
         it.inbox.clear();
-        let peer = Peer { uid: it.uid, known: true, pid: 100 + actor as u32, gids: Vec::new(), watched: true };
+        let peer = Peer { uid: it.uid, known: true, pid: PID_FIRST + actor as u32, gids: Vec::new(), watched: true };
         self.happen(Event::Connected { conn, peer });
     }
 

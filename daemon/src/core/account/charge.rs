@@ -31,7 +31,7 @@ pub struct Charge {
 
 impl Charge {
     /// Returns a charge of the accounts that own `books`.
-    pub(super) fn new(books: &Arc<()>, (uid, namespace): (Option<u32>, NamespaceId), kind: Kind, bytes: u64) -> Self {
+    pub(super) fn new(books: &Arc<()>, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Self {
         Self { books: Arc::downgrade(books), uid, namespace, kind, bytes }
     }
 

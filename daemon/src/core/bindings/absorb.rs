@@ -1,9 +1,9 @@
 //! Names that clients announce in shared memory, and that the daemon absorbs into the directory in turns.
 
 use super::{Binding, Bindings, is_own};
-use crate::core::client::{Absorbing, Claim};
+use crate::core::clock::Timer;
 use crate::core::context::Context;
-use crate::core::env::{Env, Timer};
+use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::{Full, find, live_owner_word};
 use tensorlend_layout::catalogue::RING;
@@ -14,9 +14,6 @@ use tensorlend_layout::word::{Absorbed, LifeWord, MemberState, OwnerKind, OwnerW
 
 /// Maximum time for which a claim may stand while another client wants the name.
 const CLAIM_NS_MAX: u64 = 1_000_000_000;
-
-/// Time without a check after which a claim counts as a new one.
-const CLAIM_GAP_NS: u64 = 100_000_000;
 /// Maximum announcements of one client that one turn absorbs.
 const ABSORB_MAX: u64 = 64;
 /// Maximum announcements of all clients that one turn absorbs.
@@ -32,7 +29,7 @@ impl Bindings {
         let announced = members.announcing().map(|(_, c)| {
             // Read the claim first, then the ring: a client removes a name from its claim only when the name is in its ring.
             let claims = u64::from(c.words().claim.read() != 0);
-            let waiting = c.words().ring_head.read().wrapping_sub(c.absorbed);
+            let waiting = c.words().ring_head.read().wrapping_sub(c.announcements.absorbed());
             // A number larger than the ring is a false report. The daemon ends such a client when it absorbs the ring.
             claims + if waiting > RING as u64 { 0 } else { waiting }
         });
@@ -76,19 +73,11 @@ impl Bindings {
         let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
             // No client claims the key now. If a client has published it, the name is in that client's ring.
-            self.unclaimed.insert(key.to_vec(), env.now_ns);
-            return Ok(self.absorb_all(env, context, members, env.now_ns));
+            self.unclaimed.insert(key.to_vec(), env.clock.now_ns());
+            return Ok(self.absorb_all(env, context, members, env.clock.now_ns()));
         };
-        // The age counts from the time when the daemon first saw this claim, for any requester. A request that has waited long
-        // for other claims does not count this one as old.
-        let now = env.now_ns;
-        let client = members.me(claimant);
-        let first = match client.claimed {
-            Some(claim) if claim.hash == hash && now - claim.last_ns < CLAIM_GAP_NS => claim.first_ns,
-            _ => now,
-        };
-        client.claimed = Some(Claim { hash, first_ns: first, last_ns: now });
-        if now - first > CLAIM_NS_MAX {
+        let now = env.clock.now_ns();
+        if members.me(claimant).announcements.claim_age_ns(hash, now) > CLAIM_NS_MAX {
             members.fault(claimant, "it claimed a name and did not publish it within a second");
         }
         Ok(false)
@@ -110,7 +99,7 @@ impl Bindings {
         let head = context.directory.head();
         head.wants_nudge.set(0);
         let any = members.has_announcements();
-        let pause_ns = if env.gathering {
+        let pause_ns = if env.is_gathering() {
             // Clients that still read the old directory find announced names in the rings: these entries must not be reused.
             ABSORB_PAUSE_NS
         } else if !self.absorb_all(env, context, members, u64::MAX) {
@@ -133,10 +122,10 @@ impl Bindings {
             head.wants_nudge.set(0);
             NEXT_TURN_NS
         };
-        let due = env.now_ns + pause_ns;
+        let due = env.clock.now_ns() + pause_ns;
         if self.absorb_due_ns.is_none_or(|at| at > due) {
             self.absorb_due_ns = Some(due);
-            env.set_timer(pause_ns, Timer::Absorb(context.ledger.id()));
+            env.clock.set_timer(pause_ns, Timer::Absorb(context.ledger.id()));
         }
     }
 
@@ -147,22 +136,17 @@ impl Bindings {
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, since_ns: u64) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
-        if self.absorbed_in.turn != env.turn {
-            self.absorbed_in = Absorbing { turn: env.turn, count: 0 };
-        }
+        let turn = env.clock.turn();
         let mut done = true;
         for catalogue in numbers {
-            let client = members.me(catalogue);
-            if client.absorbed_in.turn != env.turn {
-                client.absorbed_in = Absorbing { turn: env.turn, count: 0 };
-            }
-            let left = TURN_MAX.saturating_sub(self.absorbed_in.count);
-            let (before, most) = (client.absorbed, share.saturating_sub(client.absorbed_in.count).min(left));
+            let announcements = &mut members.me(catalogue).announcements;
+            let left = TURN_MAX.saturating_sub(self.absorbing.count_in(turn));
+            let most = share.saturating_sub(announcements.absorbing().count_in(turn)).min(left);
+            let before = announcements.absorbed();
             let is_empty = self.absorb(env, context, members, catalogue, MemberState::Open, most);
-            let client = members.me(catalogue);
-            self.absorbed_in.count += client.absorbed - before;
-            // If the mark was read at the time `since_ns`, it may lack announcements that precede the request.
-            done &= is_empty || client.absorbed_until_ns > since_ns;
+            let announcements = &members.me(catalogue).announcements;
+            self.absorbing.add(announcements.absorbed() - before);
+            done &= is_empty || announcements.are_absorbed_since(since_ns);
         }
         done
     }
@@ -179,7 +163,7 @@ impl Bindings {
         most: u64,
     ) -> bool {
         let client = members.me(catalogue);
-        let (head, mut index) = (client.words().ring_head.read(), client.absorbed);
+        let (head, mut index) = (client.words().ring_head.read(), client.announcements.absorbed());
         if head.wrapping_sub(index) > RING as u64 {
             members.fault(catalogue, "its ring of announcements is out of order");
             return true;
@@ -193,13 +177,13 @@ impl Bindings {
         let client = members.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {
-            client.absorbed_in.count = (client.absorbed_in.count + end.wrapping_sub(index)).min(ABSORB_MAX);
+            client.announcements.absorbing().add(end.wrapping_sub(index));
         }
         while index != end {
             let client = members.me(catalogue);
             let word = client.words().ring[(index % RING as u64) as usize].peek();
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
-            if let Some(key) = client.cell(cell).and_then(announced_name)
+            if let Some(key) = client.sheets.cell(cell).and_then(announced_name)
                 && context.directory.hash(&key) >> 24 == tag
             {
                 let found = find(&context.directory, &key);
@@ -221,16 +205,12 @@ impl Bindings {
                 }
             }
             index += 1;
-            members.me(catalogue).absorbed = index;
+            members.me(catalogue).announcements.absorb_up_to(index);
             tensorlend_layout::crash_point!("daemon: owner word before absorbed");
             context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
         }
-        let client = members.me(catalogue);
-        if index >= client.mark {
-            client.absorbed_until_ns = client.marked_ns;
-            (client.mark, client.marked_ns) = (head, env.now_ns);
-        }
+        members.me(catalogue).announcements.mark(head, env.clock.now_ns());
         if state == MemberState::Open {
             self.grant(context, members, catalogue);
         }
@@ -253,7 +233,7 @@ impl Bindings {
         if !members.me(catalogue).announces() {
             return members.close_announcer(context, catalogue);
         }
-        let index = members.me(catalogue).absorbed;
+        let index = members.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // This fence pairs with client P's read of this word after its last announcement: either daemon D drains that
@@ -274,8 +254,8 @@ impl Bindings {
 
     /// Schedules a poll for announcements in this turn.
     pub fn absorb_at_once(&mut self, env: &mut Env, context: &Context) {
-        self.absorb_due_ns = Some(env.now_ns);
-        env.set_timer(0, Timer::Absorb(context.ledger.id()));
+        self.absorb_due_ns = Some(env.clock.now_ns());
+        env.clock.set_timer(0, Timer::Absorb(context.ledger.id()));
     }
 }
 

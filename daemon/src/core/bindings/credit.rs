@@ -25,7 +25,7 @@ impl Bindings {
         if !client.announces() {
             return 0;
         }
-        context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.absorbed)
+        context.directory.entry(catalogue).announce_until.peek().saturating_sub(client.announcements.absorbed())
     }
 
     /// Returns the number of a user's names, and the stock of names.

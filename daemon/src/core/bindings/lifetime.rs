@@ -5,8 +5,10 @@
 
 use super::Bindings;
 use crate::core::chores::{PAUSE_NS, REMOVAL};
+use crate::core::clock::Timer;
 use crate::core::context::Context;
-use crate::core::env::{Env, Timer};
+use crate::core::counters::Counter;
+use crate::core::env::Env;
 use crate::core::members::Members;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
@@ -136,11 +138,11 @@ impl Bindings {
             if !env.chores.spend(0) {
                 return;
             }
-            let (entry, why) = if let Some(entry) = self.lifetimes.next_due(env.now_ns) {
-                env.names_expired += 1;
+            let (entry, why) = if let Some(entry) = self.lifetimes.next_due(env.clock.now_ns()) {
+                env.counters.count(Counter::NamesExpired);
                 (entry, "its time to live is over")
             } else if let Some(entry) = self.lifetimes.next_gone() {
-                env.names_ephemeral_gone += 1;
+                env.counters.count(Counter::NamesEphemeralGone);
                 (entry, "it was ephemeral and its producer's session has ended")
             } else {
                 return;
@@ -162,12 +164,12 @@ impl Bindings {
 
     /// Sets the timer for the next name's end.
     pub fn arm_lifetimes(&mut self, env: &mut Env, context: &Context) {
-        let Some(at) = self.lifetimes.wanted_ns(env.now_ns) else { return };
+        let Some(at) = self.lifetimes.wanted_ns(env.clock.now_ns()) else { return };
         if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
             // If more names are due than one turn ends, the daemon serves other requests during this pause.
-            let pause_ns = if at <= env.now_ns { PAUSE_NS } else { at - env.now_ns };
-            self.lifetimes.armed_ns = Some(env.now_ns + pause_ns);
-            env.set_timer(pause_ns, Timer::Lifetimes(context.ledger.id()));
+            let pause_ns = if at <= env.clock.now_ns() { PAUSE_NS } else { at - env.clock.now_ns() };
+            self.lifetimes.armed_ns = Some(env.clock.now_ns() + pause_ns);
+            env.clock.set_timer(pause_ns, Timer::Lifetimes(context.ledger.id()));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Lists: collections that many producers append to and the daemon orders. Each item is a name, formed of the list's id and the
 //! item's number.
 
-use super::{Binding, Bindings};
+use super::{Binding, Bindings, item_of};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, Left, READ, REMOVAL};
 use crate::core::context::Context;
@@ -12,7 +12,7 @@ use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
-use tensorlend_layout::wire::{APPEND_MAX, LimitKind, Refusal, Reply};
+use tensorlend_layout::wire::{APPEND_MAX, LimitKind, QueueItem, Refusal, Reply};
 use tensorlend_layout::word::{LifeWord, OwnerKind};
 
 #[derive(Debug)]
@@ -26,6 +26,10 @@ struct List {
     ephemeral: u64,
     /// Whether the list has ever had an item that does not end with a session.
     lasting: bool,
+    /// Number of the list's items that do not end with a session.
+    items: u64,
+    /// Number of the first item that no client has claimed yet, or a lower one.
+    next: u64,
 }
 
 /// Maximum id and length of a list in a directory that another daemon wrote. A larger number is false.
@@ -59,6 +63,23 @@ impl Lists {
             let line = &d.lists[list.place as usize];
             assert_eq!((line.id.peek(), line.end.peek()), (list.id, list.end), "the line of list {name:?}");
         }
+    }
+
+    /// Returns a list's id and the number of its items; `None`: there is no such list.
+    pub fn id_and_items(&self, name: &str) -> Option<(u64, u64)> {
+        self.by_name.get(name).map(|list| (list.id, list.ephemeral + list.items))
+    }
+
+    /// Returns whether a list with this id exists.
+    pub fn has_id(&self, id: u64) -> bool {
+        self.names.contains_key(&id)
+    }
+
+    /// Returns the number of the next item that may be claimed for the first time.
+    pub fn take_next(&mut self, name: &str) -> Option<u64> {
+        let list = self.by_name.get_mut(name).filter(|list| list.next < list.end)?;
+        list.next += 1;
+        Some(list.next - 1)
     }
 
     fn insert(&mut self, name: &str, list: List) {
@@ -106,6 +127,8 @@ impl Bindings {
                         uid: None,
                         ephemeral: 0,
                         lasting: false,
+                        items: 0,
+                        next: 0,
                     };
                     lists.insert(name, list);
                 }
@@ -118,17 +141,13 @@ impl Bindings {
             context.directory.lists[place as usize].id.set(0);
         }
         // Ids are never used again: the ids of former lists were below the current time.
-        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.now_ns);
+        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.clock.now_ns());
         self.lists = lists;
         // The first remaining item of each list, and its owner.
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
         // For each list, the numbers of its ephemeral items and of its other items.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        let item = |key: Vec<u8>| {
-            let [1, item @ ..] = &key[..] else { return None };
-            Some((u64::from_le_bytes(*item.first_chunk()?), u64::from_le_bytes(*item.last_chunk()?)))
-        };
-        for (entry, owner_word, (id, number)) in context.directory.live_keys(KeyKind::Item, item) {
+        for (entry, owner_word, (id, number)) in context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
             // An item after the end belongs to an append that was not finished.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {
@@ -143,10 +162,12 @@ impl Bindings {
             *if context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
         }
         for list in self.lists.by_name.values_mut() {
-            list.uid = first.get(&list.id).and_then(|&(_, uid)| uid);
+            let (number, uid) = first.get(&list.id).copied().unwrap_or((list.end, None));
+            (list.uid, list.next) = (uid, number);
             let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
-            (list.ephemeral, list.lasting) = (ephemeral, lasting > 0);
+            (list.ephemeral, list.items, list.lasting) = (ephemeral, lasting, lasting > 0);
         }
+        self.restore_claims(env);
     }
 }
 
@@ -202,10 +223,8 @@ impl Bindings {
                 }
                 return Err(refusal);
             }
-            if life.is_ephemeral()
-                && let Some(known) = self.lists.by_name.get_mut(list)
-            {
-                known.ephemeral += 1;
+            if let Some(known) = self.lists.by_name.get_mut(list) {
+                *if life.is_ephemeral() { &mut known.ephemeral } else { &mut known.items } += 1;
             }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
@@ -237,7 +256,8 @@ impl Bindings {
         line.end.put(0);
         line.id.set(id);
         self.names.set(&context.directory, entry, OwnerKind::Live, 0, place);
-        self.lists.insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false });
+        self.lists
+            .insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false, items: 0, next: 0 });
         Ok(())
     }
 
@@ -248,12 +268,16 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
-    /// Handles the end of an item with its owner's session. The list ends with its last such item if it has never had items of
-    /// another kind.
-    pub fn item_ended(&mut self, env: &mut Env, context: &mut Context, id: u64) {
+    /// Handles the end of an item. The list ends with its last ephemeral item if it has never had items of another kind.
+    pub fn item_ended(&mut self, env: &mut Env, context: &mut Context, item: QueueItem, ephemeral: bool) {
+        self.claims.remove(item);
         let Lists { by_name, names, .. } = &mut self.lists;
-        let Some(name) = names.get(&id) else { return };
+        let Some(name) = names.get(&item.list) else { return };
         let Some(list) = by_name.get_mut(name) else { return };
+        if !ephemeral {
+            list.items = list.items.saturating_sub(1);
+            return;
+        }
         list.ephemeral = list.ephemeral.saturating_sub(1);
         if list.ephemeral == 0 && !list.lasting {
             let name = name.clone();
@@ -268,6 +292,7 @@ impl Bindings {
         }
         context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
+        self.claims.forget_list(list.id);
         // From here on, no client that looks up the list finds its items: no client learns the list's id, which is never used
         // again.
         let left = if list.end <= self.names.live() {
@@ -276,7 +301,7 @@ impl Bindings {
             // A search by number would visit all items ever appended, which may be many more than all live names.
             Left::Entries(0, 0)
         };
-        env.take_on(context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
+        env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
         context.directory.announce(u64::MAX);
         true
     }
@@ -304,7 +329,7 @@ impl Bindings {
                 None
             }
             Left::Entries(catalogue, entry) => loop {
-                let entries = self.names.all_from((*catalogue, *entry), ENTRIES_STEP);
+                let entries = self.names.all_from(*catalogue, *entry, ENTRIES_STEP);
                 if entries.is_empty() {
                     return None;
                 }

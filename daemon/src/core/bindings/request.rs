@@ -65,7 +65,7 @@ impl Bindings {
         if ttl_ns == Some(0) {
             return Err(Refusal::Bad("a time to live is a nanosecond at least".into()));
         }
-        let deadline_ns = ttl_ns.map_or(0, |ttl| env.now_ns.saturating_add(ttl));
+        let deadline_ns = ttl_ns.map_or(0, |ttl| env.clock.now_ns().saturating_add(ttl));
         Ok(LifeWord::new(deadline_ns, ephemeral))
     }
 

@@ -10,10 +10,11 @@ use crate::core::answer::{Answer, Outcome};
 use crate::core::client::Segment;
 use crate::core::context::Context;
 use crate::core::device::DeviceNumber;
-use crate::core::env::{Env, Part};
+use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::label::{Label, Preserved};
 use crate::core::members::Members;
+use crate::core::orders::Part;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
@@ -188,7 +189,7 @@ impl Devices {
         last: bool,
     ) -> Answer {
         check(lendings)?;
-        if lendings.iter().any(|it| it.since_ns > env.last_lending_ns.max(env.now_ns)) {
+        if lendings.iter().any(|it| !env.devices.may_have_lent(it.since_ns, env.clock.now_ns())) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
         }
         if self.holders.told(catalogue, lendings, last)? {
@@ -228,25 +229,17 @@ impl Devices {
         Self::take_back(env, context, settled);
         // While the segment has holders, it stays charged, also under the next daemon.
         if self.holders.given_up.contains_key(&lending) {
-            self.keep_given_up(env, context, mem, uid, (on.number, bytes));
+            self.keep_given_up(env, context, mem, uid, on.number, bytes);
         }
         slots
     }
 
-    fn keep_given_up(
-        &self,
-        env: &mut Env,
-        context: &Context,
-        mem: MemId,
-        uid: u32,
-        (number, bytes): (DeviceNumber, u64),
-    ) {
+    fn keep_given_up(&self, env: &mut Env, context: &Context, mem: MemId, uid: u32, number: DeviceNumber, bytes: u64) {
         let allocator = env.devices[number].settings.allocator;
         let place = self.places.iter().position(|it| *it == Some(number));
         if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
-            env.orphaned_ever += 1;
-            let (namespace, id) = (context.ledger.id(), env.orphaned_ever);
-            env.keep(mem, Label::DeviceOrphaned { namespace, uid, place: place as u8, bytes, id });
+            let (namespace, id) = (context.ledger.id(), env.orphans.new_id());
+            env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, place: place as u8, bytes, id });
         }
     }
 
@@ -265,7 +258,7 @@ impl Devices {
         let it = GivenUp { mem: preserved.mem, device, bytes: preserved.bytes, uid, charge };
         self.holders.recovered.push(it);
         if let Label::DeviceSegment { .. } = preserved.label {
-            self.keep_given_up(env, context, preserved.mem, uid, (device, preserved.bytes));
+            self.keep_given_up(env, context, preserved.mem, uid, device, preserved.bytes);
         }
         true
     }

@@ -33,9 +33,9 @@ impl Members {
         }
         let announcers = self.announcers.len();
         let client = self.me(catalogue);
-        client.names_asked = client.names_asked.saturating_add(1);
-        let (uid, has_asked) = (client.uid, client.names_asked >= announcers);
-        if !client.publishes() || client.announcer || !has_asked || announcers >= ANNOUNCERS_MAX {
+        let has_asked = client.announcements.count_requested() >= announcers;
+        let uid = client.uid;
+        if !client.publishes() || client.announcements.is_announcer() || !has_asked || announcers >= ANNOUNCERS_MAX {
             return;
         }
         let uids = self.announcers.iter().map(|&number| Some(self[number].uid));
@@ -46,9 +46,9 @@ impl Members {
 
     /// Makes a client an announcer: first in the list, then in its own word.
     fn open_announcer(&mut self, context: &Context, catalogue: u16) {
-        let client = self.me(catalogue);
-        client.announcer = true;
-        let index = client.absorbed;
+        let announcements = &mut self.me(catalogue).announcements;
+        announcements.permit();
+        let index = announcements.absorbed();
         self.announcers.insert(catalogue);
         context.directory.head().announcers[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
         tensorlend_layout::crash_point!("daemon: announcer listed");
@@ -58,7 +58,7 @@ impl Members {
 
     /// Ends a client's announcements. All of them are in the directory, and no more will come.
     pub fn close_announcer(&mut self, context: &Context, catalogue: u16) {
-        let index = self.me(catalogue).absorbed;
+        let index = self.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
         // The daemon clears the bit after it has stored the owner words of the client's announcements: a look-up that does not
@@ -77,7 +77,7 @@ impl Members {
     /// word.
     pub fn restore_announcer(&mut self, context: &Context, catalogue: u16) {
         let word = &context.directory.head().announcers[usize::from(catalogue) / 64];
-        if self.get(catalogue).is_some_and(|client| client.announcer) {
+        if self.get(catalogue).is_some_and(|client| client.announcements.is_announcer()) {
             word.set_bits(1 << (catalogue % 64));
             self.announcers.insert(catalogue);
         } else {

@@ -144,10 +144,10 @@ impl Pressure {
         let Some(mut scan) = self.scan.take() else { return false };
         if Self::continue_scan(env, context, members, bindings, streams, &mut scan) {
             for new in scan.retained.iter_mut().filter(|k| k.since_ns == NEW) {
-                new.since_ns = env.now_ns;
+                new.since_ns = env.clock.now_ns();
             }
             self.retained = scan.retained;
-            self.revoke(env, members);
+            self.revoke(env, context, members);
             env.chores.has_scanned();
             return false;
         }
@@ -247,9 +247,10 @@ impl Pressure {
         if !client.announces() {
             return;
         }
-        let waiting = client.words().ring_head.read().wrapping_sub(client.absorbed).min(RING as u64);
+        let absorbed = client.announcements.absorbed();
+        let waiting = client.words().ring_head.read().wrapping_sub(absorbed).min(RING as u64);
         env.chores.spend(waiting as u32);
-        for number in client.absorbed..client.absorbed + waiting {
+        for number in absorbed..absorbed + waiting {
             let word = client.words().ring[(number % RING as u64) as usize].peek();
             if let Some(value) = client.value(word as u32 & 0xFF_FFFF) {
                 scan.note(owner, client, value);

@@ -14,6 +14,7 @@ use crate::core::event::MemId;
 use crate::core::length;
 use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::namespace::Namespace;
+use crate::core::range::SegmentId;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{OwnerWord, RangeWord};
@@ -29,7 +30,7 @@ impl Namespace {
     ) -> bool {
         let line = &self.context.directory.segments[entry as usize];
         let (range, bytes, since_ns) = (RangeWord(line.range.peek()), line.bytes.peek(), line.since_ns.peek());
-        let key = (range.catalogue(), range.base());
+        let key = SegmentId { owner: range.catalogue(), base: range.base() };
         let place = DeviceLocation::of(line.place.peek()).filter(|place| place.allocator != Allocator::Async);
         let number = place.and_then(|place| self.devices.device_at(place.device));
         let (Some(number), Some(segment), Some(slots)) =
@@ -41,7 +42,7 @@ impl Namespace {
             && env.devices[number].pool.can_count(bytes)
             && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
             && slots.bytes == length::slots(range.slots() as usize);
-        let Some(client) = self.members.get_mut(key.0).filter(|_| sound) else { return false };
+        let Some(client) = self.members.get_mut(key.owner).filter(|_| sound) else { return false };
         let (mem, slots_mem) = (segment.mem, slots.mem);
         let Some(slots) = part(env, self.context.ledger.id(), client.uid, slots) else { return false };
         unused.remove(&mem);
@@ -53,7 +54,7 @@ impl Namespace {
         let slots_log2 = range.slots().ilog2() as u8;
         let device = Some(OnDevice { number, since_ns, export: Export::Allocation });
         client.segments.insert(
-            key.1,
+            key.base,
             Segment {
                 mem,
                 bytes,
@@ -67,9 +68,8 @@ impl Namespace {
                 device,
             },
         );
-        self.devices.lent(LendingId { catalogue: key.0, base: key.1, since_ns }, None);
-        // The times of this daemon's lendings must be later than those of the predecessor's.
-        env.last_lending_ns = env.last_lending_ns.max(since_ns);
+        self.devices.lent(LendingId { catalogue: key.owner, base: key.base, since_ns }, None);
+        env.devices.note_lending(since_ns);
         true
     }
 

@@ -7,19 +7,21 @@
 //! not sealed yet has never joined.
 
 use crate::core::account::{Charge, Kind, NamespaceId};
-use crate::core::client::Residence;
-use crate::core::client::{Absorbing, Client, ClientState, Segment};
+use crate::core::client::{Announcements, Client, ClientSegments, ClientState, Residence, Segment, Sheets};
 use crate::core::disconnected::DISCONNECTED_PAUSE_NS;
 use crate::core::effect::Effect;
-use crate::core::env::{Env, FormerWriter, Part};
+use crate::core::env::Env;
 use crate::core::event::{ConnId, MemId};
 use crate::core::label::{Label, Preserved};
 use crate::core::length;
 use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::members::Members;
 use crate::core::namespace::Namespace;
+use crate::core::orders::Part;
+use crate::core::orphans::FormerWriter;
+use crate::core::range::SegmentId;
 use crate::core::settings::Role;
-use crate::core::stream::{Rings, Wakes};
+use crate::core::stream::{RingId, Rings, Wakes};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -38,7 +40,7 @@ pub enum Origin {
 
 /// A client's sheets.
 #[derive(Default)]
-struct Sheets {
+struct PreservedSheets {
     catalogue: Option<(Preserved, bool)>,
     leases: Option<Preserved>,
     cells: BTreeMap<u8, Preserved>,
@@ -67,13 +69,13 @@ pub struct Owned {
 #[derive(Default)]
 pub struct Descriptors {
     pub directory: Option<PreservedDirectory>,
-    clients: BTreeMap<u16, Sheets>,
-    segments: BTreeMap<(u16, u32), Preserved>,
-    spilled: BTreeMap<(u16, u32), Preserved>,
-    pub slots: BTreeMap<(u16, u32), Preserved>,
-    rings: BTreeMap<(u32, u64), Preserved>,
+    clients: BTreeMap<u16, PreservedSheets>,
+    segments: BTreeMap<SegmentId, Preserved>,
+    spilled: BTreeMap<SegmentId, Preserved>,
+    pub slots: BTreeMap<SegmentId, Preserved>,
+    rings: BTreeMap<RingId, Preserved>,
     wakes: Wakes,
-    pub device_segments: BTreeMap<(u16, u32), Preserved>,
+    pub device_segments: BTreeMap<SegmentId, Preserved>,
     /// Device memory that the predecessor had orphaned.
     pub on_devices: Vec<Preserved>,
     /// Host memory that the predecessor had orphaned.
@@ -98,22 +100,22 @@ impl Descriptors {
                 self.clients.entry(owner).or_default().cells.insert(part, preserved);
             }
             Label::Segment { owner, base, .. } => {
-                self.segments.insert((owner, base), preserved);
+                self.segments.insert(SegmentId { owner, base }, preserved);
             }
             Label::Spilled { owner, base, .. } => {
-                self.spilled.insert((owner, base), preserved);
+                self.spilled.insert(SegmentId { owner, base }, preserved);
             }
             Label::Slots { owner, base, .. } => {
-                self.slots.insert((owner, base), preserved);
+                self.slots.insert(SegmentId { owner, base }, preserved);
             }
             Label::Ring { place, id, .. } => {
-                self.rings.insert((place, id), preserved);
+                self.rings.insert(RingId { place, id }, preserved);
             }
             Label::Wake { id, catalogue, cursor, .. } => {
                 self.wakes.insert((id, catalogue, cursor), preserved.mem);
             }
             Label::DeviceSegment { owner, base, .. } => {
-                self.device_segments.insert((owner, base), preserved);
+                self.device_segments.insert(SegmentId { owner, base }, preserved);
             }
             Label::DeviceOrphaned { .. } => self.on_devices.push(preserved),
             Label::Orphaned { .. } => self.orphaned.push(preserved),
@@ -124,7 +126,7 @@ impl Descriptors {
 impl Descriptors {
     /// Returns the memory or, without it, the file of a segment. If the predecessor had not removed the obsolete one yet, both
     /// are complete.
-    fn bytes_of(&mut self, env: &Env, key: (u16, u32), bytes: u64) -> Option<(MemId, Residence)> {
+    fn bytes_of(&mut self, env: &Env, key: SegmentId, bytes: u64) -> Option<(MemId, Residence)> {
         let memory = self.segments.remove(&key).filter(|it| it.bytes >= bytes && env.pool.can_count(bytes));
         if let Some(memory) = memory {
             return Some((memory.mem, Residence::Memory));
@@ -224,7 +226,7 @@ impl Namespace {
             self.members.probe_next(env, &self.context, catalogue);
         }
         for catalogue in self.members.numbers() {
-            self.members.look_for(env, &self.context, catalogue);
+            self.members.probe_disconnected(env, &self.context, catalogue);
         }
         self.bindings.absorb_at_once(env, &self.context);
     }
@@ -282,8 +284,8 @@ impl Namespace {
             let head = self.context.directory.head();
             let (word, bit) = (usize::from(number) / 64, 1 << (number % 64));
             let listed = head.present[word].peek() & bit != 0;
-            let client = client
-                .and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, (sheets, listed), unused));
+            let client =
+                client.and_then(|sheets| restore_client(env, self.context.ledger.id(), entry, sheets, listed, unused));
             let waits = head.waiters[word].peek() & bit != 0;
             let Some(mut client) = client else {
                 head.present[word].clear_bits(bit);
@@ -307,7 +309,7 @@ impl Namespace {
                 live += 1;
                 waiters += u64::from(client.waits);
                 let ending = matches!(absorbed, MemberState::Ending | MemberState::Closed);
-                if ending || !client.catalogue.acked {
+                if ending || !client.sheets.are_mapped() {
                     ended.push((number, true));
                 }
             } else {
@@ -341,7 +343,7 @@ impl Namespace {
         for place in 0..self.context.directory.segments.len() as u32 {
             let line = &self.context.directory.segments[place as usize];
             let range = RangeWord(line.range.peek());
-            let key = (range.catalogue(), range.base());
+            let key = SegmentId { owner: range.catalogue(), base: range.base() };
             if range.is_lent() && line.place.peek() != 0 {
                 if !self.restore_on_device(env, descriptors, unused, place) {
                     lost.push(range);
@@ -354,10 +356,10 @@ impl Namespace {
                 range.is_lent().then(|| (descriptors.bytes_of(env, key, bytes), descriptors.slots.remove(&key)));
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
-                && let Some(client) = self.members.get_mut(key.0)
+                && let Some(client) = self.members.get_mut(key.owner)
                 // If the owner had released the segment for spill, only the predecessor may have had its bytes. The owner must
                 // report such a segment when it comes back; otherwise its session ends.
-                && let Some((mem, residence)) = found.or_else(|| client.is_disconnected().then(|| (env.name(), Residence::Lost)))
+                && let Some((mem, residence)) = found.or_else(|| client.is_disconnected().then(|| (env.orders.new_id(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
                 let whole = slots.bytes == length::slots(range.slots() as usize);
@@ -389,8 +391,8 @@ impl Namespace {
                         tried_ns: None,
                         device: None,
                     };
-                    client.segments.insert(key.1, segment);
-                    *lent.entry(key.0).or_default() += in_memory;
+                    client.segments.insert(key.base, segment);
+                    *lent.entry(key.owner).or_default() += in_memory;
                     continue;
                 }
             }
@@ -419,7 +421,7 @@ impl Namespace {
 }
 
 /// Returns the owner of a ring that has the length recorded in the directory.
-fn ring_owner(d: &Directory, (place, id): (u32, u64), bytes: u64) -> Option<u16> {
+fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<u16> {
     let line = d.streams.get(place as usize)?;
     let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
     let whole = bytes == length::ring(capacity);
@@ -437,7 +439,8 @@ fn restore_client(
     env: &mut Env,
     namespace: NamespaceId,
     entry: &MemberEntry,
-    (sheets, listed): (Sheets, bool),
+    sheets: PreservedSheets,
+    listed: bool,
     unused: &mut BTreeSet<MemId>,
 ) -> Option<Client> {
     let (catalogue, writer) = sheets.catalogue?;
@@ -482,23 +485,15 @@ fn restore_client(
         },
         member,
         shown: None,
-        announcer,
-        names_asked: 0,
-        absorbed: absorbed.index(),
-        catalogue,
-        leases,
-        cells,
-        segments: BTreeMap::new(),
+        announcements: Announcements::restored(announcer, absorbed.index()),
+        sheets: Sheets::new(catalogue, leases, cells),
+        segments: ClientSegments::default(),
         notices: BTreeSet::new(),
-        lent_ns: env.now_ns,
-        absorbed_in: Absorbing::default(),
-        mark: 0,
-        marked_ns: 0,
-        absorbed_until_ns: 0,
-        claimed: None,
+        lent_ns: env.clock.now_ns(),
         waits: false,
         watched: false,
         draining: None,
+        is_revoked: false,
         has_lost: false,
     })
 }

@@ -8,9 +8,10 @@ use crate::core::context::Context;
 use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::devices::Devices;
 use crate::core::effect::Lending;
-use crate::core::env::{Env, Making};
+use crate::core::env::Env;
 use crate::core::label::Label;
 use crate::core::members::Members;
+use crate::core::orders::Making;
 use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply};
@@ -27,7 +28,7 @@ impl Segments {
         Requester { conn, catalogue }: Requester,
         SizeOnDevice { device: uuid, size: SegmentSize { bytes, log2 } }: SizeOnDevice,
     ) -> Answer {
-        let number = env.device(uuid)?;
+        let number = env.devices.number_of(uuid, &env.settings.no_device)?;
         if devices.place_of(number).is_none() {
             let why = format!(
                 "device {uuid} in this namespace: its directory lists {DEVICES} others, which were there before"
@@ -54,7 +55,13 @@ impl Segments {
             env.accounts.refund(slots_charge);
             return Err(env.devices[number].full());
         };
-        let slots = env.order_slots(conn, SlotRange { owner: catalogue, base, log2 }, slots_bytes, slots_charge);
+        let slots = env.orders.slots(
+            &mut env.effects,
+            conn,
+            SlotRange { owner: catalogue, base, log2 },
+            slots_bytes,
+            slots_charge,
+        );
         let segment = Making {
             mem,
             charge,
@@ -82,7 +89,7 @@ impl Segments {
         let bytes = segment.segment_bytes.expect("it is a segment");
         let number = segment.device.expect("it is on a device");
         let export = segment.export.expect("it is there");
-        let since_ns = env.lending_ns();
+        let since_ns = env.devices.lending_ns(env.clock.now_ns());
         let allocator = env.devices[number].settings.allocator;
         let place = DeviceLocation { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
         let line = &context.directory.segments[entry as usize];
@@ -94,9 +101,9 @@ impl Segments {
         tensorlend_layout::crash_point!("device: range lent");
         env.devices[number].segments += 1;
         if allocator != Allocator::Async {
-            env.keep(segment.mem, devices.device_label(context, catalogue, base, number, bytes));
+            env.effects.keep(segment.mem, devices.device_label(context, catalogue, base, number, bytes));
         }
-        env.keep(slots.mem, Label::Slots { namespace: context.ledger.id(), owner: catalogue, base });
+        env.effects.keep(slots.mem, Label::Slots { namespace: context.ledger.id(), owner: catalogue, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
         let lending = LendingId { catalogue, base, since_ns };
@@ -115,7 +122,7 @@ impl Segments {
         };
         let client = members.me(catalogue);
         client.segments.insert(base, segment);
-        client.lent_ns = env.now_ns;
+        client.lent_ns = env.clock.now_ns();
         let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("it is there");
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }

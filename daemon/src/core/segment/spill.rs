@@ -14,17 +14,18 @@
 
 use super::Segments;
 use crate::core::account::NamespaceId;
-use crate::core::account::{Kind, is_above, limit};
+use crate::core::account::{Kind, limit};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::client::{ClientState, Residence, Segment};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
-use crate::core::env::{Env, Making, Part, Purpose};
+use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::label::Label;
 use crate::core::members::Members;
+use crate::core::orders::{Making, Part, Purpose};
 use crate::core::settings::SpillSettings;
-use crate::core::spills::Whose;
+use crate::core::spills::{SpillWrite, Whose};
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
@@ -44,11 +45,6 @@ pub struct Candidate {
 }
 
 impl Env {
-    /// Returns true if a segment is being written to a file.
-    pub fn is_spilling(&self) -> bool {
-        self.spills.is_spilling()
-    }
-
     /// Takes back a segment of `uid` that may not be in memory. Returns `Ok` with the segment if the caller must still free its
     /// memory, and otherwise `Err` with the records alone.
     pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Result<Segment, Part> {
@@ -74,21 +70,7 @@ impl Env {
     pub fn is_short(&self, uid: u32, namespace: NamespaceId) -> bool {
         let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
         let percent = self.settings.spill.as_ref().map(percent);
-        percent.is_some_and(|it| self.is_pool_above(it) || self.accounts.is_above(it, uid, namespace))
-    }
-
-    pub fn is_pool_above(&self, percent: u8) -> bool {
-        is_above(self.pool.lent_bytes(), self.pool.bytes_max(), percent)
-    }
-
-    /// Returns true if the limits of spilling leave room for a segment.
-    pub fn may_spill(&self, it: &Candidate) -> bool {
-        let Some(limits) = &self.settings.spill else { return false };
-        let owners = &self.settings.owners;
-        let owner = owners.of(it.uid);
-        let own = self.spills.bytes_of(|uid| owners.of(uid) == owner);
-        let fits = |used: u64, most: u64| used.checked_add(it.bytes).is_some_and(|sum| sum <= most);
-        fits(self.spills.bytes(), limits.bytes_max) && fits(own, limits.uid_bytes_max)
+        percent.is_some_and(|it| self.pool.is_above(it) || self.accounts.is_above(it, uid, namespace))
     }
 }
 
@@ -115,12 +97,12 @@ impl Segments {
 
     /// Orders the write of a segment to a file.
     pub fn spill(env: &mut Env, members: &mut Members, whose: Whose) {
-        let segment = members.me(whose.catalogue).segments.get_mut(&whose.base).expect("it is a candidate");
+        let segment = members.me(whose.catalogue).segments.get_mut(whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
-        segment.tried_ns = Some(env.now_ns);
-        env.spills.begin(whose, segment.mem);
+        segment.tried_ns = Some(env.clock.now_ns());
+        env.spills.begin(SpillWrite { whose, mem: segment.mem });
         let (mem, bytes) = (segment.mem, segment.bytes);
-        let file = env.name();
+        let file = env.orders.new_id();
         env.effects.push(Effect::Spill { mem, file, bytes });
     }
 
@@ -129,14 +111,14 @@ impl Segments {
         env: &mut Env,
         context: &Context,
         members: &mut Members,
-        (whose, mem): (Whose, MemId),
+        SpillWrite { whose, mem }: SpillWrite,
         file: MemId,
         written: bool,
     ) -> bool {
         let Some(client) = members.get_mut(whose.catalogue) else { return false };
         let (uid, ended) = (client.uid, matches!(client.state, ClientState::Ended { .. }));
         // If the segment was freed or lent to a reader during the write, the memory stays, and the daemon deletes the file.
-        let Some(segment) = client.segments.get_mut(&whose.base).filter(|segment| segment.mem == mem) else {
+        let Some(segment) = client.segments.get_mut(whose.base).filter(|segment| segment.mem == mem) else {
             return false;
         };
         let Residence::Leaving { lent } = std::mem::take(&mut segment.residence) else { return false };
@@ -148,7 +130,7 @@ impl Segments {
         segment.mem = file;
         let bytes = segment.bytes;
         // The file must be in the fd store before the memory is removed from it.
-        env.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+        env.effects.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         let kept = env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);
         env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
         env.release_segment(mem, bytes);
@@ -167,7 +149,7 @@ impl Segments {
     ) -> Option<Answer> {
         let (id, client) = (context.ledger.id(), members.me(catalogue));
         let uid = client.uid;
-        let segment = client.segments.get_mut(&base).expect("the caller found it");
+        let segment = client.segments.get_mut(base).expect("the caller found it");
         let bytes = segment.bytes;
         let failed = match &mut segment.residence {
             Residence::Memory => return None,
@@ -199,7 +181,7 @@ impl Segments {
         for mem in released {
             env.release(mem);
         }
-        let mem = env.name_order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
+        let mem = env.orders.order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
         env.effects.push(Effect::Recall { mem, file: segment.mem, bytes });
         let making =
             Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
@@ -211,7 +193,7 @@ impl Segments {
     pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), String>) {
         let client = members.me(whose.catalogue);
         let uid = client.uid;
-        let segment = client.segments.get_mut(&whose.base).expect("it is disowned when it is freed");
+        let segment = client.segments.get_mut(whose.base).expect("it is disowned when it is freed");
         let Residence::Returning { making } = std::mem::take(&mut segment.residence) else {
             unreachable!("its memory was on order");
         };
@@ -227,7 +209,8 @@ impl Segments {
         let file = std::mem::replace(&mut segment.mem, making.mem);
         env.spills.remove(uid, bytes);
         // The memory must be in the fd store before the file is removed from it.
-        env.keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+        env.effects
+            .keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         env.effects.push(Effect::DropFile { file });
         context.directory.count_bytes(whose.catalogue, bytes, true);
     }

@@ -10,6 +10,7 @@ use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
 use crate::core::event::ConnId;
+use crate::core::settings::Role;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
@@ -18,7 +19,7 @@ impl Core {
     pub(super) fn is_gathering(&mut self) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
         let disconnected = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_disconnected);
-        if disconnected && self.env.now_ns < until {
+        if disconnected && self.env.clock.now_ns() < until {
             return true;
         }
         self.gathering_until_ns = None;
@@ -46,16 +47,16 @@ impl Core {
             |base: &u32| client.segments.get(base).is_some_and(|segment| !segment.is_lost() || released.contains(base));
         let has_more = back.segments.iter().flatten().any(|base| !known(base))
             || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
-            || back.cells != u8::MAX && usize::from(back.cells) > client.cells.len();
+            || back.cells != u8::MAX && usize::from(back.cells) > client.sheets.further_parts();
         if has_more {
             // Some of its memory did not survive: the daemon would lend its slot numbers again.
             namespace.end_client(&mut self.env, back.catalogue);
             return Err(unknown());
         }
         for base in &released {
-            if let Some(segment) = client.segments.get_mut(base).filter(|segment| segment.device.is_none()) {
-                segment.released_ns = Some(self.env.now_ns);
-                self.env.spills.look_again();
+            if let Some(segment) = client.segments.get_mut(*base).filter(|segment| segment.device.is_none()) {
+                segment.released_ns = Some(self.env.clock.now_ns());
+                self.env.spills.note_spillable();
             }
         }
         // The client's access rights may have changed.
@@ -79,6 +80,9 @@ impl Core {
         }
         let namespace = self.namespaces.get_mut(&id).expect("found above");
         namespace.members.drop_cells_after(&mut self.env, back.catalogue, back.cells);
+        if role != Role::Reader {
+            namespace.bindings.assert_claims(&namespace.context, back.catalogue, &back.claims);
+        }
         let directory = namespace.context.directory.mem();
         let lend = vec![(directory, Lending::Read), (directory, Lending::Wakeup)];
         let welcome = namespace.members.welcome(&self.env, &namespace.context, back.catalogue);
@@ -102,7 +106,7 @@ impl Core {
         // The client has mapped all its memory, even if the predecessor did not receive every acknowledgement.
         namespace.acknowledged_all(&mut self.env, conn, joined.catalogue);
         // The client may have closed streams while no daemon ran.
-        namespace.streams.look_at_streams(&self.env, &namespace.members);
+        namespace.streams.update_idle_times(&self.env, &namespace.members);
         tracing::info!(
             namespace = namespace.context.ledger.name(),
             client = joined.catalogue,

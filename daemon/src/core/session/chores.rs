@@ -1,13 +1,12 @@
 //! The slices of chores: see [`crate::core::chores`].
 
 use super::Core;
-use crate::core::env::Timer;
 
 impl Core {
     /// Continues the chores in rotation within the units of this step; returns true if any were due.
     pub(super) fn do_chores(&mut self) -> bool {
         let Self { env, namespaces, .. } = self;
-        if !env.chores.are_due(env.now_ns) {
+        if !env.chores.are_due(env.clock.now_ns()) {
             return false;
         }
         while let Some((id, chore)) = env.chores.pop() {
@@ -17,10 +16,10 @@ impl Core {
             }
         }
         if env.chores.left() > 0 {
-            env.chores.pause(env.now_ns);
-            env.arm_chores();
-        } else if let Some(at) = env.chores.disarm() {
-            env.timers.remove(&(at, Timer::Chores));
+            env.chores.pause(env.clock.now_ns());
+            env.chores.arm(&mut env.clock);
+        } else {
+            env.chores.disarm(&mut env.clock);
         }
         if env.chores.take_scanned() {
             self.move_charges();

@@ -14,7 +14,7 @@ enum Room {
     /// No survey: the last one was recent.
     Unchanged,
     /// A survey has ended, and may have freed memory.
-    Looked,
+    Surveyed,
     /// A survey is in progress, and may free memory soon.
     Awaited,
 }
@@ -34,13 +34,13 @@ impl Core {
         if !matches!(answer, Err(Refusal::Limit { .. })) || size.bytes > env.pool.bytes_max() {
             return answer;
         }
-        if env.expedite(uid, since_ns) {
+        if env.orphans.expedite(&mut env.effects, env.clock.now_ns(), uid, since_ns) {
             return Ok(Outcome::Later(Wait::Quiescent));
         }
         match self.collect_for_room(joined, since_ns) {
             Room::Unchanged => {}
             Room::Awaited => return Ok(Outcome::Later(Wait::Chores)),
-            Room::Looked => answer = lend(self),
+            Room::Surveyed => answer = lend(self),
         }
         match &answer {
             Err(Refusal::Limit { kind, .. }) if kind.is_tensor_memory() => {
@@ -55,7 +55,7 @@ impl Core {
 
     /// Handles a request for a client's segment. If it is in a file and a limit refuses its memory, the daemon spills other
     /// segments.
-    pub(super) fn segment_of(&mut self, joined: Joined, (catalogue, slot): (u16, u32), since_ns: u64) -> Answer {
+    pub(super) fn segment_of(&mut self, joined: Joined, catalogue: u16, slot: u32, since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
@@ -97,7 +97,7 @@ impl Core {
         match self.collect_for_room(joined, since_ns) {
             Room::Unchanged => answer,
             Room::Awaited => Ok(Outcome::Later(Wait::Chores)),
-            Room::Looked => lend(self),
+            Room::Surveyed => lend(self),
         }
     }
 
@@ -111,8 +111,8 @@ impl Core {
         let surveying =
             self.namespaces.get(&joined.namespace).is_some_and(|namespace| namespace.members.is_surveying());
         match (surveying, begun) {
-            (true, _) if self.env.now_ns - since_ns < CHORES_NS_MAX => Room::Awaited,
-            (_, true) => Room::Looked,
+            (true, _) if self.env.clock.now_ns() - since_ns < CHORES_NS_MAX => Room::Awaited,
+            (_, true) => Room::Surveyed,
             _ => Room::Unchanged,
         }
     }
@@ -131,7 +131,7 @@ impl Core {
     pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {
-            namespace.pressure.add_moved(&namespace.members, self.env.now_ns, &mut moved);
+            namespace.pressure.add_moved(&namespace.members, self.env.clock.now_ns(), &mut moved);
         }
         self.env.accounts.move_charges(moved)
     }

@@ -13,13 +13,13 @@ impl Core {
         let env = &mut self.env;
         env.settings.reload(new);
         env.accounts.reload(&env.settings);
-        env.spills.look_again();
+        env.spills.note_spillable();
         let Settings { pool_bytes_max, spare_segments, idle_bytes_max, .. } = env.settings;
         for mem in env.pool.reload(pool_bytes_max, spare_segments, idle_bytes_max) {
             env.release(mem);
         }
         for opening in &mut self.opening {
-            let Some(limits) = env.configured(opening.ledger.name()) else { continue };
+            let Some(limits) = env.settings.configured(opening.ledger.name()) else { continue };
             opening.ledger.set_owners(&env.settings.owners);
             let setting = setting_of(opening.ledger.name());
             opening.ledger.rebound(&mut env.accounts, setting, limits);
@@ -34,7 +34,7 @@ impl Core {
 impl Namespace {
     fn reload(&mut self, env: &mut Env) {
         let Context { ledger, directory } = &mut self.context;
-        let Some(limits) = env.configured(ledger.name()) else {
+        let Some(limits) = env.settings.configured(ledger.name()) else {
             tracing::info!(namespace = ledger.name(), "no longer configured: nobody new comes in");
             return;
         };
@@ -67,12 +67,12 @@ fn setting_of(name: &str) -> String {
     if is_private(name) { "namespace_default".into() } else { format!("namespace.{name}") }
 }
 
-impl Env {
+impl Settings {
     /// Returns the configured limits of a namespace; `None` if the configuration does not contain it.
     fn configured(&self, name: &str) -> Option<NamespaceLimits> {
         if is_private(name) {
-            return Some(self.settings.private);
+            return Some(self.private);
         }
-        self.settings.namespaces.get(name).map(|rule| rule.limits)
+        self.namespaces.get(name).map(|rule| rule.limits)
     }
 }

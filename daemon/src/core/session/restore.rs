@@ -19,9 +19,9 @@ impl Core {
     /// Takes over the descriptors of the daemon's predecessor. `sys::Shell` calls this once, before it passes any event. Memory
     /// that the core requests later gets ids that none of these descriptors has. The core releases descriptors that it cannot use.
     pub fn restore(&mut self, now_ns: u64, preserved: Vec<Preserved>) -> Vec<Effect> {
-        self.env.now_ns = self.env.now_ns.max(now_ns);
+        self.env.clock.advance(now_ns);
         self.take_over(preserved, Origin::FdStore);
-        std::mem::take(&mut self.env.effects)
+        self.env.effects.take()
     }
 
     /// Opens the namespaces of these descriptors.
@@ -29,12 +29,12 @@ impl Core {
         let copied = preserved.iter().any(|it| it.copied);
         let mut unused: BTreeSet<MemId> = preserved.iter().map(|it| it.mem).collect();
         let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
-        self.env.memories = self.env.memories.max(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
+        self.env.orders.reserve_ids(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
         let given_up = preserved.iter().filter_map(|it| match it.label {
             Label::Orphaned { id, .. } | Label::DeviceOrphaned { id, .. } => Some(id),
             _ => None,
         });
-        self.env.orphaned_ever = given_up.fold(self.env.orphaned_ever, u64::max);
+        self.env.orphans.reserve_ids(given_up.max().unwrap_or(0));
         let mut descriptors: BTreeMap<NamespaceId, Descriptors> = BTreeMap::new();
         let labels: BTreeMap<MemId, (Label, u64)> =
             preserved.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
@@ -57,9 +57,9 @@ impl Core {
                 continue;
             };
             let (limits, setting) = self.restored_limits(&directory, private, &name);
-            let discards = !self.env.user_mode();
+            let discards = !self.env.settings.is_user_mode();
             let secret = self.env.seed();
-            let names = Names::restore(&directory, limits.names_max, discards, self.env.now_ns, secret);
+            let names = Names::restore(&directory, limits.names_max, discards, self.env.clock.now_ns(), secret);
             let settings = &self.env.settings;
             let shares_tables = settings.uid_share && private.is_none();
             let budget = Budget { id, name: &name, private, limits, shares_tables, owners: &settings.owners };
@@ -98,7 +98,7 @@ impl Core {
                     self.env.orphan_recovered(id, whose, mem, *bytes);
                 }
             }
-            unused.retain(|mem| !self.env.orphaned.contains_key(mem) && !recovered.contains(mem));
+            unused.retain(|mem| !self.env.orphans.contains(*mem) && !recovered.contains(mem));
             namespace.devices.begin_again(&mut self.env, &mut namespace.context);
             tracing::info!(
                 namespace = name,
@@ -116,7 +116,7 @@ impl Core {
             }
         }
         if copied {
-            self.gathering_until_ns = Some(self.env.now_ns + GATHERING_NS);
+            self.gathering_until_ns = Some(self.env.clock.now_ns() + GATHERING_NS);
         }
     }
 

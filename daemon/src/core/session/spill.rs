@@ -2,8 +2,8 @@
 
 use super::Core;
 use crate::core::account::NamespaceId;
+use crate::core::clock::Timer;
 use crate::core::effect::Effect;
-use crate::core::env::Timer;
 use crate::core::event::MemId;
 use crate::core::namespace::Namespace;
 use crate::core::segment::Segments;
@@ -35,7 +35,7 @@ impl Core {
         if env.settings.spill.is_none() || !full.is_tensor_memory() {
             return false;
         }
-        if env.is_spilling() {
+        if env.spills.is_spilling() {
             return true;
         }
         // Only segments that count against this limit are candidates. For a share of the pool these are the segments of one
@@ -62,7 +62,10 @@ impl Core {
         let is_trusted = |it: &&Candidate| {
             it.let_go_ns.is_none() || of_living.get(&it.uid).is_none_or(|&tries| tries < LIVING_TRIES_MAX)
         };
-        let coldest = candidates.iter().filter(|it| !is_tried(it) && is_trusted(it) && env.may_spill(it)).min();
+        let coldest = candidates
+            .iter()
+            .filter(|it| !is_tried(it) && is_trusted(it) && env.spills.has_room_for(&env.settings, it.uid, it.bytes))
+            .min();
         let Some(&Candidate { whose, .. }) = coldest else { return false };
         let namespace = namespaces.get_mut(&whose.namespace).expect("it has a candidate");
         Segments::spill(env, &mut namespace.members, whose);
@@ -73,46 +76,50 @@ impl Core {
     pub(in crate::core) fn spill_above_mark(&mut self) {
         let Self { env, namespaces, .. } = self;
         let Some(marks) = env.settings.spill.as_ref().and_then(|spill| spill.marks) else { return };
-        let (high, low) = (env.is_pool_above(marks.high_percent), env.is_pool_above(marks.low_percent));
-        if !env.spills.drain(high, low) || env.is_spilling() || !env.spills.may_look(env.now_ns) {
+        let (high, low) = (env.pool.is_above(marks.high_percent), env.pool.is_above(marks.low_percent));
+        if !env.spills.drain(high, low) || env.spills.is_spilling() || !env.spills.may_scan(env.clock.now_ns()) {
             return;
         }
-        let candidates = namespaces.values().flat_map(Namespace::spillable).filter(|it| env.may_spill(it));
+        let candidates = namespaces
+            .values()
+            .flat_map(Namespace::spillable)
+            .filter(|it| env.spills.has_room_for(&env.settings, it.uid, it.bytes));
         let candidates: Vec<Candidate> = candidates.collect();
         let due_ns = |it: &Candidate| match (it.tried_ns, it.let_go_ns) {
             (Some(at), _) => at + TRY_PAUSE_NS,
             (None, Some(at)) => at + LET_GO_NS,
             (None, None) => 0,
         };
-        if let Some(&Candidate { whose, .. }) = candidates.iter().filter(|it| due_ns(it) <= env.now_ns).min() {
+        if let Some(&Candidate { whose, .. }) = candidates.iter().filter(|it| due_ns(it) <= env.clock.now_ns()).min() {
             let namespace = namespaces.get_mut(&whose.namespace).expect("it has a candidate");
             Segments::spill(env, &mut namespace.members, whose);
             return;
         }
         // No segment becomes spillable by itself before this time.
-        let look_ns = candidates.iter().map(due_ns).min().unwrap_or(u64::MAX);
-        env.spills.look_at(look_ns);
-        if look_ns != u64::MAX {
-            env.set_timer(look_ns - env.now_ns, Timer::Spill);
+        let scan_ns = candidates.iter().map(due_ns).min().unwrap_or(u64::MAX);
+        env.spills.scan_at(scan_ns);
+        if scan_ns != u64::MAX {
+            env.clock.set_timer(scan_ns - env.clock.now_ns(), Timer::Spill);
         }
     }
 
     /// Handles the end of a write: the file is complete, or the write failed.
     pub(in crate::core) fn spilled(&mut self, file: MemId, written: &Result<(), String>) {
         let Self { env, namespaces, .. } = self;
-        let (whose, mem) = env.spills.end();
+        let write = env.spills.end();
+        let whose = write.whose;
         if let Err(reason) = written {
             if !reason.is_empty() {
-                env.spills.pause_until(env.now_ns + TRY_PAUSE_NS);
+                env.spills.pause_until(env.clock.now_ns() + TRY_PAUSE_NS);
                 if env.settings.spill.as_ref().is_some_and(|spill| spill.marks.is_some()) {
-                    env.set_timer(TRY_PAUSE_NS, Timer::Spill);
+                    env.clock.set_timer(TRY_PAUSE_NS, Timer::Spill);
                 }
             }
             tracing::debug!(client = whose.catalogue, "a segment was not spilled: {reason}");
         }
         let namespace = namespaces.get_mut(&whose.namespace);
         let left = namespace.is_some_and(|namespace| {
-            Segments::spilled(env, &namespace.context, &mut namespace.members, (whose, mem), file, written.is_ok())
+            Segments::spilled(env, &namespace.context, &mut namespace.members, write, file, written.is_ok())
         });
         if !left && written.is_ok() {
             env.effects.push(Effect::DropFile { file });

@@ -7,7 +7,8 @@
 
 use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
-use crate::core::env::{Env, Timer};
+use crate::core::clock::Timer;
+use crate::core::env::Env;
 use crate::core::event::{ConnId, MemId, Own, Received};
 use crate::core::label::{Label, Preserved};
 use crate::core::length;
@@ -85,7 +86,7 @@ impl Staged {
 
     /// Releases all objects.
     pub fn release(self, env: &mut Env) {
-        for preserved in self.look_at(env) {
+        for preserved in self.take_valid(env) {
             env.release(preserved.mem);
         }
     }
@@ -112,7 +113,7 @@ impl Staged {
     }
 
     /// Returns the valid objects, and releases the rest. Refunds the charges of all staged objects.
-    fn look_at(self, env: &mut Env) -> Vec<Preserved> {
+    fn take_valid(self, env: &mut Env) -> Vec<Preserved> {
         let directory = self.directory();
         // Sheets count only if the directory assigns their number to the client that returned them.
         let counts = |by: Claimant, label: &Label| {
@@ -158,7 +159,7 @@ fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
 }
 
 /// Returns the object, if the received descriptor can be this item.
-fn look_at(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<(MemId, Own), Refusal> {
+fn identify(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<(MemId, Own), Refusal> {
     let wanted = match item {
         Item::Directory => Some(Magic::Directory),
         Item::Catalogue => Some(Magic::Catalogue),
@@ -223,21 +224,22 @@ impl Core {
         &mut self,
         conn: ConnId,
         namespace: String,
-        (owner, member): (u16, u64),
+        owner: u16,
+        member: u64,
         item: Item,
         received: &[Received],
     ) -> Result<(), Refusal> {
         let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
         let peer = self.conns[&conn].peer.clone();
         let (uid, role) = self.role_in(&namespace, &peer).ok_or_else(unknown)?;
-        let expected = self.env.now_ns < self.expecting_until_ns || self.staged.contains_key(&namespace);
+        let expected = self.env.clock.now_ns() < self.expecting_until_ns || self.staged.contains_key(&namespace);
         if !expected
             || self.by_name.contains_key(&namespace)
             || self.opening.iter().any(|opening| opening.ledger.name() == namespace)
         {
             return Err(unknown());
         }
-        let (mem, own) = look_at(item, received, self.env.settings.pool_bytes_max)?;
+        let (mem, own) = identify(item, received, self.env.settings.pool_bytes_max)?;
         let by = Claimant::new(&peer, owner, member);
         let staged = self.staged_of(&namespace);
         let (id, claim) = (staged.id, staged.claims.get(&by));
@@ -286,10 +288,15 @@ impl Core {
             self.namespace_ids += 1;
             let id = self.namespace_ids;
             self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
-            let staged =
-                Staged { id, since_ns: self.env.now_ns, directory: None, claims: BTreeMap::new(), moved: false };
+            let staged = Staged {
+                id,
+                since_ns: self.env.clock.now_ns(),
+                directory: None,
+                claims: BTreeMap::new(),
+                moved: false,
+            };
             // The namespace needs a timer of its own: there may be no waiting request whose timer could serve.
-            self.env.set_timer(STAGED_NS, Timer::Staged);
+            self.env.clock.set_timer(STAGED_NS, Timer::Staged);
             self.staged.insert(namespace.to_owned(), staged);
         }
         self.staged.get_mut(namespace).expect("it is there, or was made")
@@ -298,10 +305,10 @@ impl Core {
     /// Expects clients of a predecessor: for a moment, no other client opens a namespace. Returns false in system mode, in
     /// which clients do not trust each other, and nothing proves the owner of a segment that a client brings.
     pub fn expect_clients(&mut self, now_ns: u64) -> bool {
-        if self.env.user_mode() {
+        if self.env.settings.is_user_mode() {
             self.expecting_until_ns = now_ns + EXPECTING_NS;
         }
-        self.env.user_mode()
+        self.env.settings.is_user_mode()
     }
 
     /// Returns the maximum length in bytes of a segment that a client may return now; `None` if clients may return nothing any
@@ -315,7 +322,7 @@ impl Core {
     pub(super) fn is_staged(&self, conn: ConnId, hello: &Hello) -> bool {
         let own = || format!("uid:{}", self.conns[&conn].peer.uid);
         let name = hello.namespace.clone().unwrap_or_else(own);
-        let expecting = self.env.now_ns < self.expecting_until_ns && !self.by_name.contains_key(&name);
+        let expecting = self.env.clock.now_ns() < self.expecting_until_ns && !self.by_name.contains_key(&name);
         expecting || self.staged.contains_key(&name)
     }
 
@@ -333,7 +340,7 @@ impl Core {
 
     /// Opens the namespaces that are complete or have waited long enough.
     pub(super) fn open_staged(&mut self) {
-        let now = self.env.now_ns;
+        let now = self.env.clock.now_ns();
         let due = |staged: &mut Staged| now >= staged.until_ns() || staged.is_complete();
         let due: Vec<String> = self.staged.iter_mut().filter_map(|(name, it)| due(it).then(|| name.clone())).collect();
         if due.is_empty() {
@@ -341,14 +348,14 @@ impl Core {
         }
         for name in due {
             let staged = self.staged.remove(&name).expect("listed above");
-            let preserved = staged.look_at(&mut self.env);
+            let preserved = staged.take_valid(&mut self.env);
             // Stored first: an object that proves useless is released later, which also removes it from the fd store.
             for it in &preserved {
-                self.env.keep(it.mem, it.label.clone());
+                self.env.effects.keep(it.mem, it.label.clone());
             }
             self.take_over(preserved, Origin::Clients);
         }
         // The requests that wait for these namespaces are retried.
-        self.env.retry_after(1);
+        self.env.clock.retry_after(1);
     }
 }

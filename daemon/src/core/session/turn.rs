@@ -2,10 +2,12 @@
 
 use super::{Core, Joined, Phase, RETRIES_MAX};
 use crate::core::account::NamespaceId;
+use crate::core::clock::Timer;
+use crate::core::counters::Counter;
 use crate::core::effect::Effect;
-use crate::core::env::{Probing, Timer};
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
+use crate::core::probes::Probing;
 use crate::core::settings::Peer;
 use tensorlend_layout::wire::{Refusal, Reply};
 
@@ -48,7 +50,7 @@ impl Core {
         }
         // Sent last: the daemon may have to watch the connection's process first.
         if let Some(refusal) = word {
-            self.env.refusals += 1;
+            self.env.counters.count(Counter::Refusals);
             let reply = Reply::Refused(refusal);
             self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
         }
@@ -71,20 +73,14 @@ impl Core {
     /// Fires the timers that are due; returns true if there were any except those of requests left to retry.
     pub(super) fn fire_timers(&mut self) -> bool {
         let mut any = false;
-        while let Some(&(at, timer)) = self.env.timers.first()
-            && at <= self.env.now_ns
-        {
-            self.env.timers.pop_first();
+        while let Some((at, timer)) = self.env.clock.fire() {
             any |= timer != Timer::Untried;
             match timer {
-                Timer::Retry => self.env.retry_ns = None,
                 // The end of every turn does this work.
-                Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
-                Timer::Chores => self.env.chores_due(),
+                Timer::Retry | Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
+                Timer::Chores => self.env.chores.has_fired(),
                 Timer::Returned(mem) => {
-                    if self.env.probing.contains_key(&mem) {
-                        self.env.effects.push(Effect::Probe { mem });
-                    }
+                    self.env.probes.repeat(&mut self.env.effects, mem);
                 }
                 Timer::Probe(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
@@ -93,7 +89,7 @@ impl Core {
                 }
                 Timer::Draining(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.departure_due(&mut self.env, catalogue);
+                        namespace.draining_due(&mut self.env, catalogue);
                     }
                 }
                 Timer::Absorb(id) => {
@@ -104,7 +100,7 @@ impl Core {
                 }
                 Timer::Disconnected(id, catalogue) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.members.look_for(&mut self.env, &namespace.context, catalogue);
+                        namespace.members.probe_disconnected(&mut self.env, &namespace.context, catalogue);
                     }
                 }
                 Timer::Leases(id) => {
@@ -176,7 +172,7 @@ impl Core {
             }
         }
         if self.waiting_first.has_untried() || self.waiting.has_untried() {
-            self.env.set_timer(0, Timer::Untried);
+            self.env.clock.set_timer(0, Timer::Untried);
         } else {
             self.failed.clear();
         }
@@ -241,17 +237,17 @@ impl Core {
         for staged in std::mem::take(&mut self.staged).into_values() {
             staged.release(&mut self.env);
         }
-        for mem in self.env.abandoned.keys().copied().collect::<Vec<_>>() {
+        for mem in self.env.orders.abandoned() {
             self.env.arrived_for_nobody(mem, false);
         }
-        for (mem, why) in std::mem::take(&mut self.env.probing) {
+        for (mem, why) in self.env.probes.take_all() {
             match why {
                 Probing::Orphaned => self.env.orphan_probed(mem, true),
                 Probing::Ended(..) | Probing::Disconnected(..) | Probing::Draining(..) => {}
             }
         }
         self.env.pool.drain();
-        for device in &mut self.env.devices {
+        for device in self.env.devices.iter_mut() {
             device.pool.drain();
         }
     }

@@ -3,8 +3,9 @@
 use super::{Conn, Core, Failed, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
-use crate::core::env::{Probing, Purpose};
 use crate::core::event::{ConnId, MemId};
+use crate::core::orders::Purpose;
+use crate::core::probes::Probing;
 use crate::core::range::SlotRange;
 use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
@@ -20,7 +21,7 @@ impl Core {
     }
 
     fn arrived(&mut self, mem: MemId, made: Result<(Option<View>, Option<Export>), String>) {
-        match self.env.ordered.remove(&mem).expect("memory arrives once, and only if ordered") {
+        match self.env.orders.arrived(mem) {
             Purpose::Nobody => {
                 self.env.arrived_for_nobody(mem, made.is_ok());
             }
@@ -86,7 +87,7 @@ impl Core {
                 self.namespaces.insert(id, namespace);
             }
             Err(reason) => {
-                let failed = Failed { at_ns: self.env.now_ns, reason, reserved: opening.reserved };
+                let failed = Failed { at_ns: self.env.clock.now_ns(), reason, reserved: opening.reserved };
                 self.failed.insert(opening.ledger.name().to_owned(), failed);
                 opening.give_up(&mut self.env);
             }
@@ -151,7 +152,7 @@ impl Core {
     }
 
     pub(super) fn probed(&mut self, mem: MemId, quiescent: bool) {
-        match self.env.probing.remove(&mem) {
+        match self.env.probes.answered(mem) {
             Some(Probing::Ended(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
                     namespace.members.probed(&mut self.env, &namespace.context, catalogue, mem, quiescent);
@@ -159,12 +160,12 @@ impl Core {
             }
             Some(Probing::Disconnected(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.looked_for(&mut self.env, catalogue, mem, quiescent);
+                    namespace.disconnected_probed(&mut self.env, catalogue, mem, quiescent);
                 }
             }
             Some(Probing::Draining(id, catalogue)) => {
                 if let Some(namespace) = self.namespaces.get_mut(&id) {
-                    namespace.members.leases_looked_at(&mut self.env, &namespace.context, catalogue, mem, quiescent);
+                    namespace.members.leases_probed(&mut self.env, &namespace.context, catalogue, mem, quiescent);
                 }
             }
             Some(Probing::Orphaned) => self.env.orphan_probed(mem, quiescent),

@@ -4,9 +4,10 @@ use super::{Stream, Streams, Subscriber};
 use crate::core::account::Kind;
 use crate::core::bindings::Bindings;
 use crate::core::context::Context;
-use crate::core::env::{Env, Part};
+use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::members::Members;
+use crate::core::orders::Part;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::name::{self, KeyKind};
@@ -17,7 +18,16 @@ use tensorlend_layout::word::SubscriberWord;
 const IDS_MAX: u64 = u64::MAX / 4;
 
 /// Rings by stream entry and id.
-pub type Rings = BTreeMap<(u32, u64), Part>;
+pub type Rings = BTreeMap<RingId, Part>;
+
+/// The ring of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RingId {
+    /// The stream's entry in the table of streams.
+    pub place: u32,
+    /// The stream's id.
+    pub id: u64,
+}
 /// Wake descriptors by their stream's id, catalogue and cursor.
 pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
@@ -39,7 +49,7 @@ impl Streams {
             let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let stream = line.filter(|_| members.get(producer).is_some()).and_then(|line| {
                 let id = line.id.peek();
-                let ring = rings.remove(&(place, id))?;
+                let ring = rings.remove(&RingId { place, id })?;
                 let policy = match line.policy.peek() {
                     1 => Policy::DropOldest,
                     2 => Policy::Error,
@@ -68,9 +78,9 @@ impl Streams {
         }
         // Ids are never used again: the ids of former streams were below about the current time in microseconds, since making a
         // stream takes longer than a microsecond.
-        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.now_ns >> 10);
+        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.clock.now_ns() >> 10);
         *self = streams;
-        self.look_at_streams(env, members);
+        self.update_idle_times(env, members);
     }
 
     fn restore_subscribers(

@@ -9,8 +9,9 @@ use crate::core::answer::Outcome;
 use crate::core::bindings::Bindings;
 use crate::core::chores::{PAUSE_NS, RELEASE};
 use crate::core::client::Client;
+use crate::core::clock::Timer;
 use crate::core::context::Context;
-use crate::core::env::{Env, Timer};
+use crate::core::env::Env;
 use crate::core::members::Members;
 use tensorlend_layout::wire::Reply;
 
@@ -26,14 +27,14 @@ impl Streams {
     }
 
     /// Updates the idle time of a stream that may have become idle, or is used again.
-    pub(super) fn look_at_stream(&mut self, env: &Env, members: &Members, place: u32) {
+    pub(super) fn update_idle_time(&mut self, env: &Env, members: &Members, place: u32) {
         let Some(stream) = self.table.get(&place) else { return };
         let idle = stream.subscribers.is_empty() && !Self::is_produced(members, stream);
         let stream = self.table.get_mut(&place).expect("seen above");
         match (stream.idle_since_ns, idle) {
             (None, true) => {
-                stream.idle_since_ns = Some(env.now_ns);
-                self.idle.insert((env.now_ns, stream.id, place));
+                stream.idle_since_ns = Some(env.clock.now_ns());
+                self.idle.insert((env.clock.now_ns(), stream.id, place));
             }
             (Some(since), false) => {
                 stream.idle_since_ns = None;
@@ -43,17 +44,17 @@ impl Streams {
         }
     }
 
-    /// Updates the idle times of all streams like [`Streams::look_at_stream`].
-    pub fn look_at_streams(&mut self, env: &Env, members: &Members) {
+    /// Updates the idle times of all streams like [`Streams::update_idle_time`].
+    pub fn update_idle_times(&mut self, env: &Env, members: &Members) {
         for place in self.table.keys().copied().collect::<Vec<_>>() {
-            self.look_at_stream(env, members, place);
+            self.update_idle_time(env, members, place);
         }
     }
 
     /// Handles a producer's report that it has closed a stream. The authoritative word is `closed` of the ring.
     pub fn stream_closed(&mut self, env: &Env, members: &Members, catalogue: u16, place: u32, id: u64) -> Outcome {
         if self.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
-            self.look_at_stream(env, members, place);
+            self.update_idle_time(env, members, place);
         }
         Outcome::Reply(Reply::Done)
     }
@@ -100,7 +101,7 @@ impl Streams {
             self.armed_ns = None;
         }
         // A client that still reads the predecessor's directory would not see that an entry has another stream.
-        if env.gathering {
+        if env.is_gathering() {
             return;
         }
         for _ in 0..TURN_MAX {
@@ -108,11 +109,11 @@ impl Streams {
                 return;
             }
             let Some(&(since, _, place)) = self.idle.first() else { return };
-            if since.saturating_add(env.settings.stream_grace_ns) > env.now_ns {
+            if since.saturating_add(env.settings.stream_grace_ns) > env.clock.now_ns() {
                 return;
             }
             // The daemon reads the producer's `closed` word again: a producer that has reset the word keeps its stream.
-            self.look_at_stream(env, members, place);
+            self.update_idle_time(env, members, place);
             if self.table[&place].idle_since_ns.is_some() {
                 env.chores.spend(RELEASE);
                 self.retire(
@@ -131,11 +132,12 @@ impl Streams {
     pub fn arm_streams(&mut self, env: &mut Env, context: &Context) {
         let Some(&(since, ..)) = self.idle.first() else { return };
         let due = since.saturating_add(env.settings.stream_grace_ns);
-        let pause_ns = due.saturating_sub(env.now_ns).max(if env.gathering { GATHERING_PAUSE_NS } else { PAUSE_NS });
-        let at = env.now_ns.saturating_add(pause_ns);
+        let pause_ns =
+            due.saturating_sub(env.clock.now_ns()).max(if env.is_gathering() { GATHERING_PAUSE_NS } else { PAUSE_NS });
+        let at = env.clock.now_ns().saturating_add(pause_ns);
         if self.armed_ns.is_none_or(|armed| armed > at) {
             self.armed_ns = Some(at);
-            env.set_timer(pause_ns, Timer::Streams(context.ledger.id()));
+            env.clock.set_timer(pause_ns, Timer::Streams(context.ledger.id()));
         }
     }
 }

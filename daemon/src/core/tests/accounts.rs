@@ -208,6 +208,49 @@ fn who_keeps_most_for_too_long_is_ended_when_memory_is_short() {
 }
 
 #[test]
+fn the_leases_of_a_dead_parent_end_when_memory_is_short() {
+    let settings = Settings { pool_bytes_max: SEGMENT, lease_ns_max: Some(SECOND), ..settings() };
+    let (mut w, a, b, lent) = kept(settings);
+    a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
+    b.table().inherited.set(1);
+    let member = b.directory.members[usize::from(b.number())].member.peek();
+    w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
+    w.hang_up(&b);
+    w.wait_ns(60 * SECOND);
+    assert_eq!(b.directory.members[usize::from(b.number())].member.peek(), member, "its children read");
+    assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
+    w.wait_ns(3 * SECOND);
+    assert_ne!(b.directory.members[usize::from(b.number())].member.peek(), member, "its children learn it");
+    assert_eq!(w.stat().sessions_revoked, 1);
+    w.loud.clear();
+    w.ask(&a, &Request::Delete { name: "x".into() });
+    w.hang_up(&a);
+    w.wait_ns(20 * SECOND);
+    w.assert_empty();
+}
+
+#[test]
+fn the_leases_of_a_parent_and_its_children_end_in_one_step_when_memory_is_short() {
+    let settings = Settings { pool_bytes_max: SEGMENT, lease_ns_max: Some(SECOND), ..settings() };
+    let (mut w, a, b, lent) = kept(settings);
+    a.words().cells[1].cell.set(Cell::new(1, lent.base + 1).0);
+    b.table().inherited.set(1);
+    let member = || a.directory.members[usize::from(b.number())].member.peek();
+    let before = member();
+    w.loud.extend(w.memory.keys().copied().collect::<Vec<_>>());
+    assert_eq!(full(w.ask(&a, &ONE)), LimitKind::PoolBytes);
+    w.wait_ns(3 * SECOND);
+    assert!(w.closed.contains(&b.conn));
+    assert_ne!(member(), before, "the leases of the session that was ended do not count");
+    assert_eq!(w.stat().sessions_revoked, 1);
+    w.loud.clear();
+    w.ask(&a, &Request::Delete { name: "x".into() });
+    w.hang_up(&a);
+    w.wait_ns(20 * SECOND);
+    w.assert_empty();
+}
+
+#[test]
 fn an_orphans_segment_counts_whole_and_comes_back_with_the_holders_end() {
     let settings = Settings { pool_bytes_max: SEGMENT, lease_ns_max: Some(SECOND), ..settings() };
     let (mut w, a, b, _) = kept(settings);

@@ -1,5 +1,7 @@
-use super::world::{World, settings};
-use crate::core::settings::Mode;
+use super::world::{Client, World, settings};
+use crate::core::event::MemId;
+use crate::core::label::Label;
+use crate::core::settings::{Mode, Settings};
 use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, Member, MemberState, OwnerWord};
 
@@ -110,6 +112,72 @@ fn leases_of_who_ended_do_not_count() {
     b.lease(0, a.number(), Cell::new(1, lent.base));
     w.hang_up(&a);
     assert_eq!(w.stat().segments, 1);
+    w.hang_up(&b);
+    w.wait_ns(1_000_000);
+    assert_eq!(w.stat().segments, 0);
+    w.hang_up(&c);
+    w.assert_empty();
+}
+
+/// Returns the memory of a client's lease table.
+fn lease_table_of(w: &World, client: &Client) -> MemId {
+    let its = |label: &Label| matches!(label, Label::Leases { owner, .. } if *owner == client.number());
+    let found = w.stored.iter().find(|(_, label)| its(label));
+    *found.expect("every lease table is stored").0
+}
+
+#[test]
+fn the_leases_of_who_forked_count_until_its_children_end() {
+    let mut w = World::new(settings());
+    let (a, b, c) = (w.join(1), w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    b.lease(0, a.number(), Cell::new(1, lent.base));
+    b.table().inherited.set(1);
+    w.loud.insert(lease_table_of(&w, &b));
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.wait_ns(60_000_000_000);
+    assert_eq!(w.stat().segments, 1, "a child of b reads");
+    assert_eq!(w.stat().clients, 1);
+    w.loud.clear();
+    w.wait_ns(2_000_000_000);
+    assert_eq!(w.stat().segments, 0);
+    w.hang_up(&c);
+    w.assert_empty();
+}
+
+#[test]
+fn the_leases_of_who_forked_count_under_the_next_daemon() {
+    let system = || Settings { mode: Mode::System, ..settings() };
+    let mut w = World::new(system());
+    let (mut a, b) = (w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    b.lease(0, a.number(), Cell::new(1, lent.base));
+    b.table().inherited.set(1);
+    let leases = lease_table_of(&w, &b);
+    w.loud.insert(leases);
+    w.hang_up(&b);
+    w.replace_daemon(system());
+    w.loud.insert(leases);
+    w.come_back(&mut a, Some(vec![lent.base]));
+    w.wait_ns(60_000_000_000);
+    let give_back = Request::ReturnSegment { base: lent.base };
+    assert!(matches!(w.ask(&a, &give_back), Reply::Refused(Refusal::Bad(_))), "a child of b reads");
+    w.loud.clear();
+    w.wait_ns(2_000_000_000);
+    assert_eq!(w.ask(&a, &give_back), Reply::Done);
+    w.hang_up(&a);
+    w.assert_empty();
+}
+
+#[test]
+fn who_forked_and_has_no_children_ends_at_once() {
+    let mut w = World::new(settings());
+    let (a, b, c) = (w.join(1), w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    b.lease(0, a.number(), Cell::new(1, lent.base));
+    b.table().inherited.set(1);
+    w.hang_up(&a);
     w.hang_up(&b);
     w.wait_ns(1_000_000);
     assert_eq!(w.stat().segments, 0);

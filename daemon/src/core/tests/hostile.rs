@@ -133,7 +133,7 @@ fn a_request_waits_for_the_look_that_it_has_begun_however_late_its_answer_is() {
         w.say(a.conn, &TWO);
         w.wait_ns(50_000_000);
         let heard = w.hear(a.conn);
-        assert!(heard.is_none(), "the look is under way: {heard:?}");
+        assert!(heard.is_none(), "the probe is in progress: {heard:?}");
         w.late = false;
         w.finish();
         w.wait_ns(1_000_000);
@@ -162,10 +162,10 @@ fn a_request_looks_at_many_returned_segments_in_rounds() {
         w.late = true;
         w.say(a.conn, &TWO);
         let mut rounds = Vec::new();
-        while !w.looks.is_empty() {
-            rounds.push(w.looks.len());
+        while !w.probes.is_empty() {
+            rounds.push(w.probes.len());
             w.finish();
-            assert_eq!(w.looks, [], "the loop does something else before the next round");
+            assert_eq!(w.probes, [], "the loop does something else before the next round");
             w.wait_ns(500_000);
         }
         assert_eq!(rounds, [64, 64, 64, 8], "{mode:?}");

@@ -5,7 +5,7 @@ use crate::core::settings::Mode;
 use crate::core::{ConnId, Event, MemId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, Reply, Request};
+use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueItem, QueueRequest, Reply, Request};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -57,8 +57,20 @@ fn request() -> impl Strategy<Value = Request> {
         2 => (name(), prop::collection::vec(cell, 0..4)).prop_map(|(list, cells)| Request::ListAppend { list, cells }),
         1 => name().prop_map(|list| Request::ListDelete { list }),
         1 => (name(), name()).prop_map(|(from, to)| Request::ListRename { from, to }),
+        8 => queue(name(), 0..3u32).prop_map(Request::Queue),
         1 => Just(Request::Ping),
     ]
+}
+
+fn queue(name: impl Strategy<Value = String>, cell: std::ops::Range<u32>) -> impl Strategy<Value = QueueRequest> {
+    let item = (0..6u64, 0..8u64).prop_map(|(list, number)| QueueItem { list, number });
+    (name, cell, 0..4u64, item, 0..8u8).prop_map(|(list, cell, max, item, kind)| match kind {
+        0 | 1 => QueueRequest::Put { list, cell, max },
+        2 | 3 => QueueRequest::Claim { list },
+        4 | 5 => QueueRequest::Done(item),
+        6 => QueueRequest::GiveBack(item),
+        _ => QueueRequest::Size { list },
+    })
 }
 
 #[derive(Clone, Debug)]

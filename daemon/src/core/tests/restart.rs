@@ -9,7 +9,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, Refusal, Reply, Request, Return};
+use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, QueueItem, Refusal, Reply, Request, Return};
 use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
@@ -32,6 +32,7 @@ fn back(client: &Client) -> Return {
         segments: None,
         shelved: Vec::new(),
         cells: 0,
+        claims: Vec::new(),
     }
 }
 
@@ -86,8 +87,18 @@ impl World {
 
     /// Returns to a new daemon like [`World::come_back`], with some segments released for spill.
     pub fn come_back_with(&mut self, client: &mut Client, segments: Option<Vec<u32>>, shelved: Vec<u32>) -> Reply {
-        client.conn = self.dial(1, &[]);
         let back = Return { segments, shelved, ..back(client) };
+        self.come_back_saying(client, back)
+    }
+
+    /// Returns to a new daemon, with claims on items of queues.
+    pub fn come_back_claiming(&mut self, client: &mut Client, claims: Vec<QueueItem>) -> Reply {
+        let back = Return { claims, ..back(client) };
+        self.come_back_saying(client, back)
+    }
+
+    fn come_back_saying(&mut self, client: &mut Client, back: Return) -> Reply {
+        client.conn = self.dial(1, &[]);
         self.say(client.conn, &Request::Return(back));
         let (reply, lend) = self.hear(client.conn).expect("answered");
         if !lend.is_empty() {

@@ -30,7 +30,7 @@ pub struct World {
     pub slow: bool,
     /// Whether probes wait until [`World::finish`], and the memory that they are for.
     pub late: bool,
-    pub looks: Vec<MemId>,
+    pub probes: Vec<MemId>,
     pub orders: Vec<(MemId, u64, Option<crate::core::SheetPlan>)>,
     /// Maximum length of memory that can be made.
     pub bytes_max: u64,
@@ -155,7 +155,7 @@ impl World {
             loud: BTreeSet::new(),
             slow: false,
             late: false,
-            looks: Vec::new(),
+            probes: Vec::new(),
             orders: Vec::new(),
             bytes_max: u64::MAX,
             answers: BTreeMap::new(),
@@ -274,7 +274,7 @@ impl World {
             Effect::Probe { mem } => {
                 assert!(self.memory.contains_key(&mem), "{mem:?} is probed while it exists");
                 if self.late {
-                    self.looks.push(mem);
+                    self.probes.push(mem);
                     return None;
                 }
                 return Some(Event::Probed { mem, quiescent: !self.loud.contains(&mem) });
@@ -385,7 +385,7 @@ impl World {
             let event = self.make_on_device(mem, bytes);
             self.happen(event);
         }
-        for mem in std::mem::take(&mut self.looks) {
+        for mem in std::mem::take(&mut self.probes) {
             self.happen(Event::Probed { mem, quiescent: !self.loud.contains(&mem) });
         }
     }

@@ -1,8 +1,8 @@
-//! Devices of the CUDA driver.
+//! Device memory from the CUDA driver.
 //!
-//! The allocators `pool` and `arena` create no context: allocations of the virtual memory management need none. So the
-//! daemon uses a few MiB of a device at most, and survives faults that break a context. Blocks of `async` need a
-//! context, which is created for the first of them.
+//! The allocators `pool` and `arena` create no context, because the driver's virtual memory management needs none. So
+//! the daemon itself uses at most a few MiB of a device, and survives faults that break a context. The allocator
+//! `async` needs a context, which its first block creates.
 
 use super::{Cards, DeviceMemory, Devices, MadeOnDevice};
 use crate::config::CudaConfig;
@@ -48,8 +48,8 @@ pub fn open(config: &CudaConfig) -> Devices {
     for why in without {
         tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
     }
-    // Clients identify pools by their numbers, and continue with the next daemon: that daemon must not use the same numbers
-    // again.
+    // Start the numbers of pools at the time since boot, so that no daemon uses the numbers of its predecessor. Clients
+    // identify pools by their numbers, and continue with the next daemon.
     let first = tensorlend_os::clock::boottime_ns();
     let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(first) };
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
@@ -103,8 +103,8 @@ fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, S
 
 struct Card {
     device: Device,
-    /// One pool for each user of each namespace with blocks: pools never cross namespaces. A pool ends with its last
-    /// block.
+    /// The pools: one for each user in each namespace who has blocks, so that no pool has memory of two namespaces. A
+    /// pool ends with its last block.
     pools: Mutex<BTreeMap<Borrower, Weak<Exported>>>,
     /// Maximum number of unused bytes that a pool may keep.
     idle_bytes_max: u64,
@@ -116,7 +116,7 @@ struct All {
     pools_ever: AtomicU64,
 }
 
-/// A pool that clients import.
+/// A pool of the driver, which clients import by its descriptor.
 struct Exported {
     number: u64,
     fd: OwnedFd,
@@ -148,7 +148,7 @@ impl Card {
     }
 }
 
-/// A block, and the pool that it returns to.
+/// A lent block, and the pool to which it returns when dropped.
 struct Lent {
     block: Option<Block>,
     pool: Arc<Exported>,
@@ -157,7 +157,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // The accounts do not count unused memory that a pool keeps, so this call bounds that memory.
+        // Bound the unused memory that the pool keeps, because no account counts it.
         drop(self.block.take());
         self.pool.trim(self.idle_bytes_max);
     }
@@ -169,7 +169,7 @@ impl Cards for All {
         match self.allocator {
             Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
             Allocator::Async => self.block(card, borrower, bytes).or_else(|_| {
-                // Other pools may hold the missing memory unused.
+                // Other pools may have unused memory: return it to the device, and try again.
                 card.trim();
                 self.block(card, borrower, bytes)
             }),
@@ -208,11 +208,12 @@ impl All {
 
     fn export_pool(&self, device: &Device) -> tensorlend_cuda::Result<Exported> {
         let stream = Arc::new(Stream::new(&Context::primary(device)?)?);
-        // The pool keeps its memory: otherwise each synchronization would release it, and importers would have to map
-        // it again. The core bounds the lent memory.
+        // Let the pool keep all its memory (`u64::MAX`). Otherwise each synchronization would return unused memory to
+        // the device, and importers would have to map memory again. The core limits the lent memory, and `trim` the
+        // unused memory.
         let pool = Pool::create(device, u64::MAX, 0)?;
         let fd = pool.export()?;
-        // Unique among all pools.
+        // The number is unique among all pools of this boot.
         let number = self.pools_ever.fetch_add(1, Ordering::Relaxed);
         Ok(Exported { number, fd, pool, stream })
     }

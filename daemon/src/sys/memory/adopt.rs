@@ -1,4 +1,5 @@
-//! Recovery of stored descriptors: validates and maps them, see `core/recovery/restore.rs`.
+//! Recovery of descriptors: validates and maps those that the fd store passes or clients hand back.
+//! `core/recovery/restore.rs` restores the state from them.
 
 use super::{self as memory, Memories};
 use crate::core::label::{Label, Preserved};
@@ -44,13 +45,13 @@ fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
-/// Destinations: memories, and files of spilled segments.
+/// The tables of this daemon: its memory, and its files of spilled segments.
 type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
 
-/// Takes over the recovered descriptors. Drops those of another layout and damaged ones, and logs that.
+/// Takes over the descriptors from the fd store. Drops descriptors of another layout and damaged ones, and logs that.
 pub fn adopt(stored: Vec<Stored>, (memories, files): Stores<'_>, fd_store: &mut FdStore) -> Vec<Preserved> {
-    // The daemon may have been killed while it copied a directory. It stores a copy only once it is whole, so the
-    // latest stored one is valid.
+    // The daemon may have been killed while it copied a directory. A daemon stores a copy only when the copy is
+    // complete, so the latest stored one is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
     for (label, _) in &stored {
         if let Label::Directory { namespace, life, .. } = label {
@@ -91,7 +92,7 @@ fn adopt_one(
     }
     let mem = MemId(number);
     if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
-        // The driver's memory has no length, no seals and no words. Only the store's label describes it.
+        // The descriptor of device memory has no length, no seals and no shared words. Only its label describes it.
         memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
         fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
@@ -105,7 +106,7 @@ fn adopt_one(
     }
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
-        // An orphaned sheet is closed as a sheet, even if it still has readers.
+        // Map an orphaned sheet, so that it is later closed as a sheet.
         let view = match label {
             Label::Orphaned { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
             _ => None,
@@ -125,7 +126,7 @@ fn adopt_one(
             fd_store.has(mem, &label);
             return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
         }
-        // This directory is sealed against writers, so the daemon copies it before any change.
+        // This directory is sealed against writers, so the daemon must continue with a copy.
         let (copy, view) = copy_of(&fd, bytes)?;
         let before = Label::Directory { namespace, life, uid, name: name.clone() };
         let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
@@ -140,19 +141,19 @@ fn adopt_one(
     Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
-/// Maximum bytes of directories that a daemon copies for clients in its life: each copy blocks the loop.
+/// Maximum bytes of directories that one run of the daemon copies for clients. Each copy blocks the loop.
 const COPIED_BYTES_MAX: u64 = 8 << 30;
 
 /// Copies of directories that clients handed back.
 #[derive(Debug, Default)]
 pub struct Copies {
     bytes: u64,
-    /// The copy of each original file.
+    /// The copy of each original directory, by the original's device and inode.
     made: BTreeMap<(u64, u64), MemId>,
 }
 
 impl Copies {
-    /// Returns a state in which no more copies are allowed.
+    /// Makes a state in which the limit of copies is reached.
     #[cfg(test)]
     pub fn full() -> Self {
         Self { bytes: COPIED_BYTES_MAX, ..Self::default() }
@@ -192,26 +193,28 @@ fn longest(magic: Magic) -> u64 {
     bytes as u64
 }
 
-/// Takes over a descriptor that a client hands back as `mem`, if a daemon of this uid created the memory: only a
-/// process with this uid can make a memfd with this owner and our seals. Returns the descriptor to keep, the view of a
-/// directory for the shell, and the facts for the core. Segments are at most `segment_bytes_max` long.
+/// Takes over a descriptor that a client hands back as `mem`, if a daemon of this uid has created the memory. The owner
+/// and the seals of the memfd prove this, because only a process with this uid can make such a memfd. Returns the
+/// descriptor to store, the view of a directory for the shell, and a description for the core. A segment of more than
+/// `segment_bytes_max` bytes is rejected.
 ///
-/// A directory is copied, so that no other process can write it; a daemon in user mode seals each directory against writers, so
-/// an unsealed one is rejected. All clients hand the same directory back: while a copy of it `is_there`, further ones are
-/// accepted without their contents.
+/// The daemon copies a directory, so that no other process can write to its directory. A directory without seals
+/// against writers is rejected, because every daemon in user mode sets them. All clients hand back the same directory.
+/// While its copy exists (`is_there`), further descriptors of it are accepted, but not copied.
 pub fn own(
-    (mem, fd): (MemId, &OwnedFd),
+    mem: MemId,
+    fd: &OwnedFd,
     segment_bytes_max: u64,
     copies: &mut Copies,
     is_there: &dyn Fn(MemId) -> bool,
 ) -> Option<(OwnedFd, Option<View>, Own)> {
-    // Checks seals first: only memfds have any, and the query reaches no file system. Any other operation on a foreign file
-    // system's file may block without limit.
+    // Check the seals first. Only memfds have seals, and the kernel answers the query without calling a file system.
+    // Any other operation on a file of a client's own file system may block without limit.
     let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return None;
     }
-    // Identifies the kind by the memfd's name, which no process can change; a client may have written the contents.
+    // Read the kind from the memfd's name, which no process can change. The contents may come from a client.
     let name = made_as(fd)?;
     let stat = fstat(fd).ok()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -220,12 +223,12 @@ pub fn own(
     let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
     let magic = sheets.into_iter().find(|&magic| memory::name_of(magic) == name);
     let bytes = u64::try_from(stat.st_size).ok()?;
-    // A client with this uid can make sparse files of any length.
+    // Bound the length, because a client with this uid can make a sparse memfd of any length.
     if bytes > magic.map_or(segment_bytes_max, longest) {
         return None;
     }
-    // Reopens the file: the client could change the flags of its own descriptor, which would also count as a writer. If the
-    // client holds a file lease on the file, this fails and the daemon accepts nothing.
+    // Reopen the file: the client could change the flags of its own descriptor, and that descriptor would count as a
+    // writer. If the client has a file lease on the file, the reopening fails, and the daemon rejects the descriptor.
     let preserved = memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?;
     let Some(magic) = magic else {
         return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
@@ -254,7 +257,7 @@ fn made_as(fd: &OwnedFd) -> Option<String> {
     name.starts_with("tensorlend-").then(|| name.to_owned())
 }
 
-/// Returns a sealed copy and its only writable view. Holes of the original stay holes in the copy.
+/// Returns a sealed copy of a directory and its only writable view. Holes of the original are holes in the copy.
 fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
     let copy = memfd::create_empty("tensorlend-directory", bytes)?;
     let mut buffer = vec![0; 1 << 20];

@@ -27,7 +27,7 @@ pub struct Retired {
     /// The least number of slots with which `due_bytes` cause a scan; at `most_bytes`, a scan runs with fewer slots, too.
     due_few: usize,
     most_bytes: u64,
-    /// The bytes beyond those still leased that cause the next scan; included in `due_bytes`.
+    /// The retired bytes, beyond those still leased, that cause the next scan. `due_bytes` is the sum of both.
     enough_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ impl Retired {
         slots >= self.due_slots || bytes >= self.due_bytes && (slots >= self.due_few || bytes >= self.most_bytes)
     }
 
-    /// Hands out the values, in exchange for an empty vector.
+    /// Swaps the list of values with `slots`, which must be empty.
     pub fn take(&mut self, slots: &mut Vec<Cell>) {
         debug_assert!(slots.is_empty());
         std::mem::swap(&mut self.slots, slots);

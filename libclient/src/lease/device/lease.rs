@@ -158,9 +158,9 @@ impl DeviceLease {
         self.held().version()
     }
 
-    /// As [`crate::Lease::validate`].
+    /// As [`crate::Lease::validate`]; false in the child of a fork, in which no device memory is mapped.
     pub fn validate(&self) -> bool {
-        self.held().validate()
+        !self.held().link().is_forked() && self.held().validate()
     }
 
     /// Records a stream whose work reads the tensor: after the drop, the lease ends only when the work that is in the

@@ -205,7 +205,7 @@ impl DeviceDraft {
         for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
             let event = self.gpu.record(other, doing)?;
             self.gpu.order(stream, &event, doing)?;
-            // The event can be recorded again: the stream waits for the state it had.
+            // The event may be recorded again: the stream waits for the state that the event had at the call above.
             self.gpu.give_event(event);
         }
         self.add(stream.clone());

@@ -22,7 +22,7 @@ use tensorlend_cuda::ipc::PlainBlock;
 pub struct LegacyExport {
     block: PlainBlock,
     handle: [u8; 64],
-    /// Keeps the block's context.
+    /// Keeps the block's context until the block is freed.
     _gpu: Arc<Gpu>,
 }
 

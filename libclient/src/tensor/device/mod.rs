@@ -10,7 +10,7 @@ use crate::session::Session;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::DeviceOffer;
 
-/// Returns the daemon's offer for a device.
+/// Returns the parameters with which the daemon lends a device's memory.
 pub fn offer<'s>(session: &'s Session, uuid: Uuid, doing: &str) -> Result<&'s DeviceOffer> {
     let offers = &session.welcome.devices;
     offers.iter().find(|offer| offer.uuid == uuid).ok_or_else(|| {

@@ -12,7 +12,7 @@ use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_cuda::{Stream, copy};
 
-/// Shorter copies use the driver's own path, which is as fast.
+/// Minimum length of a copy through the staging buffer, in bytes. For shorter copies the driver's own path is as fast.
 const STAGED_BYTES_MIN: usize = 256 << 10;
 /// Bytes of one half of the staging buffer: the host fills one half while the device reads the other.
 const HALF_BYTES: usize = 2 << 20;
@@ -104,7 +104,7 @@ impl<'s> Stage<'s> {
             }
             Ok(())
         })();
-        // Even after an error: pending copies end before the slot is freed.
+        // Synchronize even after an error: pending copies must end before the slot is freed.
         let done = self.stream.synchronize().map_err(trouble(doing));
         for event in events {
             gpu.give_event(event);

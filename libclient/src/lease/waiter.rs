@@ -1,30 +1,31 @@
-//! The thread that waits for names on behalf of tasks.
+//! The thread that waits for names and lists on behalf of tasks.
 //!
 //! It sleeps as `wait_key` in `lease/wait.rs` does: on the bells of all owners of the awaited names, on the directory's bell,
 //! and on a bell of its own, which rings when a task adds a wait or the last handle is dropped. A task that stops waiting drops
-//! the receiving end of its wait, which the thread sees in its next turn.
+//! the ticket of its wait, which the thread sees in its next turn.
 
 use crate::error::{Error, Result};
-use crate::lease::by_name::Peeked;
-use crate::lease::by_name::peek;
-use crate::names::version::Version;
 use crate::session::Session;
 use crate::wait::{Deadline, NAP_MAX};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tensorlend_layout::catalogue::Catalogue;
 use tensorlend_layout::raw::Sheet;
 use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
-use tokio::sync::oneshot;
 
 /// Maximum number of bells in one wait (the kernel's limit).
 const BELLS_MAX: usize = 128;
 /// Longest sleep if there are more owners than that: the thread polls the other names this often.
 const NAP_CROWDED: Duration = Duration::from_millis(10);
+/// Longest sleep between two polls of many names.
+const NAP_LONG: Duration = Duration::from_secs(1);
+/// Ratio of sleep to the time of a poll, so that a thousand waits take a thousandth of a processor.
+const NAP_RATIO: u32 = 1000;
 /// Longest sleep while no task waits. The thread's own bell ends it; the system call needs a timeout.
 const IDLE: Duration = Duration::from_hours(1);
 
@@ -38,7 +39,7 @@ pub struct Waiter {
 /// State that the handle and the thread share.
 #[derive(Default)]
 struct Shared {
-    /// Rings when the inbox has a wait, and at the end.
+    /// A task rings this bell after it has added a wait to the inbox; the drop of the last handle rings it, too.
     bell: Bell,
     ending: AtomicBool,
     inbox: Mutex<Inbox>,
@@ -51,15 +52,36 @@ struct Inbox {
     started: bool,
 }
 
-/// A task that waits for a value of `name` other than `seen`.
-struct Wait {
-    name: String,
-    seen: Version,
-    tell: oneshot::Sender<Result<()>>,
+/// The state of an awaited event, read without a lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Look {
+    /// Whether the event has happened.
+    pub is_over: bool,
+    /// The clients that ring their bells for it, in addition to the daemon.
+    pub owners: [Option<u16>; 2],
 }
 
-fn is_newer(now: &Peeked, seen: Version) -> bool {
-    now.exists && now.seen != Some(seen)
+/// A function that reads the state of the awaited event. It takes no lock that a caller of [`Waiter::wait`] holds.
+type Watch = Box<dyn FnMut(&Session) -> Result<Look> + Send>;
+/// A function that reports the end of a wait to its task. It does not block.
+type Tell = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// One wait of a task.
+struct Wait {
+    look: Watch,
+    tell: Option<Tell>,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// A wait of a task. Dropping the ticket ends the wait.
+#[derive(Debug)]
+pub struct Ticket(Arc<AtomicBool>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // Relaxed: the thread polls the flag, and it orders no other memory.
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Waiter {
@@ -67,17 +89,17 @@ impl Waiter {
         Self { session, shared: Arc::default() }
     }
 
-    /// Waits for a value of `name` other than `seen`.
-    pub async fn wait_newer(&self, name: &str, seen: Version) -> Result<()> {
-        // A task that always finds news still yields from time to time.
-        tokio::task::coop::consume_budget().await;
+    /// Calls `tell` once, in the waiting thread, when `look` has found the event or failed. The thread calls `look` at least
+    /// once after this call: an event that precedes the call ends the wait, too.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the waiting thread cannot be started.
+    pub fn wait(&self, look: Watch, tell: Tell) -> Result<Ticket> {
         self.session.check()?;
-        if is_newer(&peek(&self.session, name.as_bytes())?, seen) {
-            return Ok(());
-        }
-        let (tell, told) = oneshot::channel();
-        self.add(Wait { name: name.to_owned(), seen, tell })?;
-        told.await.expect("the thread answers every wait before its last handle is gone")
+        let cancelled = Arc::default();
+        let ticket = Ticket(Arc::clone(&cancelled));
+        self.add(Wait { look, tell: Some(tell), cancelled })?;
+        Ok(ticket)
     }
 
     fn add(&self, wait: Wait) -> Result<()> {
@@ -117,55 +139,65 @@ impl Shared {
                 return;
             }
             waits.append(&mut lock(&self.inbox).waits);
-            waits.retain(|wait: &Wait| !wait.tell.is_closed());
+            waits.retain(|wait: &Wait| !wait.cancelled.load(Ordering::Relaxed));
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
             } else if let Err(e) = session.waiter().enlist(Deadline::new(None)) {
                 // The error ends the wait of one task. If the cause persists, the next turn ends the wait of another task.
-                let _ = waits.swap_remove(0).tell.send(Err(e));
+                waits.swap_remove(0).end(Err(e));
             } else {
                 self.turn(session, sample, &mut waits);
             }
         }
     }
 
-    /// Checks every name, and sleeps if none has news.
+    /// Polls every event, and sleeps if none has happened.
     fn turn(&self, session: &Session, sample: u32, waits: &mut Vec<Wait>) {
+        let began = Instant::now();
         let directory = &session.directory.head().bell;
-        // Sample the bells before the deciding check; an owner that is gone has no bell.
+        // Sample the bells before the deciding poll; an owner that is gone has no bell.
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
-        settle(waits, |wait| {
-            let now = peek(session, wait.name.as_bytes())?;
-            if let Some(owner) = now.owner.filter(|owner| !owners.contains_key(owner)) {
-                owners.insert(owner, session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
+        settle(waits, session, |look| {
+            for owner in look.owners.into_iter().flatten() {
+                if let Entry::Vacant(vacant) = owners.entry(owner) {
+                    vacant.insert(session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
+                }
             }
-            Ok(is_newer(&now, wait.seen))
+            Ok(())
         });
         let mask = owners.keys().fold(PARKED_ANY, |mask, &owner| mask | parked_bit(owner));
         let _parked = session.waiter().park(mask);
         let mut moved = false;
-        settle(waits, |wait| {
-            let now = peek(session, wait.name.as_bytes())?;
-            moved |= now.owner.is_some_and(|owner| !owners.contains_key(&owner));
-            Ok(is_newer(&now, wait.seen))
+        settle(waits, session, |look| {
+            moved |= look.owners.into_iter().flatten().any(|owner| !owners.contains_key(&owner));
+            Ok(())
         });
         if moved || waits.is_empty() {
             return;
         }
         let mut bells = vec![(&self.bell, sample), (directory, news)];
         bells.extend(owners.values().flatten().map(|(sheet, sample)| (&sheet.bell, *sample)));
-        let nap = if bells.len() > BELLS_MAX { NAP_CROWDED } else { NAP_MAX };
+        let nap =
+            if bells.len() > BELLS_MAX { NAP_CROWDED } else { (began.elapsed() * NAP_RATIO).clamp(NAP_MAX, NAP_LONG) };
         bells.truncate(BELLS_MAX);
         futex::wait_any(&bells, nap);
     }
 }
 
-/// Checks every wait and completes those that are over.
-fn settle(waits: &mut Vec<Wait>, mut look: impl FnMut(&Wait) -> Result<bool>) {
+impl Wait {
+    fn end(mut self, outcome: Result<()>) {
+        if let Some(tell) = self.tell.take() {
+            tell(outcome);
+        }
+    }
+}
+
+/// Polls every event, and ends the waits that are over. `note` gets the state of the others.
+fn settle(waits: &mut Vec<Wait>, session: &Session, mut note: impl FnMut(&Look) -> Result<()>) {
     let mut at = 0;
-    while let Some(wait) = waits.get(at) {
-        let outcome = match look(wait) {
+    while let Some(wait) = waits.get_mut(at) {
+        let outcome = match (wait.look)(session).and_then(|look| note(&look).map(|()| look.is_over)) {
             Ok(false) => {
                 at += 1;
                 continue;
@@ -173,13 +205,12 @@ fn settle(waits: &mut Vec<Wait>, mut look: impl FnMut(&Wait) -> Result<bool>) {
             Ok(true) => Ok(()),
             Err(e) => Err(e),
         };
-        // The task may have stopped waiting.
-        let _ = waits.swap_remove(at).tell.send(outcome);
+        waits.swap_remove(at).end(outcome);
     }
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the thread that waits for names")
+        f.write_str("the thread that waits for names and lists")
     }
 }

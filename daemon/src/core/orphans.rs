@@ -1,11 +1,9 @@
 //! Orphaned memory: its clients returned it or have ended, and a process may still write it.
 
-use super::{Env, Part, Probing, Timer};
-use crate::core::account::{Charge, NamespaceId};
-use crate::core::effect::Effect;
-use crate::core::event::MemId;
-use crate::core::label::Label;
-use crate::core::pool::Borrower;
+use super::account::{Charge, NamespaceId};
+use super::effect::Effect;
+use super::effects::Effects;
+use super::event::MemId;
 use std::collections::BTreeMap;
 
 /// Pause before the second probe of orphaned memory, after which its client may have unmapped it. Each further pause is four
@@ -45,14 +43,14 @@ impl FormerWriter {
 /// Orphaned memory that a process may still write. The charge stays with its user as long as a process has the memory mapped.
 #[derive(Debug)]
 pub struct Orphaned {
-    whose: FormerWriter,
-    charge: Charge,
-    segment_bytes: Option<u64>,
+    pub whose: FormerWriter,
+    pub charge: Charge,
+    pub segment_bytes: Option<u64>,
     given_up_ns: u64,
     /// Time of the next probe, and the pause after that probe.
     next_ns: u64,
     pause_ns: u64,
-    /// Time of the last probe that [`Env::expedite`] asked for.
+    /// Time of the last probe that [`Orphans::expedite`] asked for.
     expedited_ns: u64,
     /// The value of `expedited_ns` at the last such probe that found the memory in use.
     answered_ns: u64,
@@ -60,7 +58,7 @@ pub struct Orphaned {
 
 /// The probes that requests of one uid have started.
 #[derive(Debug, Default)]
-pub struct Expedited {
+struct Expedited {
     /// Number of probes whose answers are still to come.
     begun: u32,
     /// Whether this round has reached [`EXPEDITE_PROBES_MAX`].
@@ -70,93 +68,105 @@ pub struct Expedited {
 }
 
 impl Orphaned {
-    /// Returns true if a probe that [`Env::expedite`] asked for has no answer yet.
-    fn is_looked_at(&self) -> bool {
+    /// Returns true if a probe that [`Orphans::expedite`] asked for has no answer yet.
+    fn is_being_probed(&self) -> bool {
         self.expedited_ns > self.answered_ns
     }
 }
 
-impl Env {
-    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no
-    /// process can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers
-    /// do not count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user
-    /// mode, where all clients are of one user, idle readers keep the pages until they unmap them.
-    pub fn orphan(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        self.orphaned_ever += 1;
-        let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphaned_ever);
-        self.keep(mem, Label::Orphaned { namespace, uid: whose.uid, segment, id });
-        self.orphan_again(whose, mem, charge, segment_bytes);
+/// The result of a probe of orphaned memory.
+#[derive(Debug)]
+pub enum ProbeResult {
+    /// The memory is not orphaned any more.
+    Gone,
+    /// No process can write the memory: it is removed from the orphaned memory.
+    Quiescent(Orphaned),
+    /// A process can still write the memory; the next probe follows after this pause, or is scheduled already.
+    InUse(Option<u64>),
+}
+
+/// The orphaned memory.
+#[derive(Debug, Default)]
+pub struct Orphans {
+    by_mem: BTreeMap<MemId, Orphaned>,
+    /// The probes that requests have started, by uid.
+    expedited: BTreeMap<u32, Expedited>,
+    /// The highest number of a label of orphaned memory, under this daemon and its predecessors.
+    last_id: u64,
+}
+
+impl Orphans {
+    /// Returns an unused number for a label.
+    pub fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
-    /// Bytes of orphaned memory that are still charged to a uid, because a process holds the memory.
-    pub fn orphaned_bytes(&self, uid: u32) -> u64 {
-        self.orphaned.values().filter(|it| it.whose.uid == uid).map(|it| it.charge.bytes()).sum()
+    /// Notes that labels have numbers up to this one.
+    pub fn reserve_ids(&mut self, id: u64) {
+        self.last_id = self.last_id.max(id);
     }
 
-    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now, each with the namespace,
-    /// the number of pieces and the bytes of that memory.
-    pub fn former_writers(&self, is_told: impl Fn(u32) -> bool) -> BTreeMap<(NamespaceId, FormerWriter), (u32, u64)> {
-        let mut former_writers = BTreeMap::new();
-        for it in self.orphaned.values().filter(|it| is_told(it.whose.uid)) {
-            let (pieces, bytes): &mut (u32, u64) = former_writers.entry((it.charge.namespace(), it.whose)).or_default();
-            (*pieces, *bytes) = (*pieces + 1, *bytes + it.charge.bytes());
-        }
-        former_writers
+    /// Returns true if memory is orphaned.
+    pub fn contains(&self, mem: MemId) -> bool {
+        self.by_mem.contains_key(&mem)
     }
 
-    /// Orphans memory like [`Env::orphan`], but memory that was orphaned under this daemon's predecessor.
-    pub fn orphan_again(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
+    /// Adds memory. The caller begins the first probe.
+    pub fn add(&mut self, now_ns: u64, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let orphaned = Orphaned {
             whose,
             charge,
             segment_bytes,
-            given_up_ns: self.now_ns,
+            given_up_ns: now_ns,
             next_ns: 0,
             pause_ns: RETURNED_PAUSE_NS,
             expedited_ns: 0,
             answered_ns: 0,
         };
-        self.orphaned.insert(mem, orphaned);
-        self.probe(mem, Probing::Orphaned);
+        self.by_mem.insert(mem, orphaned);
     }
 
-    /// Orphans a sheet like [`Env::orphan`].
-    pub fn orphan_part(&mut self, whose: FormerWriter, part: Part) {
-        self.orphan(whose, part.mem, part.charge, None);
-    }
-
-    /// Handles the kernel's answer about orphaned memory.
-    pub fn orphan_probed(&mut self, mem: MemId, quiescent: bool) {
-        if let Some(orphaned) = self.orphaned.get(&mem).filter(|it| it.is_looked_at()) {
-            let expedited = self.expedited.get_mut(&orphaned.whose.uid).expect("it has begun a look");
+    /// Handles the kernel's answer about memory.
+    pub fn probed(&mut self, now_ns: u64, mem: MemId, quiescent: bool) -> ProbeResult {
+        let Some(orphaned) = self.by_mem.get_mut(&mem) else { return ProbeResult::Gone };
+        if orphaned.is_being_probed() {
+            let expedited = self.expedited.get_mut(&orphaned.whose.uid).expect("it has begun a probe");
             expedited.begun -= 1;
             if expedited.begun == 0 && expedited.is_full {
-                expedited.next_ns = self.now_ns + EXPEDITE_PAUSE_NS;
+                expedited.next_ns = now_ns + EXPEDITE_PAUSE_NS;
             }
         }
         if quiescent {
-            let Some(Orphaned { whose, charge, segment_bytes, .. }) = self.orphaned.remove(&mem) else { return };
-            let namespace = charge.namespace();
-            self.accounts.refund(charge);
-            match segment_bytes {
-                None => self.release(mem),
-                Some(bytes) if !self.user_mode() && self.accounts.is_open(namespace) => {
-                    self.effects.push(Effect::Forget { mem });
-                    self.keep_idle(mem, bytes, Borrower { namespace, uid: whose.uid });
-                }
-                Some(bytes) => self.release_segment(mem, bytes),
-            }
-        } else if let Some(orphaned) = self.orphaned.get_mut(&mem) {
-            self.probing.insert(mem, Probing::Orphaned);
-            orphaned.answered_ns = orphaned.expedited_ns;
-            // A probe out of turn does not change the pauses.
-            if self.now_ns >= orphaned.next_ns {
-                let pause_ns = orphaned.pause_ns;
-                orphaned.next_ns = self.now_ns + pause_ns;
-                orphaned.pause_ns = (pause_ns * 4).min(ORPHANED_PAUSE_NS_MAX);
-                self.set_timer(pause_ns, Timer::Returned(mem));
-            }
+            return self.by_mem.remove(&mem).map_or(ProbeResult::Gone, ProbeResult::Quiescent);
         }
+        orphaned.answered_ns = orphaned.expedited_ns;
+        // A probe out of turn does not change the pauses.
+        let pause_ns = (now_ns >= orphaned.next_ns).then_some(orphaned.pause_ns);
+        if let Some(pause_ns) = pause_ns {
+            orphaned.next_ns = now_ns + pause_ns;
+            orphaned.pause_ns = (pause_ns * 4).min(ORPHANED_PAUSE_NS_MAX);
+        }
+        ProbeResult::InUse(pause_ns)
+    }
+
+    /// Bytes of orphaned memory that are still charged to a uid, because a process holds the memory.
+    pub fn bytes_of(&self, uid: u32) -> u64 {
+        self.by_mem.values().filter(|it| it.whose.uid == uid).map(|it| it.charge.bytes()).sum()
+    }
+
+    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now, each with the namespace,
+    /// the number of pieces and the bytes of that memory.
+    pub fn former_writers(
+        &self,
+        is_asked_for: impl Fn(u32) -> bool,
+    ) -> BTreeMap<(NamespaceId, FormerWriter), (u32, u64)> {
+        let mut former_writers = BTreeMap::new();
+        for it in self.by_mem.values().filter(|it| is_asked_for(it.whose.uid)) {
+            let (pieces, bytes): &mut (u32, u64) = former_writers.entry((it.charge.namespace(), it.whose)).or_default();
+            (*pieces, *bytes) = (*pieces + 1, *bytes + it.charge.bytes());
+        }
+        former_writers
     }
 
     /// Probes at once the segments that a uid has returned, for its request made at `since_ns`. Returns true if the request must
@@ -165,8 +175,7 @@ impl Env {
     /// daemon repeats the probes of segments that were returned recently. A request always waits for a probe that has begun,
     /// since its duration depends on the load of the machine. A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`]
     /// probes at a time, and its requests go over all orphans once for each such round.
-    pub fn expedite(&mut self, uid: u32, since_ns: u64) -> bool {
-        let now = self.now_ns;
+    pub fn expedite(&mut self, effects: &mut Effects, now: u64, uid: u32, since_ns: u64) -> bool {
         let is_late = now - since_ns >= QUIET_NS_MAX;
         if let Some(expedited) = self.expedited.get(&uid)
             && (expedited.begun > 0 || now < expedited.next_ns)
@@ -179,11 +188,11 @@ impl Env {
         let its = |l: &Orphaned| l.whose.uid == uid && l.segment_bytes.is_some();
         let worth = |l: &Orphaned| now - l.given_up_ns < EXPEDITE_NS_MAX || l.answered_ns < since_ns;
         let (mut awaited, mut begun) = (false, 0);
-        for (&mem, orphaned) in self.orphaned.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
+        for (&mem, orphaned) in self.by_mem.iter_mut().filter(|(_, l)| its(l) && worth(l)) {
             awaited = true;
             if now >= orphaned.expedited_ns + EXPEDITE_PAUSE_NS {
                 orphaned.expedited_ns = now;
-                self.effects.push(Effect::Probe { mem });
+                effects.push(Effect::Probe { mem });
                 begun += 1;
             }
             if begun == EXPEDITE_PROBES_MAX {

@@ -1,0 +1,142 @@
+//! The segments that the daemon lent to a client.
+
+use crate::core::account::Charge;
+use crate::core::device::OnDevice;
+use crate::core::event::MemId;
+use crate::core::orders::{Making, Part};
+use std::collections::{BTreeMap, btree_map};
+use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::word::SLOTS_MAX;
+
+/// The location of a segment's bytes.
+#[derive(Debug, Default)]
+pub enum Residence {
+    /// In memory.
+    #[default]
+    Memory,
+    /// In memory; a worker is writing them to a file.
+    Leaving {
+        /// Whether the segment has been lent since the write began.
+        lent: bool,
+    },
+    /// In a file.
+    File {
+        /// The reason why the last read of the file failed.
+        failed: Option<String>,
+    },
+    /// In a file; a worker is reading them into memory.
+    Returning {
+        /// The ordered memory.
+        making: Making,
+    },
+    /// Lost: the only copy was memory of the daemon's predecessor, and was lost with it. The owner had released the segment for
+    /// spill. The owner lives and has not freed the slots yet.
+    Lost,
+}
+
+impl Residence {
+    /// Returns true if the bytes count in the pool.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory | Self::Leaving { .. })
+    }
+}
+
+/// A segment lent to a client.
+#[derive(Debug)]
+pub struct Segment {
+    /// The memory of the tensor bytes, or the file that holds them.
+    pub mem: MemId,
+    /// The number of bytes.
+    pub bytes: u64,
+    /// The charge for the bytes.
+    pub charge: Charge,
+    /// log2 of the number of its slots.
+    pub slots_log2: u8,
+    /// The records of its slots. Their `acked` also holds for the segment.
+    pub slots: Part,
+    /// The segment's index in the directory's table.
+    pub entry: u32,
+    /// The location of the bytes.
+    pub residence: Residence,
+    /// Time at which the living owner released the segment for spill. From then on the owner frees slots and writes none.
+    pub released_ns: Option<u64>,
+    /// Time of the last attempt to spill the segment.
+    pub tried_ns: Option<u64>,
+    /// The device of the segment's bytes, if they are on one. If the daemon has only the driver's descriptor, the kernel cannot
+    /// probe the memory.
+    pub device: Option<OnDevice>,
+}
+
+impl Segment {
+    /// Returns true if no copy of the segment's bytes exists.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.residence, Residence::Lost)
+    }
+}
+
+/// The segments of a client, by first slot number.
+#[derive(Debug, Default)]
+pub struct ClientSegments(BTreeMap<u32, Segment>);
+
+impl ClientSegments {
+    /// Adds a segment.
+    pub fn insert(&mut self, base: u32, segment: Segment) {
+        self.0.insert(base, segment);
+    }
+
+    /// Removes a segment.
+    pub fn remove(&mut self, base: u32) -> Option<Segment> {
+        self.0.remove(&base)
+    }
+
+    /// Returns a segment for changes.
+    pub fn get_mut(&mut self, base: u32) -> Option<&mut Segment> {
+        self.0.get_mut(&base)
+    }
+
+    /// Returns all segments for changes.
+    pub fn values_mut(&mut self) -> btree_map::ValuesMut<'_, u32, Segment> {
+        self.0.values_mut()
+    }
+
+    /// Returns the segment of a slot, and its first slot number.
+    pub fn containing(&self, slot: u32) -> Option<(u32, &Segment)> {
+        let (&base, segment) = self.0.range(..=slot).next_back()?;
+        (slot - base < 1 << segment.slots_log2).then_some((base, segment))
+    }
+
+    /// Returns a slot's record as the client reports it, and the segment's first slot number: an allegation.
+    pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
+        let (base, segment) = self.containing(slot)?;
+        let records: &[SlotRecord] = segment.slots.view.array(4096, 1 << segment.slots_log2)?;
+        Some((base, records[(slot - base) as usize].copy()))
+    }
+
+    /// Returns the first free aligned range of 2^`log2` slot numbers.
+    pub fn free_range(&self, log2: u8) -> Option<u32> {
+        let slots = 1u32 << log2;
+        let mut base = 0u32;
+        for (&taken, segment) in &self.0 {
+            if base + slots <= taken {
+                break;
+            }
+            base = base.max((taken + (1 << segment.slots_log2)).next_multiple_of(slots));
+        }
+        // The last slot number means "no slot".
+        (base + slots <= SLOTS_MAX).then_some(base)
+    }
+
+    /// Returns the memory that the client may have been able to write and that the kernel can probe.
+    pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
+        let in_memory = self.0.values().filter(|s| s.device.is_none() && s.residence.is_in_memory());
+        in_memory.map(|s| s.mem).chain(self.0.values().map(|s| s.slots.mem))
+    }
+}
+
+impl std::ops::Deref for ClientSegments {
+    type Target = BTreeMap<u32, Segment>;
+
+    fn deref(&self) -> &BTreeMap<u32, Segment> {
+        &self.0
+    }
+}

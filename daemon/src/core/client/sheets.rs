@@ -1,0 +1,126 @@
+//! The sheets that the daemon lent to a client: its catalogue, in parts, and its lease table.
+
+use crate::core::event::MemId;
+use crate::core::orders::Part;
+use tensorlend_layout::catalogue::{Catalogue, CellRecord, cell_place, cells_count, cells_first};
+use tensorlend_layout::leases::LeaseTable;
+
+/// The sheets of a client.
+#[derive(Debug)]
+pub struct Sheets {
+    /// `acked`: the client has mapped its first sheets.
+    catalogue: Part,
+    /// `None` after the session: the leases of an ended client do not count.
+    leases: Option<Part>,
+    /// Parts 1, 2, ... of its cells.
+    cells: Vec<Part>,
+}
+
+impl Sheets {
+    /// Returns the sheets of a client with these parts of cells after the first.
+    pub fn new(catalogue: Part, leases: Option<Part>, cells: Vec<Part>) -> Self {
+        Self { catalogue, leases, cells }
+    }
+
+    /// Returns the first part of the catalogue.
+    pub fn catalogue(&self) -> &Catalogue {
+        self.catalogue.view.at(0).expect("the daemon made it long enough")
+    }
+
+    /// Returns the lease table while the client's leases count.
+    pub fn lease_table(&self) -> Option<&LeaseTable> {
+        self.leases().map(|part| part.view.at(0).expect("the daemon made it long enough"))
+    }
+
+    /// Returns the sheet of the lease table while the client's leases count.
+    pub fn leases(&self) -> Option<&Part> {
+        self.leases.as_ref()
+    }
+
+    /// Takes the lease table: from now on the client's leases do not count.
+    pub fn take_leases(&mut self) -> Option<Part> {
+        self.leases.take()
+    }
+
+    /// Returns the sheet of a part of the cells.
+    pub fn part(&self, part: u8) -> Option<&Part> {
+        match part {
+            0 => Some(&self.catalogue),
+            part => self.cells.get(usize::from(part) - 1),
+        }
+    }
+
+    /// Returns the number of parts of the cells after the first.
+    pub fn further_parts(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Adds a part of the cells.
+    pub fn add_cells(&mut self, part: Part) {
+        self.cells.push(part);
+    }
+
+    /// Removes the parts of the cells after the first `parts` further ones.
+    pub fn drop_cells_after(&mut self, parts: u8) -> Vec<Part> {
+        let from = usize::from(parts).min(self.cells.len());
+        self.cells.split_off(from)
+    }
+
+    /// Returns the number of cells that the client may use: those of the parts that it has mapped.
+    pub fn granted(&self) -> u32 {
+        let part = self.cells.iter().take_while(|part| part.acked).count() as u8;
+        (cells_first(part) + cells_count(part)) as u32
+    }
+
+    /// Returns a cell's record if the client may use the cell. A part counts from the moment of its lending, because the client
+    /// uses it before the daemon has received the acknowledgement.
+    pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
+        let (part, at) = cell_place(cell);
+        match part {
+            0 => self.catalogue().cells.get(at),
+            part => self.part(part)?.view.array(4096, cells_count(part))?.get(at),
+        }
+    }
+
+    /// Returns true if the client has mapped its first sheets.
+    pub fn are_mapped(&self) -> bool {
+        self.catalogue.acked
+    }
+
+    /// Acknowledges the first sheets; returns the memory to seal.
+    pub fn acknowledge_first(&mut self) -> Vec<MemId> {
+        std::iter::once(&mut self.catalogue).chain(&mut self.leases).map(acknowledge).collect()
+    }
+
+    /// Acknowledges a further part of the cells, if it exists; returns the memory to seal.
+    pub fn acknowledge_cells(&mut self, part: u8) -> Option<MemId> {
+        self.cells.get_mut(usize::from(part) - 1).map(acknowledge)
+    }
+
+    /// Acknowledges all sheets; returns the memory to seal.
+    pub fn acknowledge_all(&mut self) -> Vec<MemId> {
+        let mut seal = self.acknowledge_first();
+        seal.extend(self.cells.iter_mut().map(acknowledge));
+        seal
+    }
+
+    /// Acknowledges the further parts of the cells for which the client owes it; returns the memory to seal.
+    pub fn acknowledge_owed_cells(&mut self) -> Vec<MemId> {
+        self.cells.iter_mut().filter(|part| !part.acked).map(acknowledge).collect()
+    }
+
+    /// Returns the memory of the catalogue.
+    pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
+        std::iter::once(self.catalogue.mem).chain(self.cells.iter().map(|part| part.mem))
+    }
+
+    /// Returns all sheets, for their release.
+    pub fn into_parts(self) -> impl Iterator<Item = Part> {
+        std::iter::once(self.catalogue).chain(self.cells).chain(self.leases)
+    }
+}
+
+fn acknowledge(part: &mut Part) -> MemId {
+    part.acked = true;
+    part.mem
+}

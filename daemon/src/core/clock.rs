@@ -1,0 +1,128 @@
+//! The time of the current step, and the timers.
+
+use super::account::NamespaceId;
+use super::event::MemId;
+use std::collections::BTreeSet;
+
+/// The action of a timer, and its subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// Probe a client's memory again.
+    Probe(NamespaceId, u16),
+    /// Probe again for a client that has not come back.
+    Disconnected(NamespaceId, u16),
+    /// Survey the memory of a disconnected client again.
+    Collect(NamespaceId, u16),
+    /// Continue a client's draining.
+    Draining(NamespaceId, u16),
+    /// Probe orphaned memory.
+    Returned(MemId),
+    /// Poll for announcements.
+    Absorb(NamespaceId),
+    /// Retry delayed requests.
+    Retry,
+    /// Retry the delayed requests that exceeded the last step's maximum number of retries.
+    Untried,
+    /// Order spares.
+    Spares,
+    /// Open the namespaces that returning clients have handed back.
+    Staged,
+    /// Continue the construction of a table of names.
+    Names,
+    /// Continue the chores.
+    Chores,
+    /// Scan the leases.
+    Leases(NamespaceId),
+    /// End the names whose lifetimes are over.
+    Lifetimes(NamespaceId),
+    /// End the streams that no client uses.
+    Streams(NamespaceId),
+    /// Retry a spill that failed because a process held the segment.
+    Spill,
+}
+
+/// The time, and the timers.
+#[derive(Debug, Default)]
+pub struct Clock {
+    now_ns: u64,
+    /// Time of the daemon's start.
+    started_ns: u64,
+    /// Number of steps.
+    turn: u64,
+    timers: BTreeSet<(u64, Timer)>,
+    /// Time of the next retry of delayed requests.
+    retry_ns: Option<u64>,
+}
+
+impl Clock {
+    /// Begins a step. The time never decreases.
+    pub fn begin_step(&mut self, now_ns: u64) {
+        self.advance(now_ns);
+        self.turn += 1;
+    }
+
+    /// Sets the time, unless it is later already.
+    pub fn advance(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Notes the daemon's start.
+    pub fn start(&mut self) {
+        self.started_ns = self.now_ns;
+    }
+
+    /// Returns the time of this step.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Returns the time since the daemon's start.
+    pub fn uptime_ns(&self) -> u64 {
+        self.now_ns - self.started_ns
+    }
+
+    /// Returns the number of this step.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    /// Sets a timer that fires after this time.
+    pub fn set_timer(&mut self, after_ns: u64, timer: Timer) {
+        self.set_timer_at(self.now_ns + after_ns, timer);
+    }
+
+    /// Sets a timer that fires at this time.
+    pub fn set_timer_at(&mut self, at_ns: u64, timer: Timer) {
+        self.timers.insert((at_ns, timer));
+    }
+
+    /// Removes the timer that fires at this time.
+    pub fn cancel(&mut self, at_ns: u64, timer: Timer) {
+        self.timers.remove(&(at_ns, timer));
+    }
+
+    /// Schedules a retry of delayed requests after this time at the latest.
+    pub fn retry_after(&mut self, after_ns: u64) {
+        let at = self.now_ns + after_ns;
+        // Every event retries the delayed requests, and each retry may call this again. So one timer is enough.
+        if self.retry_ns.is_none_or(|before| before > at) {
+            self.retry_ns = Some(at);
+            self.set_timer_at(at, Timer::Retry);
+        }
+    }
+
+    /// Takes the next timer that is due, with its time.
+    pub fn fire(&mut self) -> Option<(u64, Timer)> {
+        let due = self.timers.first().is_some_and(|&(at, _)| at <= self.now_ns);
+        let fired = if due { self.timers.pop_first() } else { None };
+        if let Some((_, Timer::Retry)) = fired {
+            self.retry_ns = None;
+        }
+        fired
+    }
+
+    /// Returns the time of the next timer.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+}

@@ -1,0 +1,40 @@
+//! The effects that the current step has ordered so far.
+
+use super::effect::Effect;
+use super::event::MemId;
+use super::label::Label;
+
+/// Maximum length of a sheet, or a part of one, that the daemon's loop makes itself. Worker threads make longer ones.
+pub const PROMPT_BYTES_MAX: u64 = 1 << 20;
+
+/// The effects of the current step, in order.
+#[derive(Debug, Default)]
+pub struct Effects(Vec<Effect>);
+
+impl Effects {
+    /// Adds an effect.
+    pub fn push(&mut self, effect: Effect) {
+        self.0.push(effect);
+    }
+
+    /// Stores memory in the fd store, so that it outlives the daemon.
+    pub fn keep(&mut self, mem: MemId, label: Label) {
+        self.push(Effect::Keep { mem, label });
+    }
+
+    /// Orders the allocation of a part of memory.
+    pub fn allocate(&mut self, mem: MemId, at: u64, bytes: u64) {
+        self.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
+    }
+
+    /// Takes the effects, at the end of a step.
+    pub fn take(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Extend<Effect> for Effects {
+    fn extend<I: IntoIterator<Item = Effect>>(&mut self, effects: I) {
+        self.0.extend(effects);
+    }
+}

@@ -1,0 +1,199 @@
+//! Memory on order: the shell is making it, and an event will report that it has arrived or could not be made.
+
+use super::account::{Charge, NamespaceId};
+use super::device::DeviceNumber;
+use super::effect::{Effect, SheetPlan};
+use super::effects::{Effects, PROMPT_BYTES_MAX};
+use super::event::{ConnId, MemId};
+use super::range::SlotRange;
+use super::spills::Whose;
+use std::collections::BTreeMap;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::raw::View;
+use tensorlend_layout::wire::Export;
+
+/// The purpose of memory that is being made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A connection's request.
+    Request(ConnId),
+    /// A namespace's directory.
+    Directory(NamespaceId),
+    /// A spare segment.
+    Spare,
+    /// A segment that was spilled.
+    Spilled(Whose),
+    /// No purpose: the requester has disconnected.
+    Nobody,
+}
+
+/// Memory that is being made for a request.
+#[derive(Debug)]
+pub struct Making {
+    /// Its number.
+    pub mem: MemId,
+    /// The charge for it.
+    pub charge: Charge,
+    /// Length of a segment, which counts in a pool; `None` for a sheet.
+    pub segment_bytes: Option<u64>,
+    /// The device of the memory; `None` for host memory.
+    pub device: Option<DeviceNumber>,
+    /// The kind of the descriptor, for device memory that has arrived.
+    pub export: Option<Export>,
+    /// Whether it has arrived.
+    pub made: bool,
+    /// The view of a sheet that has arrived.
+    pub view: Option<View>,
+}
+
+/// A sheet that exists.
+#[derive(Debug)]
+pub struct Part {
+    /// Its memory.
+    pub mem: MemId,
+    /// Its words.
+    pub view: View,
+    /// The charge for it.
+    pub charge: Charge,
+    /// Whether its writer has mapped it, so that it is sealed and others may read it.
+    pub acked: bool,
+}
+
+impl Making {
+    /// Returns the sheet that was made.
+    pub fn into_part(self) -> Part {
+        Part {
+            mem: self.mem,
+            view: self.view.expect("a made sheet comes with its view"),
+            charge: self.charge,
+            acked: false,
+        }
+    }
+}
+
+/// The memory on order, and the numbers of memory.
+#[derive(Debug, Default)]
+pub struct Orders {
+    /// The highest number that is in use.
+    last_id: u64,
+    purposes: BTreeMap<MemId, Purpose>,
+    /// Memory on order whose request was abandoned.
+    abandoned: BTreeMap<MemId, Making>,
+}
+
+impl Orders {
+    /// Returns an unused number.
+    pub fn new_id(&mut self) -> MemId {
+        self.last_id += 1;
+        MemId(self.last_id)
+    }
+
+    /// Notes that numbers up to this one are in use.
+    pub fn reserve_ids(&mut self, id: u64) {
+        self.last_id = self.last_id.max(id);
+    }
+
+    /// Returns an unused number for memory that the core is about to order, and notes the purpose of that memory.
+    pub fn order(&mut self, purpose: Purpose) -> MemId {
+        let mem = self.new_id();
+        self.purposes.insert(mem, purpose);
+        mem
+    }
+
+    /// Gives memory on order another purpose.
+    pub fn reassign(&mut self, mem: MemId, purpose: Purpose) {
+        self.purposes.insert(mem, purpose);
+    }
+
+    /// Orders memory.
+    pub fn create(&mut self, effects: &mut Effects, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
+        self.create_partly(effects, bytes, bytes, sheet, purpose, false)
+    }
+
+    /// Orders memory of which only the first bytes are allocated at the beginning; `reserved` for an administrator.
+    pub fn create_partly(
+        &mut self,
+        effects: &mut Effects,
+        bytes: u64,
+        bytes_first: u64,
+        sheet: Option<SheetPlan>,
+        purpose: Purpose,
+        reserved: bool,
+    ) -> MemId {
+        let mem = self.order(purpose);
+        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
+        effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved });
+        mem
+    }
+
+    /// Orders a sheet for a request.
+    pub fn sheet(
+        &mut self,
+        effects: &mut Effects,
+        conn: ConnId,
+        bytes: u64,
+        plan: SheetPlan,
+        charge: Charge,
+    ) -> Making {
+        self.sheet_for(effects, conn, bytes, plan, charge, false)
+    }
+
+    /// Orders a sheet like [`Orders::sheet`]; `reserved` for an administrator.
+    pub fn sheet_for(
+        &mut self,
+        effects: &mut Effects,
+        conn: ConnId,
+        bytes: u64,
+        plan: SheetPlan,
+        charge: Charge,
+        reserved: bool,
+    ) -> Making {
+        let mem = self.create_partly(effects, bytes, bytes, Some(plan), Purpose::Request(conn), reserved);
+        Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
+    }
+
+    /// Orders the records of the 2^`log2` slots of `owner` from `base` on.
+    pub fn slots(
+        &mut self,
+        effects: &mut Effects,
+        conn: ConnId,
+        SlotRange { owner, base, log2 }: SlotRange,
+        bytes: u64,
+        charge: Charge,
+    ) -> Making {
+        let plan = SheetPlan { magic: Magic::Slots, owner, count: 1 << log2, first: base.into() };
+        self.sheet(effects, conn, bytes, plan, charge)
+    }
+
+    /// Ends an order, because the memory has arrived or could not be made. Returns the memory's purpose.
+    pub fn arrived(&mut self, mem: MemId) -> Purpose {
+        self.purposes.remove(&mem).expect("memory arrives once, and only if ordered")
+    }
+
+    /// Removes the purpose of memory; returns false if the memory is not on order.
+    pub fn disown(&mut self, mem: MemId) -> bool {
+        let purpose = self.purposes.get_mut(&mem);
+        purpose.map(|purpose| *purpose = Purpose::Nobody).is_some()
+    }
+
+    /// Abandons memory on order for a request. Its charge stays until it has arrived; otherwise a client that orders and
+    /// disconnects repeatedly could have an unlimited amount made at the same time. Returns memory that has arrived already.
+    pub fn abandon(&mut self, effects: &mut Effects, making: Making) -> Option<Making> {
+        if !self.disown(making.mem) {
+            return Some(making);
+        }
+        effects.push(Effect::Cancel { mem: making.mem });
+        self.abandoned.insert(making.mem, making);
+        None
+    }
+
+    /// Returns the memory on order whose requests were abandoned.
+    pub fn abandoned(&self) -> Vec<MemId> {
+        self.abandoned.keys().copied().collect()
+    }
+
+    /// Takes abandoned memory that has arrived or could not be made.
+    pub fn take_abandoned(&mut self, mem: MemId) -> Option<Making> {
+        self.abandoned.remove(&mem)
+    }
+}

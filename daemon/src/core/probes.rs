@@ -1,0 +1,78 @@
+//! Probes: questions to the kernel whether any process can still write some memory.
+
+use super::account::NamespaceId;
+use super::effect::Effect;
+use super::effects::Effects;
+use super::event::MemId;
+use std::collections::BTreeMap;
+
+/// Maximum number of probes of ended clients' memory in [`BURST_NS`].
+const BURST: u32 = 256;
+const BURST_NS: u64 = 1_000_000;
+
+/// The reason why memory is being probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// The client that owned the memory has ended.
+    Ended(NamespaceId, u16),
+    /// The memory is the lease table of a client that has not come back since the daemon was replaced.
+    Disconnected(NamespaceId, u16),
+    /// The memory is the lease table of a draining client of the daemon's predecessor.
+    Draining(NamespaceId, u16),
+    /// The memory is orphaned, and charged until no process can write it.
+    Orphaned,
+}
+
+/// The probes in progress.
+#[derive(Debug, Default)]
+pub struct Probes {
+    reasons: BTreeMap<MemId, Probing>,
+    /// Number of probes since `burst_ns`: see [`Probes::may_probe`].
+    burst: u32,
+    burst_ns: u64,
+}
+
+impl Probes {
+    /// Counts a probe of an ended client's memory. Returns false above [`BURST`] probes in [`BURST_NS`]: the daemon then serves
+    /// other clients before it probes again.
+    pub fn may_probe(&mut self, now_ns: u64) -> bool {
+        if now_ns >= self.burst_ns + BURST_NS {
+            (self.burst, self.burst_ns) = (0, now_ns);
+        }
+        self.burst += 1;
+        self.burst <= BURST
+    }
+
+    /// Asks the kernel whether memory is quiescent.
+    pub fn probe(&mut self, effects: &mut Effects, mem: MemId, why: Probing) {
+        self.expect(mem, why);
+        effects.push(Effect::Probe { mem });
+    }
+
+    /// Notes that memory will be probed for this reason.
+    pub fn expect(&mut self, mem: MemId, why: Probing) {
+        self.reasons.insert(mem, why);
+    }
+
+    /// Probes memory again if an answer is still expected.
+    pub fn repeat(&self, effects: &mut Effects, mem: MemId) {
+        if self.is_probing(mem) {
+            effects.push(Effect::Probe { mem });
+        }
+    }
+
+    /// Returns true if an answer about memory is expected.
+    pub fn is_probing(&self, mem: MemId) -> bool {
+        self.reasons.contains_key(&mem)
+    }
+
+    /// Handles the kernel's answer; returns the reason for the probe.
+    pub fn answered(&mut self, mem: MemId) -> Option<Probing> {
+        self.reasons.remove(&mem)
+    }
+
+    /// Takes all probes, for the end of the daemon.
+    pub fn take_all(&mut self) -> BTreeMap<MemId, Probing> {
+        std::mem::take(&mut self.reasons)
+    }
+}

@@ -1,0 +1,294 @@
+//! Queues: each item goes to one client, and comes back when that client ends without it.
+
+use super::world::{Client, World, limits, settings};
+use crate::core::settings::{Mode, NamespaceLimits, Settings};
+use tensorlend_layout::name::item_key;
+use tensorlend_layout::wire::{APPEND_MAX, CLAIMS_MAX, QueueItem, QueueReply, QueueRequest, Refusal, Reply, Request};
+use tensorlend_layout::word::Cell;
+
+fn large() -> Settings {
+    let private = NamespaceLimits { names_max: 16 * 1024, ..limits() };
+    Settings { mode: Mode::System, private, ..settings() }
+}
+
+/// Sends a request, and waits for the response for less than the time in which former clients assert their claims.
+fn ask(w: &mut World, client: &Client, request: QueueRequest) -> Reply {
+    w.say(client.conn, &Request::Queue(request));
+    for _ in 0..100 {
+        if let Some((reply, _)) = w.hear(client.conn) {
+            return reply;
+        }
+        w.wait_ns(1_000_000);
+    }
+    panic!("no answer");
+}
+
+fn put(w: &mut World, client: &Client, cell: u32) -> Reply {
+    put_max(w, client, cell, 0)
+}
+
+fn put_max(w: &mut World, client: &Client, cell: u32, max: u64) -> Reply {
+    client.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
+    ask(w, client, QueueRequest::Put { list: "q".into(), cell, max })
+}
+
+fn claim(w: &mut World, client: &Client) -> Option<QueueItem> {
+    match ask(w, client, QueueRequest::Claim { list: "q".into() }) {
+        Reply::Queue(QueueReply::Claimed(item)) => Some(item),
+        Reply::Queue(QueueReply::Empty) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn number(item: Option<QueueItem>) -> Option<u64> {
+    item.map(|item| item.number)
+}
+
+fn done(w: &mut World, client: &Client, item: QueueItem) -> bool {
+    match ask(w, client, QueueRequest::Done(item)) {
+        Reply::Deleted { existed } => existed,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn size(w: &mut World, client: &Client) -> (u64, u64) {
+    match ask(w, client, QueueRequest::Size { list: "q".into() }) {
+        Reply::Queue(QueueReply::Size { waiting, claimed }) => (waiting, claimed),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn clear(w: &mut World, client: &Client) {
+    w.ask(client, &Request::ListDelete { list: "q".into() });
+}
+
+#[test]
+fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
+    let mut w = World::new(settings());
+    let (a, b, c) = (w.join(1), w.join(1), w.join(1));
+    assert_eq!((claim(&mut w, &b), size(&mut w, &b)), (None, (0, 0)));
+    (0..4).for_each(|cell| assert_eq!(put(&mut w, &a, cell), Reply::Appended { first: cell.into() }));
+    let (first, second) = (claim(&mut w, &b).unwrap(), claim(&mut w, &c).unwrap());
+    assert_eq!((first.number, second.number, size(&mut w, &a)), (0, 1, (2, 2)));
+    // Another client's claim is out of reach, and so is an item that nobody has claimed.
+    assert!(!done(&mut w, &c, first) && !done(&mut w, &a, QueueItem { number: 3, ..first }));
+    assert_eq!(ask(&mut w, &c, QueueRequest::GiveBack(first)), Reply::Done);
+    assert_eq!(size(&mut w, &a), (2, 2));
+    // An item that is given back goes before the later ones.
+    assert_eq!(ask(&mut w, &b, QueueRequest::GiveBack(first)), Reply::Done);
+    assert_eq!(ask(&mut w, &b, QueueRequest::GiveBack(first)), Reply::Done);
+    assert!(!done(&mut w, &b, first), "the claim is over");
+    assert_eq!(size(&mut w, &a), (3, 1));
+    assert_eq!(claim(&mut w, &c), Some(first));
+    assert!(done(&mut w, &c, first) && !done(&mut w, &c, first));
+    assert_eq!(a.find_key(&item_key(first.list, 0)), None);
+    assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![0], more: false });
+    assert!(done(&mut w, &c, second));
+    assert_eq!((number(claim(&mut w, &b)), number(claim(&mut w, &b)), claim(&mut w, &b)), (Some(2), Some(3), None));
+    w.core.check();
+    clear(&mut w, &a);
+    for client in [a, b, c] {
+        w.hang_up(&client);
+    }
+    w.assert_empty();
+}
+
+#[test]
+fn items_of_a_client_that_ends_wait_again_before_all_later_ones() {
+    let mut w = World::new(settings());
+    let (a, b, c) = (w.join(1), w.join(1), w.join(1));
+    let lent = w.segment(&a);
+    lent.write(lent.base, 1, None);
+    for cell in 0..4 {
+        a.words().cells[cell as usize].cell.set(Cell::new(1, lent.base).0);
+        ask(&mut w, &a, QueueRequest::Put { list: "q".into(), cell, max: 0 });
+    }
+    let items: Vec<_> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
+    assert!(done(&mut w, &b, items[1]));
+    let wakes = w.wakes;
+    w.ask(&c, &Request::Wait);
+    c.table().parked.set(u64::MAX);
+    w.hang_up(&b);
+    assert!(w.wakes > wakes, "a consumer that waits learns of it");
+    assert_eq!(size(&mut w, &a), (3, 0));
+    let again: Vec<_> = (0..4).map(|_| number(claim(&mut w, &c))).collect();
+    assert_eq!(again, [Some(0), Some(2), Some(3), None]);
+    // An item outlives the client that put it.
+    w.hang_up(&a);
+    assert!(done(&mut w, &c, items[0]) && done(&mut w, &c, items[2]));
+    assert_eq!(size(&mut w, &c), (0, 1));
+    w.core.check();
+    clear(&mut w, &c);
+    w.hang_up(&c);
+    w.assert_empty();
+}
+
+#[test]
+fn a_queue_with_a_maximum_refuses_items_while_that_many_wait() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    let full = Reply::Queue(QueueReply::Full);
+    assert_eq!(put_max(&mut w, &a, 0, 2), Reply::Appended { first: 0 });
+    assert_eq!(put_max(&mut w, &b, 0, 2), Reply::Appended { first: 1 });
+    assert_eq!((put_max(&mut w, &a, 1, 2), put_max(&mut w, &b, 1, 2)), (full.clone(), full.clone()));
+    assert_eq!(w.stat().names, 3, "nothing was appended");
+    let item = claim(&mut w, &b).unwrap();
+    assert_eq!(put_max(&mut w, &a, 1, 2), Reply::Appended { first: 2 });
+    assert_eq!(put_max(&mut w, &a, 2, 2), full);
+    // An item that is given back waits again, also above the maximum.
+    ask(&mut w, &b, QueueRequest::GiveBack(item));
+    assert_eq!(size(&mut w, &a), (3, 0));
+    clear(&mut w, &a);
+    assert_eq!(put_max(&mut w, &a, 3, 2), Reply::Appended { first: 0 });
+    clear(&mut w, &a);
+    w.core.check();
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn claims_follow_a_renamed_queue_and_end_with_a_cleared_one() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    (0..3).for_each(|cell| drop(put(&mut w, &a, cell)));
+    let (first, second) = (claim(&mut w, &b).unwrap(), claim(&mut w, &b).unwrap());
+    w.ask(&a, &Request::ListRename { from: "q".into(), to: "r".into() });
+    assert!(claim(&mut w, &b).is_none() && done(&mut w, &b, first));
+    w.ask(&a, &Request::ListRename { from: "r".into(), to: "q".into() });
+    assert_eq!(size(&mut w, &a), (1, 1));
+    clear(&mut w, &a);
+    w.core.check();
+    put(&mut w, &a, 3);
+    assert!(!done(&mut w, &b, second), "the former queue's item is gone");
+    ask(&mut w, &b, QueueRequest::GiveBack(second));
+    assert_eq!((size(&mut w, &a), number(claim(&mut w, &b))), ((1, 0), Some(0)));
+    assert_eq!(size(&mut w, &a), (0, 1));
+    // A value in memory that exists outlives its owner.
+    let lent = w.segment(&a);
+    lent.write(lent.base, 1, None);
+    a.words().cells[3].cell.set(Cell::new(1, lent.base).0);
+    // Ephemeral items end with their owner, claimed or not.
+    a.words().cells[5].cell.set(Cell::new(1, 0).0);
+    w.ask(&a, &Request::ListAppendEphemeral { list: "q".into(), cells: vec![5] });
+    let item = claim(&mut w, &b).unwrap();
+    w.hang_up(&a);
+    assert!(!done(&mut w, &b, item));
+    assert_eq!(size(&mut w, &b), (0, 1));
+    w.core.check();
+    clear(&mut w, &b);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
+    let mut w = World::new(large());
+    let mut join = |uid| {
+        let client = w.join_unacknowledged(uid, Some("lab"));
+        w.say(client.conn, &Request::Ack);
+        client
+    };
+    let (writer, reader) = (join(1), join(2));
+    let put_there = QueueRequest::Put { list: "q".into(), cell: 0, max: 0 };
+    writer.words().cells[0].cell.set(Cell::new(1, 0).0);
+    ask(&mut w, &writer, put_there.clone());
+    for request in [QueueRequest::Claim { list: "q".into() }, put_there] {
+        assert!(matches!(ask(&mut w, &reader, request), Reply::Refused(Refusal::ReadOnly(_))));
+    }
+    assert_eq!(size(&mut w, &reader), (1, 0));
+    clear(&mut w, &writer);
+
+    let a = w.join(3);
+    for cell in &a.words().cells[..APPEND_MAX] {
+        cell.cell.set(Cell::new(1, 0).0);
+    }
+    for _ in 0..5 {
+        w.say(a.conn, &Request::ListAppend { list: "q".into(), cells: (0..APPEND_MAX as u32).collect() });
+        while w.hear(a.conn).is_none() {
+            w.wait_ns(1_000_000);
+        }
+    }
+    (0..CLAIMS_MAX as u64).for_each(|n| assert_eq!(number(claim(&mut w, &a)), Some(n)));
+    let refused = ask(&mut w, &a, QueueRequest::Claim { list: "q".into() });
+    assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("4096")), "{refused:?}");
+    w.core.check();
+}
+
+#[test]
+fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
+    for mode in [Mode::System, Mode::User] {
+        let settings = || Settings { mode, ..settings() };
+        let mut w = World::new(settings());
+        let (mut a, mut b, c) = (w.join(1), w.join(1), w.join(1));
+        (0..5).for_each(|cell| drop(put(&mut w, &a, cell)));
+        let items: Vec<_> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
+        w.replace_daemon(settings());
+        assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+        // Two clients are missing: each may have claimed any item.
+        w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
+        assert!(w.hear(a.conn).is_none());
+        let unknown = QueueItem { list: items[0].list + 99, number: 0 };
+        let beyond = QueueItem { number: 77, ..items[0] };
+        let claims = vec![items[0], items[2], items[2], unknown, beyond];
+        assert!(matches!(w.come_back_claiming(&mut b, claims), Reply::Welcome(_)));
+        assert!(w.hear(a.conn).is_none());
+        // The last one has ended.
+        w.loud.clear();
+        w.wait_ns(4_000_000_000);
+        let Some((Reply::Queue(QueueReply::Claimed(item)), _)) = w.hear(a.conn) else { panic!() };
+        assert_eq!(item, items[1], "nobody asserted this claim");
+        assert_eq!(number(claim(&mut w, &a)), Some(3));
+        assert!(done(&mut w, &b, items[0]) && !done(&mut w, &b, items[1]));
+        w.hang_up(&b);
+        assert_eq!((number(claim(&mut w, &a)), number(claim(&mut w, &a))), (Some(2), Some(4)));
+        w.core.check();
+        drop(c);
+    }
+}
+
+#[test]
+fn items_do_not_wait_for_ever_for_a_client_that_does_not_return() {
+    let mut w = World::new(large());
+    let (mut a, b) = (w.join(1), w.join(1));
+    (0..2).for_each(|cell| drop(put(&mut w, &a, cell)));
+    let item = claim(&mut w, &b).unwrap();
+    w.replace_daemon(large());
+    w.come_back(&mut a, None);
+    w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
+    w.wait_ns(4_900_000_000);
+    assert!(w.hear(a.conn).is_none(), "the client still runs");
+    w.wait_ns(200_000_000);
+    assert_eq!(w.hear(a.conn).map(|it| it.0), Some(Reply::Queue(QueueReply::Claimed(item))));
+    // It is too late for the other one.
+    let mut b = b;
+    assert!(matches!(w.come_back_claiming(&mut b, vec![item]), Reply::Welcome(_)));
+    assert!(!done(&mut w, &b, item) && done(&mut w, &a, item));
+    w.core.check();
+}
+
+#[test]
+fn a_new_daemon_passes_over_the_gaps_of_items_that_are_done() {
+    let mut w = World::new(large());
+    let (mut a, mut b) = (w.join(1), w.join(1));
+    for cell in &a.words().cells[..APPEND_MAX] {
+        cell.cell.set(Cell::new(1, 0).0);
+    }
+    for _ in 0..2 {
+        w.say(a.conn, &Request::ListAppend { list: "q".into(), cells: (0..APPEND_MAX as u32).collect() });
+        while w.hear(a.conn).is_none() {
+            w.wait_ns(1_000_000);
+        }
+    }
+    let first = claim(&mut w, &b).unwrap();
+    for _ in 1..2 * APPEND_MAX - 1 {
+        let item = claim(&mut w, &b).unwrap();
+        assert!(done(&mut w, &b, item));
+    }
+    w.replace_daemon(large());
+    w.come_back(&mut a, None);
+    w.come_back_claiming(&mut b, vec![first]);
+    assert_eq!(size(&mut w, &a), (1, 1));
+    assert_eq!((number(claim(&mut w, &a)), claim(&mut w, &a)), (Some(2 * APPEND_MAX as u64 - 1), None));
+    w.core.check();
+}

@@ -1,0 +1,65 @@
+//! Children of forks that wait for their parent, and then check what they see.
+
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tensorlend_tests::PATIENCE;
+
+/// A forked process that continues until it is told to check what it sees.
+pub struct Child {
+    pub pid: libc::pid_t,
+    pub reports: PipeReader,
+    pub go_on: PipeWriter,
+}
+
+impl Child {
+    /// Forks; see [`forked`].
+    pub fn fork<C: FnOnce() -> bool>(work: impl FnOnce() -> C) -> Self {
+        let ((reports, report), (wait, go_on)) = (pipe().unwrap(), pipe().unwrap());
+        Self { pid: forked(report, wait, work), reports, go_on }
+    }
+
+    /// Waits for a report.
+    pub fn report(&mut self) -> char {
+        let mut byte = [0];
+        self.reports.read_exact(&mut byte).expect("the child reports before it ends");
+        byte[0].into()
+    }
+
+    /// Lets the child check, and expects that all is as it should be.
+    pub fn finish(mut self) {
+        self.go_on.write_all(&[0]).unwrap();
+        assert_eq!(self.report(), '+', "what the child reads has changed");
+        self.wait();
+    }
+
+    /// Waits for the child's end.
+    pub fn wait(&self) {
+        // SAFETY: waits for a child of this process, or returns at once.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// Forks. The child reports once after `work`, waits, calls what `work` returned, and reports its result. Returns its number.
+pub fn forked<C: FnOnce() -> bool>(
+    mut report: PipeWriter,
+    mut wait: PipeReader,
+    work: impl FnOnce() -> C,
+) -> libc::pid_t {
+    // SAFETY: the thread that forks is the only one of this process that holds a lock.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "no fork");
+    if pid > 0 {
+        return pid;
+    }
+    // SAFETY: touches no memory. The alarm kills a child that hangs.
+    unsafe { libc::alarm(PATIENCE.as_secs() as u32) };
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let check = work();
+        report.write_all(b"1").unwrap();
+        wait.read_exact(&mut [0]).unwrap();
+        check()
+    }));
+    let _ = report.write_all(if done.unwrap_or(false) { b"+" } else { b"-" });
+    // SAFETY: ends the process without the destructors of what it inherited.
+    unsafe { libc::_exit(0) }
+}
