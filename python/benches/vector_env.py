@@ -1,6 +1,6 @@
 """Steps per second of vector environments: gymnasium's, stable-baselines3's where it is installed, and SharedVectorEnv.
 
-    python benches/vector_env.py [--rounds 7] [--seconds 1] [--out STEM]
+    python benches/vector_env.py [--rounds 7] [--seconds 1] [--out STEM] [--only SubprocVecEnv SharedVecEnv]
 
 The environment is trivial: it writes its step's number into one array and returns this array. So the numbers are the cost of the
 vector environment itself. The contenders take turns in each round. In each step the program reads a byte of every page of the
@@ -54,23 +54,26 @@ class Maker:
         return Trivial(self.shape)
 
 
-def contenders(shape, count):
+def contenders(shape, count, only):
     """Vector environments by name."""
     makers = [Maker(shape)] * count
-    made = {
-        "AsyncVectorEnv, shared_memory=True": AsyncVectorEnv(makers, shared_memory=True),
-        "AsyncVectorEnv, shared_memory=True, copy=False": AsyncVectorEnv(makers, shared_memory=True, copy=False),
-        "AsyncVectorEnv, shared_memory=False": AsyncVectorEnv(makers, shared_memory=False),
-        "SharedVectorEnv, batch": SharedVectorEnv(makers),
-        "SharedVectorEnv, views": SharedVectorEnv(makers, observations="views"),
+    known = {
+        "AsyncVectorEnv, shared_memory=True": lambda: AsyncVectorEnv(makers, shared_memory=True),
+        "AsyncVectorEnv, shared_memory=True, copy=False": lambda: AsyncVectorEnv(makers, shared_memory=True, copy=False),
+        "AsyncVectorEnv, shared_memory=False": lambda: AsyncVectorEnv(makers, shared_memory=False),
+        "SharedVectorEnv, batch": lambda: SharedVectorEnv(makers),
+        "SharedVectorEnv, views": lambda: SharedVectorEnv(makers, observations="views"),
     }
     try:
         from stable_baselines3.common.vec_env import SubprocVecEnv
+
+        from tensorlend.sb3 import SharedVecEnv
     except ImportError:
         print("stable-baselines3 is not installed: no SubprocVecEnv")
     else:
-        made["SubprocVecEnv"] = SubprocVecEnv(makers)
-    return made
+        known["SubprocVecEnv"] = lambda: SubprocVecEnv(makers)
+        known["SharedVecEnv"] = lambda: SharedVecEnv(makers)
+    return {name: known[name]() for name in only or known}
 
 
 def run(envs, actions, seconds):
@@ -93,7 +96,7 @@ def table(rows, count):
         cells = []
         for shape in SHAPES:
             some = {row["contender"]: row for row in rows if row["shape"] == list(shape) and row["environments"] == count}
-            row, base = some[name], some["AsyncVectorEnv, shared_memory=True"]
+            row, base = some[name], next(iter(some.values()))
             cells.append(f"{row['median']:,.0f} ({row['min']:,.0f} to {row['max']:,.0f}), {row['median'] / base['median']:.2f}x")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -104,11 +107,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="+", help="these contenders, the reference first")
     options = parser.parse_args()
     rows = []
     for shape in SHAPES:
         for count in COUNTS:
-            made = contenders(shape, count)
+            made = contenders(shape, count, options.only)
             actions = np.zeros(count, np.int64)
             rates = {name: [] for name in made}
             for envs in made.values():

@@ -1,4 +1,4 @@
-//! Arrays of a caller: read in place, and copied into a draft.
+//! Arrays that a caller passes. They are read in place, and copied into a draft.
 #![allow(unsafe_code)]
 
 use crate::device::DeviceLease;
@@ -19,22 +19,24 @@ use std::fmt::Display;
 use std::sync::Arc;
 use tensorlend::{Client, DType, Error, TensorSpec};
 
-/// Arrays of at least this size are scanned and copied without the interpreter's lock; for smaller ones releasing the
-/// lock costs more.
+/// Minimum bytes of an array that is copied without the interpreter's lock. For smaller arrays, releasing the lock
+/// takes longer than the copy.
 const ALONE_BYTES_MIN: u64 = 256 << 10;
 
-/// Runs `work`, which concerns this many bytes; releases the interpreter's lock if they are many.
+/// Runs `work`, which reads or writes this many bytes. Releases the interpreter's lock if they are at least
+/// [`ALONE_BYTES_MIN`].
 pub fn beside<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
     if bytes < ALONE_BYTES_MIN { work() } else { py.detach(work) }
 }
 
-/// Returns the bytes that a tensor takes; the exception for an invalid shape or invalid strides describes it as numpy
-/// does.
+/// Returns the bytes that a tensor takes. The exception for an invalid shape or invalid strides describes the tensor as
+/// numpy does.
 pub fn bytes_of(spec: &TensorSpec) -> PyResult<u64> {
     spec.bytes().map_err(|error| as_numpy(error, spec.dtype, &spec.shape, spec.strides.as_deref())).or_raise()
 }
 
-/// Describes an error's tensor as numpy does: the dtype by its full name, the shape as a tuple, strides in bytes.
+/// Rewrites an error so that it describes the tensor as numpy does: with the dtype's full name, the shape as a tuple,
+/// and strides in bytes.
 #[cold]
 fn as_numpy(error: Error, dtype: DType, shape: &[impl Display], strides: Option<&[i64]>) -> Error {
     let Error::Tensor { cause, .. } = error else { return error };
@@ -78,7 +80,7 @@ impl Buffer {
         if self.0.format.is_null() {
             return Ok("B");
         }
-        // SAFETY: not null, so it is a C string that lives as long as the buffer is held.
+        // SAFETY: `format` is not null, so it is a C string, which lives until the buffer is released.
         let format = unsafe { CStr::from_ptr(self.0.format) };
         format.to_str().map_err(|_| errors::dtype("the elements' format is no text"))
     }
@@ -88,20 +90,20 @@ impl Buffer {
         if table.is_null() {
             return &[];
         }
-        // SAFETY: not null, so it has `ndim` numbers, which live as long as the buffer is held.
+        // SAFETY: `table` is not null, so it has `ndim` numbers, which live until the buffer is released.
         unsafe { std::slice::from_raw_parts(table, self.0.ndim as usize) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the buffer was acquired, and is released once. Buffers are dropped while attached: they are locals of
-        // calls from Python.
+        // SAFETY: the buffer was acquired, and is released once. The interpreter is attached, because buffers are local
+        // variables of calls from Python.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-/// `numpy.asarray`.
+/// Calls `numpy.asarray`.
 pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
@@ -110,13 +112,14 @@ pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 impl Array {
-    /// Returns false if the object is certainly in host memory, as every object with a buffer is; otherwise true.
+    /// Returns false if the object is certainly in host memory, because it has a buffer. Otherwise returns true.
     pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: the interpreter is attached.
         object.is_instance_of::<DeviceLease>() || unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0
     }
 
-    /// Takes any numeric array: a lease, a draft, a buffer, a DLPack tensor, and objects that numpy converts.
+    /// Makes an array from any numeric array: a lease, a draft, a buffer, a DLPack tensor, or an object that numpy
+    /// converts.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(lease) = object.cast::<Lease>() {
             return Ok(Self::of_view(lease.get().view()?));
@@ -149,7 +152,7 @@ impl Array {
         let buffer = Buffer::get(object, ffi::PyBUF_RECORDS_RO)?;
         let dtype = dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?;
         let shape: Vec<u64> = buffer.numbers(buffer.0.shape).iter().map(|&d| d as u64).collect();
-        // ctypes omits the strides of C-contiguous arrays, even if they are requested.
+        // ctypes omits the strides of a C-contiguous array, even if they are requested.
         let strides = match buffer.numbers(buffer.0.strides) {
             [] => packed(&shape, dtype.item_bytes()),
             strides => strides.iter().map(|&s| s as i64).collect(),
@@ -160,15 +163,16 @@ impl Array {
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _owner: Owner::Buffer(buffer) })
     }
 
-    /// Takes an array whose dtype numpy has from `ml_dtypes`, and the buffer protocol does not support.
+    /// Makes an array from one with a dtype of `ml_dtypes`, which the buffer protocol does not support. `failed` is the
+    /// buffer protocol's exception.
     fn of_unsigned(object: &Bound<'_, PyAny>, failed: PyErr) -> PyResult<Self> {
         let py = object.py();
-        // An unsupported dtype is final.
+        // A TypeError means that no array of this object can be made.
         if failed.is_instance_of::<PyTypeError>(py) {
             return Err(failed);
         }
         let Ok(given) = object.getattr("dtype") else { return Err(failed) };
-        // Its error gives the reason.
+        // An unknown dtype's error is better than `failed`, because it names the dtype.
         let dtype = dtype::parse(&given)?;
         if dtype::is_native(dtype) {
             return Err(failed);
@@ -208,8 +212,9 @@ impl Array {
         &self.shape
     }
 
-    /// Calls `work` with the array's elements in one contiguous piece, and the spec of a tensor that holds them. They
-    /// are in C order if `row_major`, otherwise in the array's axis order. Runs without the interpreter's lock.
+    /// Calls `work` with the array's elements in one contiguous piece, and the spec of a tensor with these elements.
+    /// With `row_major` the elements are in C order, and otherwise in the array's own order of axes. Runs without the
+    /// interpreter's lock.
     pub fn with_bytes<T: Send>(
         &self,
         py: Python<'_>,
@@ -227,7 +232,7 @@ impl Array {
         let look = move || {
             let source = &source;
             if in_place {
-                // SAFETY: as in `draft`.
+                // SAFETY: the elements are readable while the owner is held: see `draft`.
                 return work(spec, unsafe { source.all() });
             }
             let mut all = vec![0; bytes];
@@ -238,8 +243,8 @@ impl Array {
         py.detach(look).or_raise()
     }
 
-    /// Returns a draft with the array's elements. The order of axes in memory is kept, for example Fortran order;
-    /// arrays with gaps or negative strides are copied in C order.
+    /// Returns a draft with the array's elements. The draft has the array's order of axes in memory, for example
+    /// Fortran order. Arrays with gaps or negative strides are copied in C order.
     pub fn draft(&self, py: Python<'_>, client: &Client) -> PyResult<tensorlend::Draft> {
         let item = self.dtype.item_bytes();
         let order = order(&self.shape, &self.strides, item);
@@ -256,8 +261,8 @@ impl Array {
         let source = Source { array: self, bytes };
         let copy = move || {
             let source = &source;
-            // SAFETY: all elements of the array are readable while its owner is held: buffers and capsules guarantee
-            // this. Other threads may write at the same time, under Python's rules: the copy then mixes old and new
+            // SAFETY: buffers and capsules guarantee that all elements of the array are readable while its owner is
+            // held. Other threads may write at the same time, under Python's rules: the copy then mixes old and new
             // elements, as numpy's would.
             unsafe {
                 match &order {
@@ -271,8 +276,8 @@ impl Array {
     }
 }
 
-/// A torch tensor may represent the conjugate or the negative of its memory, which DLPack cannot express: copies such a
-/// tensor.
+/// Returns a tensor whose memory has its elements. A torch tensor may represent the conjugate or the negative of its
+/// memory, which DLPack cannot express; such a tensor is copied.
 pub fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if object.getattr_opt(intern!(py, "resolve_neg"))?.is_none() {
@@ -287,7 +292,8 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<ImportedDlpack> {
         Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => error,
         done => return done,
     };
-    // An object that has only this method is called without arguments.
+    // Import from an object that has only `__dlpack__`: `from_dlpack` calls the method of such an object without
+    // arguments.
     let py = object.py();
     let method = PyDict::new(py);
     method.set_item(intern!(py, "__dlpack__"), object.getattr(intern!(py, "__dlpack__"))?)?;
@@ -301,13 +307,13 @@ pub fn packed(shape: &[u64], item: usize) -> Vec<i64> {
     row_major(&shape).iter().map(|s| s * item as i64).collect()
 }
 
-/// An array to be read by a thread that has released the interpreter.
+/// An array that a thread reads while it has released the interpreter.
 struct Source<'a> {
     array: &'a Array,
     bytes: usize,
 }
 
-// SAFETY: nothing touches or drops the array's owner through this type, and its elements are only read.
+// SAFETY: code that has this type neither uses nor drops the array's owner, and only reads the elements.
 unsafe impl Send for Source<'_> {}
 
 impl Source<'_> {
@@ -319,7 +325,7 @@ impl Source<'_> {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: by the caller.
+        // SAFETY: the caller guarantees that the elements are contiguous and readable.
         unsafe { std::slice::from_raw_parts(self.array.start, self.bytes) }
     }
 
@@ -329,7 +335,7 @@ impl Source<'_> {
     /// The elements are readable.
     unsafe fn gather(&self, out: &mut [u8]) {
         let array = self.array;
-        // SAFETY: by the caller.
+        // SAFETY: the caller guarantees that the elements are readable.
         unsafe { gather(array.start, &array.shape, &array.strides, array.dtype.item_bytes(), out) };
     }
 }
@@ -338,7 +344,7 @@ impl Source<'_> {
 pub struct Out(Buffer);
 
 impl Out {
-    /// Takes an array or another buffer, which must be C-contiguous and writable.
+    /// Acquires the buffer of an array or another object. The buffer must be C-contiguous and writable.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Ok(Self(Buffer::get(object, ffi::PyBUF_CONTIG)?))
     }
@@ -349,7 +355,7 @@ impl Out {
         if length == 0 || start.is_null() {
             return &mut [];
         }
-        // SAFETY: contiguous and writable, for as long as the buffer is held; other threads of the interpreter may read
+        // SAFETY: the buffer is contiguous and writable until it is released. Other threads of the interpreter may read
         // or write at the same time, under Python's rules.
         unsafe { std::slice::from_raw_parts_mut(start.cast(), length) }
     }

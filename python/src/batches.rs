@@ -1,4 +1,4 @@
-//! Iteration over the values of many names, with some leased ahead.
+//! An iterator over the values of many names, which leases some values ahead.
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
@@ -30,17 +30,18 @@ pub struct Batches {
     shown: Shown,
     ahead: usize,
     forks: u64,
-    /// `None` while a call uses it: drawing names runs arbitrary code, so no lock is held.
+    /// The state; `None` while a call uses it. A call takes the state out and releases the lock, because drawing names
+    /// runs arbitrary code.
     state: Mutex<Option<State>>,
 }
 
 /// The state of the iteration.
 struct State {
-    /// `None`: there are no more names.
+    /// The iterator of names; `None` after its end.
     names: Option<Py<PyIterator>>,
-    /// A drawn name whose value could not be leased ahead; tried again when its turn comes.
+    /// A drawn name whose value could not be leased ahead. It is tried again when its turn comes.
     again: Option<Py<PyAny>>,
-    /// The exception that ended the names, raised when its turn comes.
+    /// The exception that ended the names. It is raised when its turn comes.
     failed: Option<PyErr>,
     /// Values that were leased ahead.
     ready: VecDeque<Py<PyAny>>,
@@ -95,7 +96,7 @@ impl Batches {
                 None => break,
                 Some(Ok(names)) => names,
                 Some(Err(error)) if first.is_none() => return Err(error),
-                // Ctrl-C is raised at once.
+                // Raise Ctrl-C at once, and keep the leased values for the next call.
                 Some(Err(error)) if !error.is_instance_of::<PyException>(py) => {
                     state.ready.extend(first);
                     state.ready.rotate_right(1);
@@ -119,7 +120,8 @@ impl Batches {
         Ok(first)
     }
 
-    /// Leases the value of a name, or of several; `None` if it does not exist here and its turn has not come.
+    /// Leases the value of a name, or of several. Returns `None` if a value does not exist on this machine and its turn
+    /// has not come.
     fn batch(&self, py: Python<'_>, names: &Bound<'_, PyAny>, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
         if let Ok(name) = names.cast::<PyString>() {
             return self.one(py, name.to_str()?, its_turn);
@@ -135,7 +137,7 @@ impl Batches {
 
     fn one(&self, py: Python<'_>, name: &str, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
         let here = || self.client.get_here(name);
-        // The driver may be slow.
+        // Release the interpreter, because the driver of a device may be slow.
         let found = if self.client.lends_devices() { py.detach(here) } else { here() };
         let value = match found.or_raise()? {
             Some(value) => value,
@@ -175,7 +177,7 @@ impl Batches {
     fn close(&self) -> PyResult<()> {
         let before = self.take()?;
         *lock(&self.state) = Some(State { names: None, again: None, failed: None, ready: VecDeque::new() });
-        // Dropped without the lock: a tensor's destructor may run code that calls this object.
+        // Drop the values without holding the lock, because a tensor's destructor may run code that calls this object.
         drop(before);
         Ok(())
     }
@@ -204,7 +206,7 @@ impl Batches {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // While a call has taken the state, that call keeps its objects alive.
+        // If a call has taken the state, that call keeps the objects alive, so there is nothing to visit.
         if let Ok(held) = self.state.try_lock()
             && let Some(state) = &*held
         {

@@ -1,4 +1,5 @@
-//! The client: its session, and the daemon's state. The methods for values are in `names.rs`, `lists.rs`, `links.rs` and `models.rs`.
+//! The client: its session, and the daemon's state. The methods for values are in `names.rs`, `lists.rs`, `links.rs`
+//! and `models.rs`.
 
 use crate::device::{self, Device};
 use crate::draft::lock;
@@ -13,6 +14,7 @@ use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tensorlend::Notifications;
 use tensorlend_os::fork;
 
 /// A session with the daemon, in one namespace.
@@ -28,16 +30,18 @@ use tensorlend_os::fork;
 pub struct Client {
     options: Arc<Options>,
     session: Mutex<Session>,
-    /// Set by `close`: all waits of the client and of its objects end.
+    /// Whether `close` was called. All waits of the client and of its objects then end.
     closed: Arc<AtomicBool>,
 }
 
 struct Session {
-    /// None after `close`.
+    /// The session; `None` after `close`.
     client: Option<tensorlend::Client>,
     forks: u64,
-    /// The embedded daemon that created the client. It lives while the client is open, and is dropped after it.
+    /// The embedded daemon that created the client. It is dropped after the client.
     broker: Option<Broker>,
+    /// The waits of event loops, once there was one.
+    notifications: Option<Arc<Notifications>>,
 }
 
 /// Connects to a running daemon.
@@ -86,10 +90,10 @@ pub fn connect(
 }
 
 impl Client {
-    /// Connects.
+    /// Connects with these options, and makes the object.
     pub fn open(py: Python<'_>, options: Options, broker: Option<Broker>) -> PyResult<Self> {
         let client = Some(options.connect(py)?);
-        let session = Session { client, forks: fork::generation(), broker };
+        let session = Session { client, forks: fork::generation(), broker, notifications: None };
         Ok(Self { options: Arc::new(options), session: Mutex::new(session), closed: Arc::default() })
     }
 
@@ -102,20 +106,32 @@ impl Client {
         if let Some(client) = ours(&lock(&self.session))? {
             return Ok(client);
         }
-        // A forked child: the session belongs to the parent. Connecting releases the interpreter. So no lock is held
-        // here, for which a thread with the interpreter could wait. If two threads connect at once, one session is
-        // dropped.
+        // In a forked child, the session belongs to the parent, so open a new one. Hold no lock meanwhile: connecting
+        // releases the interpreter, and a thread that has the interpreter could wait for the lock. If two threads
+        // connect at once, one of the sessions is dropped.
         let client = self.options.connect(py)?;
         let mut session = lock(&self.session);
         if let Some(client) = ours(&session)? {
             return Ok(client);
         }
         let broker = session.broker.take();
-        let anew = Session { client: Some(client.clone()), forks: fork::generation(), broker };
+        let anew = Session { client: Some(client.clone()), forks: fork::generation(), broker, notifications: None };
         let before = std::mem::replace(&mut *session, anew);
         drop(session);
         drop(before);
         Ok(client)
+    }
+
+    /// Returns the waits of this process's event loops on the session.
+    pub fn notifications(&self, py: Python<'_>) -> PyResult<Arc<Notifications>> {
+        let client = self.session(py)?;
+        let mut session = lock(&self.session);
+        let now = session.client.as_ref().ok_or_else(closed)?;
+        if !now.is_same(&client) {
+            // Another thread of a forked child has connected in the meantime.
+            return Ok(Arc::new(Notifications::new(&client)));
+        }
+        Ok(session.notifications.get_or_insert_with(|| Arc::new(Notifications::new(&client))).clone())
     }
 
     /// Returns the options with which other processes connect as this client did.
@@ -166,9 +182,9 @@ impl Client {
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
         let mut session = lock(&self.session);
-        let ended = (session.client.take(), session.broker.take());
+        let ended = (session.notifications.take(), session.client.take(), session.broker.take());
         drop(session);
-        // The last reference stops the embedded daemon, which waits for its threads.
+        // Dropping the last reference stops the embedded daemon and waits for its threads, so release the interpreter.
         py.detach(|| drop(ended));
     }
 
@@ -308,7 +324,7 @@ impl Client {
         slf.py().import("tensorlend._refs")?.call_method1("reduce_client", (slf,))
     }
 
-    /// A table for notebooks.
+    /// Returns an HTML table, which notebooks show.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         shown::html(slf.as_any(), "client")
     }

@@ -19,7 +19,7 @@ use tensorlend_os::fork;
 ///
 /// Notes
 /// -----
-/// Thread-safe: any thread may read it. It belongs to the process that got it. It ends with its last reference,
+/// Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
 /// including leases and arrays of its tensors; `release` and `with` end it earlier. Pickling sends its name and
 /// version.
 #[pyclass(frozen, weakref, mapping, module = "tensorlend._native")]
@@ -27,14 +27,14 @@ pub struct Dataset {
     held: Mutex<Option<Held>>,
     origin: Origin,
     mode: Mode,
-    /// The fork generation of the process that has it mapped.
+    /// The fork generation of the process in which the dataset is mapped.
     forks: u64,
 }
 
 #[derive(Clone)]
 enum Held {
     Shared(Arc<Value>),
-    /// The dataset's tensors, privately writable. A dataset without tensors is never made private.
+    /// The dataset's tensors, privately writable. A dataset without tensors is always `Shared`.
     Private(Arc<[Arc<View>]>),
 }
 
@@ -76,7 +76,7 @@ impl Dataset {
 
     fn held(&self) -> PyResult<Held> {
         let held = lock(&self.held).clone().ok_or_else(|| raise(closed("the dataset was released: get it again")))?;
-        if self.forks != fork::generation() {
+        if !fork::is_readable(self.forks) {
             return Err(named(
                 "ForkedError",
                 "this dataset was leased by the parent process: get it in the child".into(),
@@ -153,7 +153,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the names of its tensors.
+    /// Returns the names of the dataset's tensors.
     ///
     /// Returns
     /// -------
@@ -163,7 +163,7 @@ impl Dataset {
         self.whole(|dataset| PyList::new(py, dataset.iter().map(|(name, _)| name)))?
     }
 
-    /// Returns leases of its tensors.
+    /// Returns leases of the dataset's tensors.
     ///
     /// Returns
     /// -------
@@ -173,7 +173,7 @@ impl Dataset {
         Ok(self.leases()?.into_iter().map(|(_, lease)| lease).collect())
     }
 
-    /// Returns names and leases of its tensors.
+    /// Returns names and leases of the dataset's tensors.
     ///
     /// Returns
     /// -------
@@ -183,7 +183,7 @@ impl Dataset {
         self.leases()
     }
 
-    /// Returns numpy arrays that view all of its tensors in place, and keep them alive.
+    /// Returns numpy arrays that view all tensors of the dataset in place, and keep them alive.
     ///
     /// Returns
     /// -------
@@ -200,7 +200,7 @@ impl Dataset {
         PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 
-    /// Returns torch tensors that view all of its tensors in place, and keep them alive.
+    /// Returns torch tensors that view all tensors of the dataset in place, and keep them alive.
     ///
     /// torch does not check for read-only memory: with mode "read", writing to them ends the process with SIGSEGV.
     ///
@@ -248,13 +248,13 @@ impl Dataset {
         self.seen().map(Version)
     }
 
-    /// The name by which it was found: its own, or that of its stream or list.
+    /// The name by which the dataset was found: its own, or that of its stream or list.
     #[getter]
     fn name(&self) -> &str {
         &self.origin.name
     }
 
-    /// Whether the session that leased it still exists; False after release.
+    /// Whether the session of the lease still exists; False after release.
     #[getter]
     fn valid(&self) -> bool {
         self.whole(tensorlend::Dataset::validate).unwrap_or(false)
@@ -275,7 +275,8 @@ impl Dataset {
         false
     }
 
-    /// The arguments that find it again: sockets, namespace, name, version, mode, and whether the name refers to it.
+    /// The arguments with which another process finds the dataset again: sockets, namespace, name, version, mode, and
+    /// whether the name refers to it.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(&self) -> PyResult<(Vec<PathBuf>, Option<String>, String, (u64, u64), &'static str, bool)> {
@@ -289,7 +290,7 @@ impl Dataset {
         slf.py().import("tensorlend._refs")?.call_method1("reduce_dataset", (slf,))
     }
 
-    /// A table for notebooks.
+    /// Returns an HTML table, which notebooks show.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         shown::html(slf.as_any(), "dataset")
     }

@@ -1,4 +1,4 @@
-//! Drafts.
+//! The class `Draft`: a tensor that is being written in host memory.
 #![allow(unsafe_code)]
 
 use crate::errors::{OrRaise, argument, closed, raise};
@@ -32,11 +32,11 @@ pub struct Draft {
 }
 
 struct State {
-    /// Set only while it is open: a published draft keeps no session alive.
+    /// The client of the draft. A published draft has no state, so it keeps no session alive.
     client: tensorlend::Client,
     view: Arc<View>,
     drafted: Arc<Drafted>,
-    /// The numpy array that `array` returned.
+    /// A weak reference to the numpy array of `array`, so that publishing can make it read-only.
     array: Option<Py<PyWeakrefReference>>,
 }
 
@@ -57,15 +57,15 @@ impl Draft {
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))
     }
 
-    /// Returns the draft's view.
+    /// Returns the draft's view, or the exception for a closed draft.
     pub fn view(&self) -> PyResult<Arc<View>> {
         let view = lock(&self.state).as_ref().map(|state| state.view.clone()).ok_or_else(gone)?;
         view.check()?;
         Ok(view)
     }
 
-    /// Takes the draft itself for publication; the object is closed from then on. The memory stays in place as long as
-    /// an array may still view it.
+    /// Takes the client library's draft for publication, and closes this object. The memory stays in place as long as
+    /// an array may view it.
     pub fn take(&self, py: Python<'_>) -> PyResult<tensorlend::Draft> {
         self.view()?;
         let state = lock(&self.state).take().ok_or_else(gone)?;
@@ -82,7 +82,7 @@ impl Draft {
         match draft.pin() {
             Ok(pin) => *lock(&drafted.pin) = Some(pin),
             Err(error) => {
-                // The remaining views keep the draft, as if it had been dropped.
+                // Give the draft back to the remaining views, as if this object had been dropped.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -112,13 +112,13 @@ tensor_getters!(Draft);
 
 #[pymethods]
 impl Draft {
-    /// The name under which it will be published; None if it was created without one.
+    /// The name under which the draft will be published; None if it was created without one.
     #[getter]
     fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// A numpy array that views it, writable until it is published.
+    /// A numpy array that views the draft. It is writable until the draft is published.
     #[getter]
     fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
@@ -143,7 +143,7 @@ impl Draft {
         Ok(array)
     }
 
-    /// Returns the numpy array of `array`, so that drafts are used as leases are.
+    /// Returns the array of the property `array`. Leases have this method, too.
     ///
     /// Returns
     /// -------
@@ -158,7 +158,7 @@ impl Draft {
         Self::array(slf)
     }
 
-    /// Returns a writable torch tensor that views it. torch must be installed.
+    /// Returns a writable torch tensor that views the draft. torch must be installed.
     ///
     /// Returns
     /// -------
@@ -173,7 +173,7 @@ impl Draft {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Sets metadata.
+    /// Sets the tensor's metadata.
     ///
     /// Parameters
     /// ----------
@@ -191,7 +191,7 @@ impl Draft {
         self.with(|draft| draft.set_metadata(&bytes).map(|_| ()))
     }
 
-    /// Sets a timestamp.
+    /// Sets the tensor's timestamp.
     ///
     /// Parameters
     /// ----------
@@ -209,12 +209,12 @@ impl Draft {
         })
     }
 
-    /// Publishes it: from then on every client of the namespace can read it.
+    /// Publishes the draft: from then on every client of the namespace can read the tensor.
     ///
     /// Parameters
     /// ----------
     /// name : str or None, default None
-    ///     The name. None is the one that it was created with.
+    ///     The name. None is the name with which the draft was created.
     ///
     /// Returns
     /// -------
@@ -303,7 +303,7 @@ impl Draft {
         Self::array(slf)?.get_item(key)
     }
 
-    /// Writes elements.
+    /// Writes elements, as an assignment to the draft's numpy array does.
     fn __setitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         Self::array(slf)?.set_item(key, value)
     }

@@ -1,4 +1,5 @@
-//! Element types: tensorlend's, numpy's names, the buffer protocol's format characters, DLPack's codes.
+//! Conversion of element types between tensorlend, numpy's names, the buffer protocol's format characters, and DLPack's
+//! codes.
 
 use crate::errors;
 use dlpark::ffi::{DLDataType, DLDataTypeCode};
@@ -9,7 +10,7 @@ use pyo3::types::PyString;
 use std::borrow::Cow;
 use tensorlend::DType;
 
-/// The list of dtypes for error messages.
+/// The supported dtypes, for error messages.
 const KNOWN: &str =
     "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_*";
 
@@ -33,9 +34,9 @@ pub fn parse(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     }
 }
 
-/// Parses a text.
+/// Parses a dtype that is given as text.
 fn of_text(py: Python<'_>, text: &str) -> PyResult<DType> {
-    // numpy gives these names the same meaning, or rejects them.
+    // Full names have the same meaning in numpy, or numpy rejects them, so numpy need not be asked.
     if let Some(found) = of_full_name(text) {
         return Ok(found);
     }
@@ -83,7 +84,8 @@ fn unknown(given: &str, error: &PyErr) -> PyErr {
     if Python::attach(|py| !error.is_instance_of::<PyException>(py)) {
         return Python::attach(|py| error.clone_ref(py));
     }
-    // Short names such as `f32`, which the command line tool uses; numpy gives some of them another meaning.
+    // The text may be a short name of the command-line tool, such as `f32`. numpy rejects these names, or gives them
+    // another meaning.
     let short = DType::ALL.iter().find(|dtype| format!("{:?}", dtype.name()) == given);
     let hint = short.map(|dtype| format!("numpy calls it {:?}; ", dtype.numpy_name())).unwrap_or_default();
     errors::dtype(format!("dtype {given} is unknown: {hint}use one of {KNOWN}, or what numpy.dtype takes"))
@@ -107,8 +109,8 @@ fn known(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     Err(errors::dtype(format!("dtype {name:?} {why}: use one of {KNOWN}")))
 }
 
-/// Returns the numpy dtype of an element type: of `ml_dtypes` for types that numpy lacks; where that is not installed,
-/// an object with the same name, kind and size, which compares like a dtype.
+/// Returns the numpy dtype of an element type. For types that numpy lacks, it is the dtype of `ml_dtypes`. Without that
+/// package, it is an object with the same name, kind and size, which compares like a dtype.
 pub fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     if is_native(dtype) {
         return of_numpy(&PyString::new(py, dtype.numpy_name()));
@@ -132,7 +134,7 @@ pub fn format(dtype: DType) -> &'static std::ffi::CStr {
         (0, 8) => c"b",
         (0, 16) => c"h",
         (0, 32) => c"i",
-        // Of the two formats with eight bytes, the one that numpy calls int64.
+        // Two formats have eight bytes, "l" and "q". numpy uses "l" for int64.
         (0, _) => c"l",
         (2, 16) => c"e",
         (2, 32) => c"f",

@@ -1,4 +1,4 @@
-//! A daemon in this process.
+//! The class `Embedded`: a daemon in this process.
 
 use crate::client::Client;
 use crate::draft::lock;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tensorlend_os::fork;
 
-/// A daemon in this process, stopped with the last reference to it.
+/// A daemon in this process. Dropping the last reference stops it.
 #[derive(Clone)]
 pub struct Broker {
     daemon: Arc<Mutex<Option<tensorlend_daemon::Embedded>>>,
@@ -33,7 +33,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         if self.forks != fork::generation() {
-            // A forked child has none of the daemon's threads, and must not wait for them.
+            // A forked child has none of the daemon's threads, so leak the daemon: its drop would wait for them.
             std::mem::forget(Arc::clone(&self.daemon));
         }
     }

@@ -1,14 +1,14 @@
-//! Conversion of the client library's errors to Python exceptions, which are defined in Python: each also derives from
-//! a built-in one.
+//! Conversion of the client library's errors to Python exceptions. Their classes are defined in Python, and each also
+//! derives from a built-in exception.
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use tensorlend::{Error, LimitKind, Refusal};
 
-/// Marks the text of [`closed`] in the client library's error, which has no variant for it.
+/// Prefix of a text that marks an error as one of [`closed`], because the client library has no variant for it.
 const CLOSED: &str = "\0closed\0";
 
-/// Returns the error for a use of an object that this or another thread closed. [`raise`] makes a ClosedError of it.
+/// Returns the error for the use of a closed object. [`raise`] converts this error to a ClosedError.
 #[cold]
 pub fn closed(text: &str) -> Error {
     Error::Argument(format!("{CLOSED}{text}"))
@@ -26,7 +26,7 @@ pub fn raise(error: Error) -> PyErr {
     let raised = match &error {
         Error::Descriptors { .. } => named("OpenFilesError", text),
         Error::System { cause, .. } => made("SystemCallError", (text, cause.raw_os_error())),
-        // A missing name of another machine is a missing name, too.
+        // A missing name of another machine must raise NotFoundError, even if the error has a limit.
         e if e.limit_kind().is_some() && !e.is_not_found() => {
             made("LimitError", (text, e.limit_kind().map(LimitKind::name)))
         }
@@ -94,7 +94,7 @@ pub fn dtype(message: impl Into<String>) -> PyErr {
     named("DTypeError", message.into())
 }
 
-/// Applies [`raise`] to the result of a call.
+/// Converts the error of a result to an exception, as [`raise`] does.
 pub trait OrRaise<T> {
     /// Returns the value, or the exception.
     fn or_raise(self) -> PyResult<T>;

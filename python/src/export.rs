@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// The data behind a buffer, besides its bytes.
+/// The data of an exported buffer, except its bytes.
 struct Shown {
     shape: Vec<isize>,
     strides: Vec<isize>,
@@ -39,7 +39,8 @@ pub unsafe fn buffer(
     if buffer.is_null() {
         return refuse("there is no buffer to fill in");
     }
-    // SAFETY: not null, and writable, by the caller. After an error from here on the buffer is empty.
+    // SAFETY: `buffer` is not null, and the caller guarantees that it is writable. If an error follows, the buffer is
+    // empty.
     unsafe { (*buffer).obj = null_mut() };
     if asks(ffi::PyBUF_WRITABLE) && !view.writable {
         return refuse("a lease is read-only: get it with mode=\"cow\" to write to a private copy, or create a draft");
@@ -59,9 +60,9 @@ pub unsafe fn buffer(
         strides: view.byte_strides().into_iter().map(|s| s as isize).collect(),
         _view: view.clone(),
     });
-    // SAFETY: `buffer` as above. Its pointers refer to `shown`, which lives until `release`, and have the form that the
-    // protocol prescribes. The bytes are readable, and writable if the buffer says so, as long as `shown` holds the
-    // view. Python does not write to shape, strides or format, although their types allow it.
+    // SAFETY: `buffer` as above. Its pointers refer to `shown`, which lives until `release`, and has the form that the
+    // protocol prescribes. As long as `shown` holds the view, the bytes are readable, and writable if the buffer is
+    // writable. Python does not write to shape, strides or format, although their types allow it.
     unsafe {
         (*buffer).buf = view.start().cast();
         (*buffer).len = view.nbytes() as isize;
@@ -88,7 +89,7 @@ pub unsafe fn release(buffer: *mut ffi::Py_buffer) {
     unsafe { drop(Box::from_raw((*buffer).internal.cast::<Shown>())) };
 }
 
-/// Host memory.
+/// DLPack's device for host memory.
 pub const CPU: DLDevice = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
 
 /// Returns the view as a managed tensor, whose deleter drops the view.
@@ -100,8 +101,9 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
     // read-only flag, so read-only tensors keep their address.
     let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on any thread. Flags:
-    // read-only is set unless consumers may write; copied is set only by `capsule`, for a copy without other users.
+    // SAFETY: the descriptor describes a view, which its context holds until the deleter runs, on any thread. The
+    // read-only flag is set unless consumers may write. Only `capsule` sets the flag for a copy, and only if the copy
+    // has no other users.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
@@ -139,8 +141,8 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     )
 }
 
-/// Returns a capsule for a consumer that does not know the read-only flag but never writes: jax, whose arrays are
-/// immutable.
+/// Returns a capsule without the read-only flag, for a consumer that does not support the flag but never writes: jax,
+/// whose arrays are immutable.
 pub fn immutable(py: Python<'_>, view: Arc<View>) -> PyResult<Py<PyAny>> {
     managed::<DLManagedTensor>(view, DlpackFlags::empty())?.into_py_any(py)
 }
@@ -151,8 +153,8 @@ pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>>
     managed(view, flags)
 }
 
-/// Returns a tensor of a lent value in host memory as [`versioned`] would, but without a view: its deleter releases
-/// this share of the lease. `name` is the name by which the value was found.
+/// Returns a tensor of a lent value in host memory, as [`versioned`] does but without a view: its deleter drops a
+/// reference to the value. `name` is the name by which the value was found.
 pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let tensor = &members(value)[at];
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
@@ -164,8 +166,9 @@ pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLMan
     let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(kept);
     let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
-    // SAFETY: the descriptor describes a tensor of `value`, whose bytes are readable as long as the value lives: the
-    // context holds it until the deleter runs, on any thread. The flag says that they must not be written.
+    // SAFETY: the descriptor describes a tensor of `value`, whose bytes are readable as long as the value lives. The
+    // context holds the value until the deleter runs, on any thread. The read-only flag is set, because the bytes must
+    // not be written.
     unsafe {
         made.set_flags_unchecked(DlpackFlags::READ_ONLY);
         Ok(made.finish())
@@ -188,13 +191,13 @@ pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py,
     Ok(interface)
 }
 
-/// Returns a numpy array of the buffer that `owner` exports. Types that numpy lacks become those of `ml_dtypes`, or
-/// unsigned integers where that is not installed.
+/// Returns a numpy array of the buffer that `owner` exports. Types that numpy lacks become those of `ml_dtypes` or,
+/// without that package, unsigned integers.
 pub fn numpy<'py>(owner: &Bound<'py, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'py, PyAny>> {
     by_name(crate::array::asarray(owner)?, dtype)
 }
 
-/// Converts an array of unsigned integers to the type that they stand for.
+/// Converts an array of unsigned integers to the element type that they represent.
 pub fn by_name(array: Bound<'_, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'_, PyAny>> {
     let py = array.py();
     if dtype::is_native(dtype) {

@@ -1,14 +1,15 @@
-//! Before a fault in lent memory ends the process, this module prints one line on standard error: the tensor, and the
-//! remedy. Python's faulthandler, which it enables, prints the line of Python.
+//! A handler of SIGSEGV for faults in lent memory. Before such a fault ends the process, the handler prints one line on
+//! standard error, with the tensor and the remedy. Python's faulthandler, which this module enables, prints the Python
+//! stack.
 //!
-//! torch does not support read-only memory, and no library knows that a parent's array is not mapped in a forked child.
-//! Both end in SIGSEGV without an explanation. So every live view has an entry in a table, and a handler of SIGSEGV
-//! looks the address up there. It then passes the fault to the previous handler (faulthandler's, a crash reporter's,
-//! the kernel's own), which ends the process as usual.
+//! There are two causes. torch does not support read-only memory, so a write to a lease faults. And a parent's array is
+//! not mapped in a forked child, which no library knows. So every live view has an entry in a table, in which the
+//! handler looks the address up. It then passes the fault to the previous handler (of faulthandler, a crash reporter,
+//! or the kernel), which ends the process as usual.
 //!
 //! The handler may interrupt any code in any thread. It takes no lock, allocates nothing, and calls only `write`,
-//! `sigaction` and `raise` of the system. The table consists of atomics: a reader checks an entry's `state`, a number
-//! that changes with each use, before and after it reads the other fields.
+//! `sigaction` and `raise` of the system. The table consists of atomics. An entry's `state` changes with each use, and
+//! a reader checks it before and after it reads the other fields.
 #![allow(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -18,16 +19,16 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use tensorlend_os::fork;
 
-/// The value 0 disables the handler.
+/// The environment variable that disables the handler if its value is 0.
 const SWITCH: &str = "TENSORLEND_FAULT_MESSAGES";
 
-/// Maximum number of views in the table. For a fault in a view that is not in it, the handler prints no message.
+/// Maximum number of views in the table. For a fault in a view without an entry, the handler prints no message.
 const ENTRIES: usize = 8192;
 /// Number of entries to try before a view gets no entry.
 const PROBES: usize = 32;
-/// Words of a name that an entry holds.
+/// Number of 8-byte words of a name that an entry stores.
 const NAME_WORDS: usize = 8;
-/// The beginning of the names of a loader's streams.
+/// Prefix of the names of a loader's streams.
 const LOADERS: &str = "loader/";
 
 /// The kind of a view.
@@ -39,21 +40,22 @@ pub enum Kind {
     Batch = 2,
     /// A private, writable view of a tensor.
     Private = 3,
-    /// A draft.
+    /// The view of a draft.
     Draft = 4,
 }
 
 impl Kind {
-    /// Returns the kind of a lease, by its name or that of its stream.
+    /// Returns the kind of a lease. `name` is the name of the tensor or of its stream.
     pub fn leased(name: &str) -> Self {
         if name.starts_with(LOADERS) { Self::Batch } else { Self::Leased }
     }
 }
 
 struct Entry {
-    /// The number of its uses, times 8, plus its kind; kind 0: free; kind 7: being written.
+    /// The number of uses of this entry, times 8, plus the kind of its view. Kind 0 is a free entry; kind 7 is one that
+    /// is being written.
     state: AtomicU64,
-    /// The fork generation of the process that entered it.
+    /// The fork generation of the process that wrote the entry.
     forks: AtomicU64,
     start: AtomicUsize,
     end: AtomicUsize,
@@ -74,7 +76,7 @@ static TABLE: [Entry; ENTRIES] = [const {
     }
 }; ENTRIES];
 
-/// A view's entry; none if the table is full, or messages are disabled.
+/// The entry of a view, freed when this is dropped. `None` if the table was full, or messages are disabled.
 pub struct Noted(Option<&'static Entry>);
 
 impl Drop for Noted {
@@ -86,8 +88,8 @@ impl Drop for Noted {
     }
 }
 
-/// Enters a view of `bytes` bytes at `start` into the table until the result is dropped. `member`: its name in the
-/// dataset `name`.
+/// Enters a view of `bytes` bytes at `start` into the table, until the result is dropped. If the view is of a dataset's
+/// tensor, `name` is the dataset's name, and `member` the tensor's.
 pub fn note(kind: Kind, start: *const u8, bytes: usize, name: &str, member: Option<&str>) -> Noted {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if bytes == 0 || !is_on() {
@@ -142,7 +144,7 @@ impl<const N: usize> Write for Text<N> {
     }
 }
 
-/// The result of a lookup.
+/// The view that contains an address.
 struct Found {
     kind: u64,
     is_inherited: bool,
@@ -159,12 +161,14 @@ fn find(address: usize) -> Option<Found> {
         if kind == FREE || kind == WRITING || !within() {
             continue;
         }
-        let is_inherited = entry.forks.load(Ordering::Relaxed) != fork::generation();
+        let forks = entry.forks.load(Ordering::Relaxed);
+        // A child reads its parent's leases as its own, unless the fork could not protect them.
+        let is_inherited = forks != fork::generation() && (kind == Kind::Draft as u64 || !fork::is_readable(forks));
         let mut found = Found { kind, is_inherited, name: [0; 8 * NAME_WORDS] };
         for (bytes, word) in found.name.chunks_exact_mut(8).zip(&entry.name) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
-        // The entry was not reused in the meantime.
+        // Check that the entry was not reused while it was read.
         std::sync::atomic::fence(Ordering::Acquire);
         if entry.state.load(Ordering::Relaxed) != state {
             continue;
@@ -182,7 +186,7 @@ impl Found {
         let used = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
         let name = match str::from_utf8(&self.name[..used]) {
             Ok(name) => name,
-            // A character was cut in two.
+            // The name was truncated within a character: omit its first bytes.
             Err(error) => str::from_utf8(&self.name[..error.valid_up_to()]).unwrap_or_default(),
         };
         let dots = if used == self.name.len() { "..." } else { "" };
@@ -193,7 +197,7 @@ impl Found {
                 line,
                 "used a draft (\"{name}{dots}\") of its parent process, which is not mapped after a fork: create it in the child"
             ),
-            // A private view may be one of a batch, too.
+            // Batches are also leased in mode "cow", so check the name, too.
             (true, _) if name.starts_with(LOADERS) => writeln!(
                 line,
                 "used a batch of its parent's SharedLoader, which is not mapped after a fork: iterate over the loader in the \
@@ -219,9 +223,9 @@ impl Found {
     }
 }
 
-/// The previous handler of the signal: it stays valid for the life of the process.
+/// The handler that this module's handler has replaced. It stays valid for the life of the process.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether the handler is installed.
+/// Whether messages are enabled and the handler is installed.
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handler again, after another handler has replaced it.
@@ -232,7 +236,7 @@ pub fn _watch_faults() {
     }
 }
 
-/// Installs the handler once; returns true if it is installed.
+/// Installs the handler at the first call. Returns true if it is installed.
 fn is_on() -> bool {
     static INSTALLED: Once = Once::new();
     let mut installed_now = false;
@@ -242,15 +246,16 @@ fn is_on() -> bool {
             ON.store(installed_now, Ordering::Relaxed);
         }
     });
-    // Not inside of `call_once`: Python may switch to a thread that waits there.
+    // Run Python code outside of `call_once`: Python may switch to a thread that waits in `call_once`, which would be a
+    // deadlock.
     if installed_now && faults_are_unhandled() {
-        // Without faulthandler a fault still has the line of this module.
+        // Ignore an error: even without faulthandler, this module's handler prints its line.
         let _ = Python::try_attach(enable_faulthandler);
     }
     ON.load(Ordering::Relaxed)
 }
 
-/// Enables Python's faulthandler, whose handler then comes before this module's.
+/// Enables Python's faulthandler. Its handler is then called first, and passes the signal on to this module's.
 fn enable_faulthandler(py: Python<'_>) -> PyResult<()> {
     let faulthandler = py.import("faulthandler")?;
     if !faulthandler.call_method0("is_enabled")?.is_truthy()? {
@@ -259,8 +264,9 @@ fn enable_faulthandler(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns true if no handler but this module's is set for the signals that faulthandler handles. It reports a signal as fatal
-/// and loses its address, which a handler that continues the program (a JVM's) would need.
+/// Returns true if no handler but this module's is set for the signals that faulthandler handles. If another handler is
+/// set, such as a JVM's, faulthandler must not be enabled: it reports the signal as fatal, and loses its address, which
+/// the other handler needs to continue the program.
 fn faults_are_unhandled() -> bool {
     let is_default = |signal| {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
@@ -270,7 +276,7 @@ fn faults_are_unhandled() -> bool {
                 && action.assume_init().sa_sigaction == libc::SIG_DFL
         }
     };
-    // SAFETY: it is null, or contains the result of sigaction, and is never freed.
+    // SAFETY: the pointer is null, or points to a result of sigaction that is never freed.
     let before = unsafe { PREVIOUS.load(Ordering::Acquire).as_ref() };
     before.is_some_and(|before| before.sa_sigaction == libc::SIG_DFL)
         && [libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL].into_iter().all(is_default)
@@ -291,7 +297,8 @@ fn install() -> bool {
         if before.sa_sigaction == handler as usize {
             return true;
         }
-        // Stored before the handler can need it, and never freed: a handler may be reading the previous value.
+        // Store the previous handler before this module's handler is installed, which needs it. Never free an earlier
+        // one, because a handler may be reading it.
         PREVIOUS.store(Box::into_raw(Box::new(before)), Ordering::Release);
         let action = ours.assume_init_mut();
         action.sa_sigaction = handler as usize;
@@ -315,9 +322,9 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         // SAFETY: the line has `used` readable bytes.
         unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used) };
     }
-    // SAFETY: `PREVIOUS` is null, or contains the result of sigaction. Once it is installed again, this function
-    // returns to the faulting instruction, which faults again and reaches the previous handler. A signal that a process
-    // sent does not repeat by itself, so it is raised; it stays blocked until the return.
+    // SAFETY: `PREVIOUS` is null, or contains the result of sigaction. After the previous handler is installed again,
+    // this function returns to the faulting instruction, which faults again and so calls that handler. A signal that a
+    // process sent does not repeat, so this function raises it again; it stays blocked until the function returns.
     unsafe {
         match PREVIOUS.load(Ordering::Acquire).as_ref() {
             Some(before) if !(before.sa_sigaction == libc::SIG_IGN && was_sent) => {
@@ -333,14 +340,15 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
 }
 
 /// Returns the address of this thread's last fault. If faulthandler was enabled after this handler was installed, it
-/// gets the fault first and passes it on with `raise`, which loses the address; the saved registers still contain it.
+/// gets the fault first, and passes the signal on with `raise`. That loses the address in `siginfo`, but the saved
+/// registers still contain it.
 ///
 /// # Safety
 /// `context` is the argument that the kernel passed to a handler.
 unsafe fn last_fault(context: *mut libc::c_void) -> usize {
     let context = context.cast::<libc::ucontext_t>();
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: by the caller; the kernel has filled in all registers.
+    // SAFETY: the caller passes the kernel's context, whose registers the kernel has filled in.
     return unsafe { (*context).uc_mcontext.gregs[libc::REG_CR2 as usize] as usize };
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! The properties that leases and drafts share, in host memory and on a device.
 
-/// Adds to a class with a method `view` what all tensors have: shape, dtype and sizes, `len`, and the texts of its type.
+/// Adds the properties of all tensors to a class that has a method `view`: shape, dtype and sizes, `len`, and `repr`.
 macro_rules! tensor_getters {
     ($class:ident) => {
         #[pyo3::pymethods]
@@ -62,7 +62,7 @@ macro_rules! tensor_getters {
                 $crate::shown::generic(class, item)
             }
 
-            /// A table for notebooks.
+            /// Returns an HTML table, which notebooks show.
             fn _repr_html_<'py>(slf: &pyo3::Bound<'py, Self>) -> pyo3::PyResult<pyo3::Bound<'py, pyo3::PyAny>> {
                 $crate::shown::html(slf.as_any(), "tensor")
             }

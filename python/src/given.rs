@@ -1,4 +1,4 @@
-//! A caller's values as drafts: arrays, drafts, and mappings of several.
+//! Conversion of values that a caller passes to drafts: arrays, drafts, and mappings of them.
 
 use crate::array::Array;
 use crate::device::array::{DeviceArray, from_host};
@@ -10,7 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use tensorlend::{DType, DatasetDraft, Error, ValueDraft};
 
-/// The target memory of a caller's value, and the CUDA stream of pending work on it.
+/// The arguments `device=` and `stream=` of a call: the target memory, and the CUDA stream with pending work on the
+/// value.
 #[derive(Default)]
 pub struct To<'a, 'py> {
     target: Target,
@@ -24,8 +25,8 @@ impl<'a, 'py> To<'a, 'py> {
     }
 }
 
-/// Returns a draft with a copy of the caller's array. Returns `None` for a draft of the caller, which stays open until
-/// all other arguments are validated.
+/// Returns a draft with a copy of the caller's array. Returns `None` if the value is a draft: the draft must stay open
+/// until all other arguments are validated.
 fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
     let py = value.py();
     if let Ok(draft) = value.cast::<Draft>() {
@@ -57,7 +58,7 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
     }
 }
 
-/// Takes the caller's own draft, after all work on it is done.
+/// Takes the caller's draft, after all work on it is done.
 fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
     if let Ok(draft) = value.cast::<DeviceDraft>() {
         let draft = draft.get();
@@ -88,7 +89,7 @@ fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
             return PyErr::from_value(made);
         }
     }
-    // An exception of numpy or of the array's library.
+    // The exception is of numpy or of the array's library. Add a note that names the tensor.
     let _ = error.value(py).call_method1("add_note", (format!("while the dataset's tensor {name:?} was copied"),));
     error
 }
@@ -160,7 +161,7 @@ pub fn tensor_of(
     Ok(draft)
 }
 
-/// As [`describe`], for a draft on a device.
+/// Sets metadata and timestamp of a draft on a device, as [`describe`] does.
 pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes)?;
@@ -171,7 +172,7 @@ pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>,
     Ok(())
 }
 
-/// Sets the given metadata and timestamp; without them, the draft keeps its own.
+/// Sets metadata and timestamp of a draft. A draft keeps its own if none are given.
 pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes).or_raise()?;
@@ -194,7 +195,7 @@ pub fn elements(bytes: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
     Ok(bytes.iter().map(|stride| stride / item).collect())
 }
 
-/// Parses sizes: one, or several.
+/// Parses a shape: one size, or a sequence of sizes.
 pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let sizes = shape.extract::<i64>().map(|one| vec![one]).or_else(|_| shape.extract::<Vec<i64>>())?;
     sizes

@@ -1,12 +1,12 @@
-//! One interpreter per process: classes and their caches exist once.
+//! The check that the package is loaded in one interpreter only, because its classes and caches exist once per process.
 #![allow(unsafe_code)]
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Rejects sub-interpreters. From Python 3.12 on, the interpreter does so itself; older ones would share classes
-/// between interpreters, and with them objects whose owner may be gone.
+/// Rejects sub-interpreters. From Python 3.12 on, the interpreter rejects them itself. Older versions would share
+/// classes between interpreters, and with them objects whose interpreter may have ended.
 pub fn check(_py: Python<'_>) -> PyResult<()> {
     // SAFETY: the interpreter is attached, so there is a current one.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };

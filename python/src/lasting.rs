@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use std::time::Duration;
 use tensorlend::{Lifetime, ValueDraft};
 
-/// Maximum length of a new name that is published without waiting for the daemon.
+/// Maximum length in bytes of a new name that is published without waiting for the daemon.
 const NAME_QUICK: usize = 64;
 
 /// The lifetime of a published value.
@@ -21,7 +21,7 @@ impl Lasting {
         self.lifetime.is_some()
     }
 
-    /// Parses the arguments; `ttl` is in seconds.
+    /// Parses the arguments `ttl` (in seconds) and `ephemeral`.
     pub fn new(ttl: Option<f64>, ephemeral: bool) -> PyResult<Self> {
         let ttl = match ttl {
             Some(seconds) => Some(Duration::try_from_secs_f64(seconds).map_err(|_| {

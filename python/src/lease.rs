@@ -1,4 +1,4 @@
-//! Leases.
+//! The class `Lease`: a lease on a tensor in host memory.
 #![allow(unsafe_code)]
 
 use crate::draft::lock;
@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 
-/// The origin of a value: the facts needed to find it again in another process.
+/// The origin of a value: the data by which another process finds it again, for pickling.
 #[derive(Clone)]
 pub struct Origin {
     /// Options of the client that took the lease.
     pub options: Arc<Options>,
     /// The name of the tensor, or of its stream or list.
     pub name: Arc<str>,
-    /// Whether the name leads to the value.
+    /// Whether the name refers to the value itself; false for an item of a list or a message of a stream.
     pub named: bool,
     /// The tensor's name in its dataset.
     pub member: Option<Arc<str>>,
@@ -42,28 +42,28 @@ pub struct Origin {
 ///
 /// Notes
 /// -----
-/// Thread-safe: any thread may read it. It belongs to the process that got it: a forked child must get its own. It
-/// ends with its last reference, including arrays; `release` and `with` end it earlier. Pickling sends its name and
-/// version.
+/// Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
+/// including arrays; `release` and `with` end it earlier. Children that were forked before read on until they end.
+/// Pickling sends its name and version.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Lease {
     view: Mutex<Option<Arc<View>>>,
-    /// Whether a caller has the tensor's address, which only this object keeps valid.
+    /// Whether a caller has got the tensor's address, which is valid only as long as this object.
     exposed: AtomicBool,
     origin: Origin,
 }
 
-/// The pages of a lease's view.
+/// The mode of a lease: the kind of pages that its view has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The producer's own, read-only.
+    /// The producer's own pages, read-only.
     Read,
-    /// The producer's own; the first write to a page makes a private copy of the page.
+    /// The producer's own pages. The first write to a page makes a private copy of it.
     CopyOnWrite,
 }
 
 impl Mode {
-    /// Parses the word.
+    /// Parses the mode's word in the Python API: "read" or "cow".
     pub fn parse(word: &str) -> PyResult<Self> {
         match word {
             "read" => Ok(Self::Read),
@@ -94,7 +94,7 @@ impl Mode {
 }
 
 impl Lease {
-    /// Creates a lease of one of a value's tensors.
+    /// Creates the object for one tensor of a leased value.
     pub fn new(view: Arc<View>, origin: Origin) -> Self {
         Self { view: Mutex::new(Some(view)), exposed: AtomicBool::new(false), origin }
     }
@@ -109,7 +109,7 @@ impl Lease {
         Ok(Self::new(Arc::new(view), origin))
     }
 
-    /// Returns the lease's view.
+    /// Returns the lease's view, or the exception for a released lease.
     pub fn view(&self) -> PyResult<Arc<View>> {
         let released = || raise(closed("the lease was released: get the tensor again"));
         let view = lock(&self.view).clone().ok_or_else(released)?;
@@ -135,13 +135,13 @@ impl Lease {
         "cpu"
     }
 
-    /// Its metadata as a dict; empty if it has none.
+    /// The tensor's metadata as a dict; empty if it has none.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         metadata::to_dict(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata()))
     }
 
-    /// Its metadata as bytes.
+    /// The tensor's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, self.view()?.tensor().map_or(&[], |tensor| tensor.metadata())))
@@ -159,7 +159,7 @@ impl Lease {
         self.seen().map(Version)
     }
 
-    /// The name by which it was found: of the tensor, of its stream or list, or in its dataset.
+    /// The name by which the tensor was found: its own, that of its stream or list, or its name in a dataset.
     #[getter]
     fn name(&self) -> &str {
         self.origin.member.as_deref().unwrap_or(&self.origin.name)
@@ -177,7 +177,7 @@ impl Lease {
         Ok(!self.view()?.writable)
     }
 
-    /// Whether the session that leased it still exists, so that its memory is kept; False after release.
+    /// Whether the session of the lease still exists, so that the memory stays in place; False after release.
     #[getter]
     fn valid(&self) -> bool {
         self.view().is_ok_and(|view| match view.value() {
@@ -267,7 +267,7 @@ impl Lease {
         export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
     }
 
-    /// A capsule for a consumer that never writes.
+    /// Returns a capsule for a consumer that never writes.
     fn _immutable(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         export::immutable(py, self.view()?)
     }
@@ -318,7 +318,7 @@ impl Lease {
         Self::numpy(slf)?.get_item(key)
     }
 
-    /// Writes elements, of a lease with mode "cow".
+    /// Writes elements. The lease must have mode "cow".
     fn __setitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         Self::numpy(slf)?.set_item(key, value)
     }
@@ -347,8 +347,8 @@ impl Lease {
         }
     }
 
-    /// The arguments that find it again: sockets, namespace, name, member, version, mode, and whether the name refers
-    /// to it.
+    /// The arguments with which another process finds the tensor again: sockets, namespace, name, member, version,
+    /// mode, and whether the name refers to the value.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(
@@ -373,8 +373,8 @@ impl Lease {
     }
 }
 
-// SAFETY: the managed tensor holds the view that it describes. No view is lent without one (HAS_DLTENSOR_VIEW is
-// false).
+// SAFETY: the managed tensor holds the view that it describes. No borrowed `DLTensor` is handed out (HAS_DLTENSOR_VIEW
+// is false).
 unsafe impl DlpackExchangeProducer for Lease {
     fn managed_tensor_no_sync(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensorVersioned>> {
         export::versioned(self.view()?)

@@ -1,14 +1,14 @@
 //! The compiled part of the Python package `tensorlend`: Python objects over the client library.
 //!
-//! There is one file per class; the methods of `Client` are in a file for each noun: `client.rs` has the session, and `names.rs`,
-//! `lists.rs`, `links.rs` (streams and services) and `models.rs` the rest. Others convert at the border: `array.rs` imports a caller's arrays, `view.rs` holds the
-//! viewed memory, `export.rs` exports it by the buffer protocol and DLPack, `torch.rs` to torch; `device` does the same
-//! for devices. `fault.rs` names the tensor when a fault in its memory ends the process. Everything that need not be
-//! fast is written in Python, in the folder `tensorlend`. `given.rs` makes drafts of a caller's values, and `shown.rs`
-//! texts of objects.
+//! There is one file per class; the methods of `Client` are in a file for each noun: `client.rs` has the session, and
+//! `names.rs`, `lists.rs`, `links.rs` (streams and services) and `models.rs` the rest. Other files convert between
+//! Python's objects and those of the client library: `array.rs` imports arrays, `given.rs` makes drafts from them,
+//! `view.rs` has the viewed memory, `export.rs` exports it by the buffer protocol and DLPack, `torch.rs` exports it to
+//! torch, and `shown.rs` makes the texts of objects. `device` does the same for devices. `fault.rs` names the tensor if
+//! a fault in its memory ends the process. Code that need not be fast is written in Python, in the folder `tensorlend`.
 //!
-//! The doc comments of classes and methods are the docstrings of Python, in numpy's style: `python/tests/stubs.py` copies
-//! them into the stub.
+//! The doc comments of classes and methods are the docstrings of Python, in numpy's style: `python/tests/stubs.py`
+//! copies them into the stub.
 #![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
 
 mod array;
@@ -20,6 +20,7 @@ mod draft;
 mod dtype;
 mod embedded;
 mod errors;
+mod event_loop;
 mod export;
 mod fault;
 mod getters;
@@ -38,6 +39,7 @@ mod names;
 mod objects;
 mod options;
 mod programs;
+mod queue;
 mod received;
 mod recipe;
 mod service;
@@ -52,7 +54,7 @@ mod wait;
 
 use pyo3::prelude::*;
 
-/// The compiled part of tensorlend.
+/// The compiled part of the Python package tensorlend.
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::check(module.py())?;
@@ -66,10 +68,15 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::LegacyExport>()?;
     module.add_class::<draft::Draft>()?;
     module.add_class::<embedded::Embedded>()?;
+    module.add_class::<event_loop::Descriptor>()?;
+    module.add_class::<event_loop::Ticket>()?;
+    module.add_class::<event_loop::Wakeups>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<listing::Info>()?;
     module.add_class::<model::Model>()?;
     module.add_class::<objects::Rows>()?;
+    module.add_class::<queue::Queue>()?;
+    module.add_class::<queue::QueueItem>()?;
     module.add_class::<recipe::Recipe>()?;
     module.add_class::<service::Call>()?;
     module.add_class::<service::Caller>()?;

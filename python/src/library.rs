@@ -1,4 +1,4 @@
-//! The form in which readers get values: leases, or arrays of a library that view them.
+//! The form in which a call returns values: leases, or arrays of a library that view them.
 
 use crate::errors::argument;
 use crate::lease::{Mode, Origin};
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 use tensorlend::{Client, Value};
 
-/// The library of the arrays.
+/// The library whose arrays a call returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     Numpy,
@@ -16,7 +16,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// Returns the method of leases and datasets that makes them.
+    /// Returns the name of the method of leases and datasets that makes these arrays.
     fn method(self) -> &'static str {
         match self {
             Self::Numpy => "numpy",
@@ -25,16 +25,16 @@ impl Library {
     }
 }
 
-/// The form of values.
+/// The form in which a call returns values.
 #[derive(Clone, Copy)]
 pub struct Shown {
-    /// `None`: leases and datasets.
+    /// The library of the arrays; `None` for leases and datasets.
     library: Option<Library>,
     mode: Mode,
 }
 
 impl Shown {
-    /// Parses both arguments.
+    /// Parses the arguments `library` and `mode`.
     pub fn parse(library: Option<&str>, mode: &str) -> PyResult<Self> {
         let library = match library {
             None => None,
@@ -47,7 +47,8 @@ impl Shown {
         Ok(Self { library, mode: Mode::parse(mode)? })
     }
 
-    /// Returns the value: a lease or a dataset, or its array or tuple of arrays, which keep the memory in place.
+    /// Returns a value in this form: a lease or a dataset, or an array or a tuple of arrays, which keep the memory in
+    /// place.
     pub fn show(
         self,
         py: Python<'_>,
@@ -57,7 +58,7 @@ impl Shown {
         origin: impl FnOnce() -> Origin,
     ) -> PyResult<Py<PyAny>> {
         let Some(library) = self.library else { return show(py, client, value, self.mode, origin()) };
-        // Creates no lease objects if the caller gets only the arrays.
+        // If the caller gets arrays only, create no lease objects.
         let is_plain = self.mode == Mode::Read && matches!(value, Value::Tensor(_) | Value::Dataset(_));
         if library == Library::Torch && is_plain && torch::is_direct(py)? {
             return torch::shown(py, &Arc::new(value), name).map(Bound::unbind);

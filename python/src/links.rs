@@ -1,4 +1,4 @@
-//! The client's methods for streams and services.
+//! The methods of `Client` for streams and services.
 
 use crate::client::Client;
 use crate::errors::OrRaise;
@@ -37,7 +37,7 @@ impl Client {
     /// name : str
     ///     The stream's name.
     /// capacity : int, default 8
-    ///     Number of the last messages that are kept for subscribers that lag.
+    ///     Number of messages, the latest ones, that the stream keeps for subscribers that lag.
     /// policy : {"block", "drop-oldest", "error"}, default "block"
     ///     The effect of a subscriber that lags by more. "block": the producer waits for it. "drop-oldest": the
     ///     subscriber loses its oldest messages. "error": `send` raises StreamFullError.
@@ -183,7 +183,7 @@ impl Client {
         py.detach(|| client.delete_stream(name)).or_raise()
     }
 
-    /// Opens a server, which responds to requests. Several servers of a service share its callers.
+    /// Opens a server of a service, which responds to requests. The servers of a service share its callers.
     ///
     /// Parameters
     /// ----------
@@ -205,14 +205,14 @@ impl Client {
     #[pyo3(signature = (service, *, mode="read"))]
     fn serve(&self, py: Python<'_>, service: &str, mode: &str) -> PyResult<Server> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
-        let server = py.detach(|| client.serve(service).open()).or_raise()?;
+        let server = py.detach(|| client.serve(service).pollable().open()).or_raise()?;
         let awaited = self.awaited(&client);
-        Ok(Server::new(server, client, awaited, self.origin(service, false), mode))
+        Ok(Server::new(server, client, self.notifications(py)?, awaited, self.origin(service, false), mode))
     }
 
     /// Opens a caller, which sends requests to the servers of a service.
     ///
-    /// It selects a server at the first request.
+    /// The caller selects a server at the first request.
     ///
     /// Parameters
     /// ----------
@@ -236,7 +236,7 @@ impl Client {
     #[pyo3(signature = (service, *, capacity=8, mode="read"))]
     fn caller(&self, py: Python<'_>, service: &str, capacity: u32, mode: &str) -> PyResult<Caller> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
-        let caller = client.caller(service).capacity(capacity).open().or_raise()?;
+        let caller = client.caller(service).capacity(capacity).pollable().open().or_raise()?;
         let awaited = self.awaited(&client);
         Ok(Caller::new(caller, client, awaited, self.origin(service, false), mode))
     }

@@ -144,7 +144,7 @@ impl Info {
     }
 }
 
-/// Describes names, and warns of those that cannot be described.
+/// Describes the names that match a glob, and warns about those that cannot be described.
 pub fn list(py: Python<'_>, client: &Client, glob: &str) -> PyResult<Vec<Info>> {
     let found = py.detach(|| client.listing(glob)).or_raise()?;
     if let Some((name, why)) = found.unreadable.first() {

@@ -1,14 +1,24 @@
-//! The client's methods for lists.
+//! The methods of `Client` for lists.
 
 use crate::client::Client;
 use crate::errors::{OrRaise, argument};
 use crate::given::{To, drafted};
 use crate::lease::Mode;
 use crate::received::show;
-use crate::wait::{in_thread, timeout, wait};
+use crate::wait::{timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tensorlend::Length;
+
+/// Returns a condition on a list's length.
+pub fn wanted(length: u64, op: &str) -> PyResult<Length> {
+    match op {
+        ">=" => Ok(Length::AtLeast(length)),
+        "==" => Ok(Length::Exactly(length)),
+        "<=" => Ok(Length::AtMost(length)),
+        _ => Err(argument(format!("op {op:?}: use \">=\", \"==\" or \"<=\""))),
+    }
+}
 
 #[pymethods]
 impl Client {
@@ -170,17 +180,12 @@ impl Client {
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (name, length, op=">=", timeout=None))]
     fn wait_length(&self, py: Python<'_>, name: &str, length: u64, op: &str, timeout: Option<f64>) -> PyResult<u64> {
-        let wanted = match op {
-            ">=" => Length::AtLeast(length),
-            "==" => Length::Exactly(length),
-            "<=" => Length::AtMost(length),
-            _ => return Err(argument(format!("op {op:?}: use \">=\", \"==\" or \"<=\""))),
-        };
+        let wanted = wanted(length, op)?;
         let (client, limit) = (self.session(py)?, self::timeout(timeout)?);
         wait(py, &self.awaited(&client), limit, |slice| client.wait_length(name, wanted, Some(slice)))
     }
 
-    /// Awaits `wait_length`, which runs in a thread of its own. Cancelling ends the wait.
+    /// Awaits `wait_length`. All waits of the client share one thread. Cancelling ends the wait.
     ///
     /// Parameters
     /// ----------
@@ -214,7 +219,7 @@ impl Client {
         op: &str,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "wait_length", (name, length, op, timeout), None, None)
+        slf.py().import("tensorlend._aio")?.call_method1("wait_length", (slf, name, length, op, timeout))
     }
 
     /// Leases all items of a list.

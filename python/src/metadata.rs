@@ -6,7 +6,7 @@ use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
 use tensorlend::{Error, METADATA_MAX};
 
-/// Converts metadata to bytes: bytes stay as they are, anything else becomes JSON, with numpy's scalars as numbers.
+/// Converts metadata to bytes. Bytes stay as they are; any other object becomes JSON, with numpy's scalars as numbers.
 pub fn to_bytes<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, [u8]>> {
     if let Ok(bytes) = given.cast::<PyBytes>() {
         return Ok(Cow::Borrowed(bytes.as_bytes()));
@@ -24,15 +24,15 @@ pub fn to_json(given: &Bound<'_, PyAny>) -> PyResult<String> {
     py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()
 }
 
-/// Converts metadata and checks its length. Called before a draft is taken from its owner, who could not get the draft
-/// back.
+/// Converts metadata and checks its length. Call it before the caller's draft is taken, because the caller could not
+/// get the draft back.
 pub fn checked<'a>(given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
     let Some(given) = given else { return Ok(None) };
     let bytes = to_bytes(given)?;
     if bytes.len() > METADATA_MAX { Err(raise(Error::Metadata(bytes.len()))) } else { Ok(Some(bytes)) }
 }
 
-/// Converts stored metadata to a dict; an empty one if there is none.
+/// Converts stored metadata to a dict, which is empty if there is no metadata.
 pub fn to_dict<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     if bytes.is_empty() {
         return Ok(PyDict::new(py).into_any());

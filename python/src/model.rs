@@ -1,4 +1,4 @@
-//! Models that runners serve.
+//! The class `Model`: a model that runners serve.
 
 use crate::dataset::Dataset;
 use crate::draft::lock;
@@ -23,16 +23,16 @@ use tensorlend_model::{ModelRequest, Models, Step};
 pub struct Model {
     name: String,
     client: tensorlend::Client,
-    /// None after `close`.
+    /// The connection to a runner; `None` after `close`.
     way: Mutex<Option<tensorlend_model::Model>>,
-    /// Ends waits in other threads.
+    /// Ends this object's waits in other threads.
     interrupt: Interrupt,
     awaited: Awaited,
     origin: Origin,
 }
 
 impl Model {
-    /// Opens the model with this name.
+    /// Opens a connection to a runner of the model `name`.
     pub fn of(client: tensorlend::Client, awaited: Awaited, name: &str, origin: Origin) -> PyResult<Self> {
         let way = Mutex::new(Some(Models::new(&client).open(name).or_raise()?));
         Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
@@ -115,7 +115,7 @@ impl Model {
         Dataset::of(py, answer, mode, &self.client, self.origin.clone())
     }
 
-    /// Awaits `run`, which runs in a thread of its own. Cancelling gives the runner up.
+    /// Awaits `run`, which runs in a thread of its own. Cancelling abandons the runner.
     ///
     /// Parameters
     /// ----------
@@ -187,7 +187,7 @@ impl Model {
     }
 }
 
-/// Returns an input that the request contains itself.
+/// Returns the draft of an input that the request contains.
 fn brought(client: &tensorlend::Client, input: &str, value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
     match drafted(client, value, &To::default(), None, 0)? {
         ValueDraft::Tensor(draft) => Ok(draft),

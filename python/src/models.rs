@@ -1,4 +1,4 @@
-//! The client's methods for models.
+//! The methods of `Client` for models.
 
 use crate::client::Client;
 use crate::dataset::Dataset;
@@ -198,7 +198,7 @@ impl Client {
         self.model(py, name)?.run(py, inputs, outputs, prepare, timeout, mode)
     }
 
-    /// Awaits `run_model`, which runs in a thread of its own. Cancelling gives the runner up.
+    /// Awaits `run_model`, which runs in a thread of its own. Cancelling abandons the runner.
     ///
     /// Parameters
     /// ----------

@@ -1,4 +1,4 @@
-//! The client's methods for values that have names: publish, get, wait, list, remove.
+//! The methods of `Client` for named values: publish, get, wait, list, remove.
 
 use crate::array::{Out, beside, bytes_of};
 use crate::batches::Batches;
@@ -16,14 +16,14 @@ use crate::library::Shown;
 use crate::listing::{self, Info};
 use crate::received::{show, unknown_kind};
 use crate::version::Version;
-use crate::wait::{in_thread, options, timeout, wait};
+use crate::wait::{timeout, wait};
 use crate::{dtype, metadata};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
 
-/// Looks a value up. Releases the interpreter's lock if the daemon lends device memory, since the driver may be slow,
-/// and if the value is not here, since another machine's gateway may have to fetch it.
+/// Leases the value of a name. Releases the interpreter's lock in two cases. If the daemon lends device memory, the
+/// driver may be slow. If this machine has no such value, the gateway may have to fetch it.
 fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<Value> {
     if client.lends_devices() {
         return py.detach(|| client.get_value(name)).or_raise();
@@ -55,8 +55,8 @@ fn is_dataset(name: &str) -> PyErr {
     })
 }
 
-/// Checks that a value is a tensor with the elements that the caller expects.
-fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
+/// Checks that a value is a tensor whose elements have the dtype that the caller expects.
+pub fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
     let Some(wanted) = dtype else { return Ok(()) };
     let found = match value {
         Value::Tensor(lease) => lease.dtype(),
@@ -76,8 +76,8 @@ fn is_on_device(error: &Error) -> bool {
     matches!(error, Error::Kind { found: ValueKind::DeviceTensor, .. })
 }
 
-/// Returns the version of an object: a Version, or an object that has one.
-fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
+/// Returns the version of a Version, a lease or a dataset; `Version::NONE` if none is given.
+pub fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     let Some(given) = given else { return Ok(tensorlend::Version::NONE) };
     if let Ok(version) = given.cast::<Version>() {
         return Ok(version.get().0);
@@ -381,7 +381,7 @@ impl Client {
 
     /// Returns an iterator over the values of names, in their order.
     ///
-    /// It leases several values at once, which costs a fraction of leasing one at a time.
+    /// The iterator leases several values at once, which takes a fraction of the time of leasing each separately.
     ///
     /// Parameters
     /// ----------
@@ -494,7 +494,7 @@ impl Client {
         self.wait_newer(py, name, None, timeout, mode, dtype)
     }
 
-    /// Awaits `wait_for`, which runs in a thread of its own. Cancelling ends the wait.
+    /// Awaits `wait_for`. All waits of the client share one thread. Cancelling ends the wait.
     ///
     /// Parameters
     /// ----------
@@ -530,7 +530,8 @@ impl Client {
         mode: &str,
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "wait_for", (name, timeout), options!(slf.py(), mode, dtype), None)
+        let seen = slf.py().None();
+        slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
     }
 
     /// Waits until the name has another value than the one seen, and leases it.
@@ -581,7 +582,7 @@ impl Client {
         show(py, &client, value, mode, self.origin(name, true))
     }
 
-    /// Awaits `wait_newer`, which runs in a thread of its own. Cancelling ends the wait.
+    /// Awaits `wait_newer`. All waits of the client share one thread. Cancelling ends the wait.
     ///
     /// Parameters
     /// ----------
@@ -620,7 +621,7 @@ impl Client {
         mode: &str,
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "wait_newer", (name, seen, timeout), options!(slf.py(), mode, dtype), None)
+        slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
     }
 
     /// Returns whether the name has a value; `name in client` does the same.
@@ -633,7 +634,7 @@ impl Client {
     /// Returns
     /// -------
     /// bool
-    ///     True if it has a value.
+    ///     True if the name has a value.
     fn exists(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
         self.session(py)?.exists(name).or_raise()
     }

@@ -1,7 +1,7 @@
 //! Rows of an object in shared memory: values in msgpack. `tensorlend/_objects` describes the layout.
 //!
-//! Any publisher may have written the bytes, and may still be writing: each row is copied before it is parsed. Decoding
-//! allocates in proportion to the bytes that it reads, and keeps nested values in a vector, not on the stack.
+//! The bytes are untrusted, and their publisher may still write to them. So each row is copied before it is parsed,
+//! decoding allocates in proportion to the bytes that it reads, and nested values are in a vector and not on the stack.
 
 use crate::lease::Lease;
 use crate::view::View;
@@ -11,29 +11,29 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlend::DType;
 
-/// Length of the header, after which the rows begin.
+/// Length of the header in bytes. The rows follow it.
 const HEADER_BYTES: usize = 64;
-/// Maximum number of items of a list. The writer splits longer ones.
+/// Maximum number of items of a list. The writer splits longer lists.
 const LIST_MAX: usize = 512;
-/// Maximum number of lists and dicts within each other in one text.
+/// Maximum nesting of lists and dicts in one text.
 const NESTED_MAX: usize = 1024;
-/// Maximum number of extensions within each other.
+/// Maximum nesting of extensions.
 const DEPTH_MAX: usize = 16;
 /// Maximum number of keys of a dict with the same hash.
 const EQUAL_MAX: usize = 64;
-/// The extension for tuples.
+/// Code of the extension for tuples.
 const TUPLE: i8 = 1;
 
-/// Number of keys that are remembered.
+/// Number of dict keys that are cached.
 const KEYS: usize = 256;
-/// Maximum length of a remembered key, in bytes.
+/// Maximum length of a cached key, in bytes.
 const KEY_BYTES_MAX: usize = 48;
 
 /// The rows of an object in a lease's memory.
 #[pyclass(frozen, name = "_Rows", module = "tensorlend._native")]
 pub struct Rows {
     view: Arc<View>,
-    /// Offset of the table with the offset of each row; the rows end there.
+    /// Offset of the table, which has the offset of each row. The rows end where it begins.
     table: usize,
     count: usize,
     keys: Mutex<Keys>,
@@ -41,7 +41,7 @@ pub struct Rows {
 
 #[pymethods]
 impl Rows {
-    /// The table of `count` rows is at the offset `table`.
+    /// Makes the reader of `count` rows, whose table is at the offset `table` of the lease's memory.
     #[new]
     fn new(lease: &Bound<'_, Lease>, table: usize, count: usize) -> PyResult<Self> {
         let rows = Self { view: lease.get().view()?, table, count, keys: Mutex::default() };
@@ -51,15 +51,15 @@ impl Rows {
         if fits { Ok(rows) } else { Err(PyValueError::new_err("its table of rows does not fit into it")) }
     }
 
-    /// Returns the value of a row. `extension` converts what msgpack has no type for: called with the number of
-    /// extensions around it, its code and its bytes.
+    /// Returns the value of a row. `extension` converts the values for which msgpack has no type. It is called with the
+    /// nesting depth, the extension's code and its bytes.
     fn row<'py>(&self, number: usize, extension: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.view.check()?;
         let keys = self.keys();
         Decoder::new(extension, keys).row(self, number)
     }
 
-    /// Returns the values of several rows: `indices` counts the numbers of a range with this start, step and length.
+    /// Returns the values of several rows. `indices` are positions in a range of row numbers (start, step, length).
     fn rows<'py>(
         &self,
         indices: &Bound<'py, PyList>,
@@ -83,7 +83,7 @@ impl Rows {
         PyList::new(indices.py(), found)
     }
 
-    /// Returns the value of a text in msgpack with `depth` extensions around it.
+    /// Returns the value of a msgpack text that lies within `depth` extensions.
     fn decode<'py>(&self, text: &[u8], depth: usize, extension: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Decoder::new(extension, self.keys()).decode(text, depth, false)
     }
@@ -98,7 +98,7 @@ impl Rows {
         is_plain.then_some(bytes)
     }
 
-    /// Returns a copy of a row: its publisher may change it at any time.
+    /// Copies a row, because its publisher may change it at any time.
     fn copied(&self, number: usize, to: &mut Vec<u8>) -> Option<()> {
         let memory = self.memory()?;
         let word = |at: usize| {
@@ -118,17 +118,17 @@ impl Rows {
         Some(())
     }
 
-    /// Returns the remembered keys, unless another thread or a caller of this one uses them.
+    /// Returns the cached keys, unless another call uses them now.
     fn keys(&self) -> Option<MutexGuard<'_, Keys>> {
         self.keys.try_lock().ok()
     }
 }
 
-/// Keys of dicts, by their bytes: most rows have the same.
+/// A cache of dict keys by their bytes, because most rows have the same keys.
 #[derive(Default)]
 struct Keys(Vec<Option<Known>>);
 
-/// A key, and its bytes.
+/// A cached key: its bytes, and its Python object.
 type Known = (Box<[u8]>, Py<PyString>);
 
 impl Keys {
@@ -136,7 +136,7 @@ impl Keys {
         if self.0.is_empty() {
             self.0.resize_with(KEYS, || None);
         }
-        // FNV-1a. Another key at the same place only replaces this one.
+        // The hash is FNV-1a. A key with the same place replaces the cached one, which is harmless.
         let hash = text
             .iter()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
@@ -146,7 +146,7 @@ impl Keys {
         {
             return Ok(key.bind(py).clone().into_any());
         }
-        // Not interned: the keys are the publisher's, and some interpreters never free interned strings.
+        // Do not intern the key: it comes from the publisher, and some interpreters never free interned strings.
         let key = PyString::new(py, unicode(text)?);
         *place = Some((text.into(), key.clone().unbind()));
         Ok(key.into_any())
@@ -156,13 +156,13 @@ impl Keys {
 /// A list or dict whose items are being read.
 struct Open {
     is_dict: bool,
-    /// Values that it still lacks: items, or keys and items.
+    /// Number of values that it still lacks: items, or keys and items.
     left: usize,
-    /// The number of values before its first.
+    /// Index of its first value in `values`.
     base: usize,
 }
 
-/// The head of a value.
+/// The result of reading a value's head.
 enum Head<'t, 'py> {
     Value(Bound<'py, PyAny>),
     Text(&'t [u8]),
@@ -174,7 +174,7 @@ enum Head<'t, 'py> {
 struct Decoder<'k, 'py> {
     extension: &'k Bound<'py, PyAny>,
     keys: Option<MutexGuard<'k, Keys>>,
-    /// Values of open lists and dicts.
+    /// The values of all open lists and dicts, in order.
     values: Vec<Bound<'py, PyAny>>,
     open: Vec<Open>,
     copy: Vec<u8>,
@@ -193,7 +193,7 @@ impl<'k, 'py> Decoder<'k, 'py> {
         value
     }
 
-    /// Returns the value of a text; of `a_tuple`, which must be a list, the tuple.
+    /// Returns the value of a text. With `a_tuple`, the text must be a list, and the value is a tuple.
     fn decode(&mut self, text: &[u8], depth: usize, a_tuple: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = self.extension.py();
         let (first_open, mut text) = (self.open.len(), Text(text));
@@ -221,7 +221,7 @@ impl<'k, 'py> Decoder<'k, 'py> {
                 }
                 Head::Extension(code, bytes) => self.extension.call1((depth, code, PyBytes::new(py, bytes)))?,
             };
-            // The value may be the last of several lists and dicts.
+            // The value may complete several nested lists and dicts.
             let whole = loop {
                 if self.open.len() == first_open {
                     break Some(value);
@@ -287,7 +287,8 @@ impl<'k, 'py> Decoder<'k, 'py> {
     }
 }
 
-/// Refuses keys of a dict that a publisher made to collide: each would be compared with all others. `values` has keys and values in turns.
+/// Rejects a dict with too many keys of the same hash, with which a publisher could make the dict's creation take
+/// quadratic time. `values` has keys and values in turn.
 fn check_spread(values: &[Bound<'_, PyAny>]) -> PyResult<()> {
     if values.len() / 2 <= EQUAL_MAX {
         return Ok(());
@@ -300,7 +301,7 @@ fn check_spread(values: &[Bound<'_, PyAny>]) -> PyResult<()> {
     Ok(())
 }
 
-/// The rest of a text.
+/// The rest of a msgpack text.
 struct Text<'t>(&'t [u8]);
 
 impl<'t> Text<'t> {
@@ -314,7 +315,7 @@ impl<'t> Text<'t> {
         self.take(N)?.try_into().map_err(|_| invalid("it ends within a value"))
     }
 
-    /// Returns a length of N bytes.
+    /// Reads a length that is stored in N bytes.
     fn length<const N: usize>(&mut self) -> PyResult<usize> {
         Ok(self.number::<N>()?.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
     }
@@ -368,7 +369,7 @@ impl<'t> Text<'t> {
         }))
     }
 
-    /// Returns a length of 1, 2 or 4 bytes.
+    /// Reads a length that is stored in 1, 2 or 4 bytes.
     fn length_of(&mut self, size: u8) -> PyResult<usize> {
         match size {
             0 => self.length::<1>(),

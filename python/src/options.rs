@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The arguments of `connect`.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Tried in this order.
+    /// The daemon's sockets, in the order in which they are tried.
     pub sockets: Vec<PathBuf>,
     pub namespace: Option<String>,
     pub label: Option<String>,
@@ -16,7 +16,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Connects.
+    /// Connects to the daemon with these options.
     pub fn connect(&self, py: Python<'_>) -> PyResult<tensorlend::Client> {
         let mut builder = tensorlend::Client::builder().harden(self.harden);
         for socket in &self.sockets {

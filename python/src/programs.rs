@@ -3,14 +3,14 @@
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
-/// Runs the command line tool; returns its exit status. `again` is the command that starts it again with more
+/// Runs the command-line tool, and returns its exit status. `again` is a command that starts the tool again, with more
 /// arguments.
 #[pyfunction]
 pub fn tool(py: Python<'_>, arguments: Vec<OsString>, again: Vec<OsString>) -> u8 {
     py.detach(|| tensorlend_cli::main(arguments, &again))
 }
 
-/// Runs the daemon; returns its exit status.
+/// Runs the daemon, and returns its exit status.
 #[pyfunction]
 pub fn daemon(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| tensorlend_daemon::program::main(arguments))

@@ -1,4 +1,4 @@
-//! Values as Python objects, and the value of a message or a request: one tensor, or several.
+//! Values as Python objects, and the values of messages and requests.
 
 use crate::dataset::Dataset;
 use crate::device::DeviceLease;
@@ -8,7 +8,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use tensorlend::Value;
 
-/// A value as a Python object, and its container: `"message"` or `"request"`, for errors.
+/// The value of a message or a request, as a Python object. `what` is `"message"` or `"request"`, for errors.
 pub struct Received {
     what: &'static str,
     value: Py<PyAny>,

@@ -7,9 +7,8 @@ use pyo3::types::{PyList, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// Identifies, by their metadata, messages whose tensors become torch tensors, and describes their nesting in a batch.
-/// Such messages become batches without Python objects for the message, the dataset or the leases, which would cost the
-/// trainer time in each batch.
+/// Describes how the messages with certain metadata become batches of torch tensors. Such a message becomes a batch
+/// without Python objects for the message, the dataset or the leases, which would cost the trainer time in each batch.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Recipe {
     metadata: Vec<u8>,

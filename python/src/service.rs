@@ -2,28 +2,38 @@
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed, raise};
+use crate::event_loop::{Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::{Received, show};
 use crate::shown;
-use crate::wait::{Awaited, Interrupt, in_thread, options, timeout, wait};
+use crate::wait::{Awaited, Interrupt, options, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use std::collections::VecDeque;
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
-use tensorlend::{Error, Reply};
+use tensorlend::{Error, Notifications, Reply};
 use tensorlend_os::fork;
 
-/// Interval at which a thread checks whether another has finished with a server.
+/// Interval at which a thread checks whether another thread has finished its use of a server.
 const TURN: Duration = Duration::from_millis(1);
 
 const SERVER_CLOSED: &str = "the server was closed: serve again";
 const CALLER_CLOSED: &str = "the caller was closed: make another";
 
-/// Rejects use in a forked child: a lock that another thread held at the fork is never released there.
+/// Returns an error in a forked child. There, a lock that another thread held at the fork is never released.
 fn ours(forks: u64) -> PyResult<()> {
     if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
+}
+
+/// Locks one end, unless another thread has it.
+fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<MutexGuard<'m, Option<T>>>, Error> {
+    match end.try_lock() {
+        Ok(held) => Ok(Some(held)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Poisoned(_)) => Err(closed(gone)),
+    }
 }
 
 /// One server of a service: an iterator of requests, synchronous and asynchronous. `Client.serve` opens it.
@@ -38,12 +48,11 @@ fn ours(forks: u64) -> PyResult<()> {
 /// >>> with client.serve("double") as server:
 /// ...     server.try_recv() is None
 /// True
-#[pyclass(frozen, module = "tensorlend._native")]
+#[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Server {
     end: Mutex<Option<tensorlend::Server>>,
-    /// Requests received for a task that was cancelled.
-    kept: Mutex<VecDeque<Py<Call>>>,
     client: tensorlend::Client,
+    notifications: Arc<Notifications>,
     awaited: Awaited,
     origin: Origin,
     mode: Mode,
@@ -55,15 +64,17 @@ impl Server {
     pub fn new(
         server: tensorlend::Server,
         client: tensorlend::Client,
+        notifications: Arc<Notifications>,
         awaited: Awaited,
         origin: Origin,
         mode: Mode,
     ) -> Self {
         let forks = fork::generation();
-        Self { end: Mutex::new(Some(server)), kept: Mutex::default(), client, awaited, origin, mode, forks }
+        Self { end: Mutex::new(Some(server)), client, notifications, awaited, origin, mode, forks }
     }
 
-    /// Waits for a request for one slice of time; if another thread is waiting already, waits for its turn.
+    /// Waits for a request for one slice of time. If another thread already waits, waits until that thread has
+    /// finished.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Call, Error> {
         match self.end.try_lock() {
             Ok(mut held) => match held.as_mut() {
@@ -117,9 +128,6 @@ impl Server {
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<Call>> {
         ours(self.forks)?;
-        if let Some(kept) = lock(&self.kept).pop_front() {
-            return Ok(kept);
-        }
         let limit = self::timeout(timeout)?;
         let call = wait(py, &self.awaited, limit, |slice| self.wait_once(slice))?;
         self.call(py, call)
@@ -138,9 +146,6 @@ impl Server {
     ///     The server was closed.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
         ours(self.forks)?;
-        if let Some(kept) = lock(&self.kept).pop_front() {
-            return Ok(Some(kept));
-        }
         match py.detach(|| self.wait_once(Duration::ZERO)) {
             Ok(call) => self.call(py, call).map(Some),
             Err(Error::Timeout { .. }) => Ok(None),
@@ -148,7 +153,7 @@ impl Server {
         }
     }
 
-    /// Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no request.
+    /// Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no request.
     ///
     /// Parameters
     /// ----------
@@ -170,15 +175,54 @@ impl Server {
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "recv", (timeout,), None, Some("_keep"))
+        slf.py().import("tensorlend._aio")?.call_method1("recv_request", (slf, timeout))
     }
 
-    /// Puts a request back, for the next receiver.
-    fn _keep(&self, call: Py<Call>) {
-        lock(&self.kept).push_back(call);
+    /// As try_recv. If there is no request, the next one ends the wait of `_descriptor` or `_tell`.
+    fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
+        ours(self.forks)?;
+        let received = py.detach(|| match try_held(&self.end, SERVER_CLOSED)? {
+            Some(mut server) => server.as_mut().ok_or_else(|| closed(SERVER_CLOSED))?.try_recv_armed(),
+            // A thread that receives will find it.
+            None => Ok(None),
+        });
+        received.or_raise()?.map(|call| self.call(py, call)).transpose()
     }
 
-    /// Number of callers that it serves at the moment.
+    /// Returns whether `_try_recv` would find or raise something.
+    fn _news(&self) -> PyResult<bool> {
+        ours(self.forks)?;
+        self.awaited.check()?;
+        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(false) };
+        held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?.has_news().or_raise()
+    }
+
+    /// Raises if the client was closed or the daemon has ended.
+    fn _check(&self) -> PyResult<()> {
+        self.awaited.check()
+    }
+
+    /// The key of the tasks that wait for this object.
+    #[getter]
+    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
+        ("requests", slf.as_ptr() as usize)
+    }
+
+    /// Returns a duplicate of the descriptor that becomes readable with a connected caller's request.
+    fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
+        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
+        held.as_ref().and_then(tensorlend::Server::descriptor).map(Descriptor::of).transpose()
+    }
+
+    /// Reports `number` to `wakeups` when a caller asks to connect.
+    fn _tell(&self, wakeups: &Wakeups, number: u64) -> PyResult<Option<Ticket>> {
+        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
+        let server = held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?;
+        let (list, read) = server.connects();
+        Ok(Some(self.notifications.unread(list, read, wakeups.tell(number)).or_raise()?.into()))
+    }
+
+    /// Number of callers that the server serves now.
     #[getter]
     fn callers(&self, py: Python<'_>) -> PyResult<usize> {
         ours(self.forks)?;
@@ -197,8 +241,6 @@ impl Server {
     /// Its callers move to another server, if there is one.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
-            let kept = std::mem::take(&mut *lock(&self.kept));
-            drop(kept);
             py.detach(|| drop(lock(&self.end).take()));
         }
     }
@@ -329,13 +371,13 @@ impl Call {
         if !self.is_open() {
             return Err(argument("the request has its response already"));
         }
-        // A value that cannot be sent leaves the request open.
+        // Make the draft first: if the value cannot be sent, the request stays open.
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let reply = self.take()?;
         py.detach(|| reply.respond(draft)).or_raise()
     }
 
-    /// Does the same as `respond`, whose former name this is.
+    /// Responds as `respond` does. This is the former name of `respond`.
     ///
     /// Parameters
     /// ----------
@@ -417,9 +459,9 @@ impl Call {
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Caller {
     end: Mutex<Option<tensorlend::Caller>>,
-    /// Responses received for a task that was cancelled.
-    kept: Mutex<VecDeque<(u64, Py<PyAny>)>>,
-    /// Ends waits in other threads.
+    /// Whether a coroutine has the caller for the time of a call.
+    in_call: AtomicBool,
+    /// Ends this object's waits in other threads.
     interrupt: Interrupt,
     client: tensorlend::Client,
     awaited: Awaited,
@@ -438,11 +480,11 @@ impl Caller {
         mode: Mode,
     ) -> Self {
         let (interrupt, forks) = (Interrupt::default(), fork::generation());
-        let (end, kept) = (Mutex::new(Some(caller)), Mutex::default());
-        Self { end, kept, interrupt, client, awaited, origin, mode, forks }
+        let (end, in_call) = (Mutex::new(Some(caller)), AtomicBool::new(false));
+        Self { end, in_call, interrupt, client, awaited, origin, mode, forks }
     }
 
-    /// Calls `ask` with the caller, without the interpreter's lock.
+    /// Calls `ask` with the client library's caller, without the interpreter's lock.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -462,7 +504,7 @@ impl Caller {
 impl Caller {
     /// Sends a request, and waits for its response.
     ///
-    /// After a timeout, or Ctrl-C, the caller gives the server up. The next request goes to another server, if there is
+    /// After a timeout, or Ctrl-C, the caller abandons the server. The next request goes to another server, if there is
     /// one.
     ///
     /// Parameters
@@ -516,7 +558,8 @@ impl Caller {
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
-    /// Awaits `call`, which runs in a thread of its own. Cancelling gives the server up.
+    /// Awaits `call`. The event loop watches a descriptor; a thread waits only to connect to a server. Cancelling abandons
+    /// the server.
     ///
     /// Parameters
     /// ----------
@@ -562,7 +605,7 @@ impl Caller {
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = options!(slf.py(), metadata, timestamp, device, stream);
-        in_thread(slf, "call", (value, timeout), options, None)
+        slf.py().import("tensorlend._aio")?.call_method1("call", (slf, value, timeout, options))
     }
 
     /// Sends a request without waiting for its response. Waits for a server if there is none.
@@ -616,7 +659,7 @@ impl Caller {
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
-    /// Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for a server.
+    /// Awaits `send`. A thread waits only to connect to a server. Cancelling ends the wait for a server.
     ///
     /// Parameters
     /// ----------
@@ -660,7 +703,7 @@ impl Caller {
         stream: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = options!(slf.py(), metadata, timestamp, device, stream);
-        in_thread(slf, "send", (value, timeout), options, None)
+        slf.py().import("tensorlend._aio")?.call_method1("send", (slf, value, timeout, options))
     }
 
     /// Waits for the response to the oldest request in flight. After a timeout the request stays in flight.
@@ -689,9 +732,6 @@ impl Caller {
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
         let limit = self::timeout(timeout)?;
         ours(self.forks)?;
-        if let Some(kept) = lock(&self.kept).pop_front() {
-            return Ok(kept);
-        }
         let (number, value) = wait(py, &self.awaited, limit, |slice| {
             let mut held = lock(&self.end);
             let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
@@ -701,7 +741,7 @@ impl Caller {
         Ok((number, self.show(py, value)?))
     }
 
-    /// Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no response.
+    /// Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no response.
     ///
     /// Parameters
     /// ----------
@@ -725,12 +765,69 @@ impl Caller {
     ///     The caller was closed.
     #[pyo3(signature = (timeout=None))]
     fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "recv", (timeout,), None, Some("_keep"))
+        slf.py().import("tensorlend._aio")?.call_method1("recv_response", (slf, timeout))
     }
 
-    /// Puts a response back, for the next receiver.
-    fn _keep(&self, response: (u64, Py<PyAny>)) {
-        lock(&self.kept).push_back(response);
+    /// Reserves the caller for one call of a coroutine; false if it is reserved.
+    fn _reserve(&self) -> bool {
+        !self.in_call.swap(true, Ordering::Acquire)
+    }
+
+    /// Ends the reservation.
+    fn _unreserve(&self) {
+        self.in_call.store(false, Ordering::Release);
+    }
+
+    /// Returns whether a server is connected, so that a request can be sent at once; None if another thread has the caller.
+    /// `alone`: requests in flight are an error.
+    fn _connected(&self, py: Python<'_>, alone: bool) -> PyResult<Option<bool>> {
+        ours(self.forks)?;
+        self.awaited.check()?;
+        let connected = py.detach(|| {
+            let Some(mut held) = try_held(&self.end, CALLER_CLOSED)? else { return Ok(None) };
+            let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
+            if alone {
+                caller.nothing_outstanding()?;
+            }
+            caller.is_connected().map(Some)
+        });
+        connected.or_raise()
+    }
+
+    /// As recv, without waiting; None if there is no response. Then the next one makes the descriptor readable.
+    fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<(u64, Py<PyAny>)>> {
+        ours(self.forks)?;
+        let received = py.detach(|| {
+            let Some(mut held) = try_held(&self.end, CALLER_CLOSED)? else { return Ok(None) };
+            let (number, answer) = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?.try_recv();
+            Ok(answer?.map(|value| (number, value)))
+        });
+        received.or_raise()?.map(|(number, value)| Ok((number, self.show(py, value)?))).transpose()
+    }
+
+    /// Returns whether `_try_recv` would find or raise something.
+    fn _news(&self) -> PyResult<bool> {
+        ours(self.forks)?;
+        self.awaited.check()?;
+        let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(false) };
+        held.as_ref().ok_or_else(|| raise(closed(CALLER_CLOSED)))?.has_news().or_raise()
+    }
+
+    /// Raises if the client was closed or the daemon has ended.
+    fn _check(&self) -> PyResult<()> {
+        self.awaited.check()
+    }
+
+    /// The key of the tasks that wait for this object.
+    #[getter]
+    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
+        ("responses", slf.as_ptr() as usize)
+    }
+
+    /// Returns a duplicate of the descriptor that becomes readable with a response.
+    fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
+        let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(None) };
+        held.as_ref().and_then(tensorlend::Caller::descriptor).map(Descriptor::of).transpose()
     }
 
     /// Number of requests in flight.
@@ -739,7 +836,7 @@ impl Caller {
         self.with(py, |caller| Ok(caller.outstanding()))
     }
 
-    /// Gives the server up, with all requests in flight to it.
+    /// Abandons the server, and all requests in flight to it.
     ///
     /// The next request goes to another server, if there is one.
     ///
@@ -764,8 +861,6 @@ impl Caller {
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             self.interrupt.all();
-            let kept = std::mem::take(&mut *lock(&self.kept));
-            drop(kept);
             py.detach(|| drop(lock(&self.end).take()));
         }
     }
@@ -782,7 +877,7 @@ impl Caller {
 
     fn __repr__(&self) -> String {
         let name = shown::quoted(&self.origin.name);
-        // Another thread may hold the lock for a whole call.
+        // Do not wait for the lock, because another thread may hold it during a whole call.
         let state = match (self.forks == fork::generation()).then(|| self.end.try_lock()) {
             Some(Ok(held)) => match &*held {
                 Some(caller) => format!("{} in flight", caller.outstanding()),

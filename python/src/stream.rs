@@ -46,7 +46,7 @@ impl Stream {
         Self { producer: Mutex::new(Some(Arc::new(stream))), client, awaited, name }
     }
 
-    /// Parses a policy.
+    /// Parses the name of a policy: "block", "drop-oldest" or "error".
     pub fn policy(word: &str) -> PyResult<Policy> {
         match word {
             "block" => Ok(Policy::Block),
@@ -92,7 +92,7 @@ fn send(
             Err(TrySendError::Failed(error)) => Err(error),
         }
     };
-    // The common case keeps the interpreter's lock: there is room.
+    // Try once without releasing the interpreter's lock, because there usually is room.
     match once(Duration::ZERO) {
         Ok(sequence) => Ok(sequence),
         Err(Error::Timeout { .. }) => wait(py, &owner.awaited, limit, once),
@@ -245,7 +245,7 @@ impl Stream {
     ) -> PyResult<u64> {
         let to = To::parse(device, stream)?;
         let stream = self.open()?;
-        // Checks before anything is copied, and before a draft is taken from its owner.
+        // Check for room before the value is copied, or the caller's draft is taken.
         match stream.wait_room(Duration::ZERO) {
             Err(Error::Timeout { .. }) => return Err(raise(Error::StreamFull(self.name.clone()))),
             other => other.or_raise()?,
@@ -356,7 +356,7 @@ impl Stream {
         Ok(self.open()?.sent())
     }
 
-    /// Number of messages that it keeps for subscribers that lag.
+    /// Number of messages that the stream keeps for subscribers that lag.
     #[getter]
     fn capacity(&self) -> PyResult<u32> {
         Ok(self.open()?.capacity())
@@ -391,7 +391,7 @@ impl Stream {
         false
     }
 
-    /// A table for notebooks.
+    /// Returns an HTML table, which notebooks show.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         shown::html(slf.as_any(), "stream")
     }

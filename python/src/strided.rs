@@ -1,16 +1,17 @@
-//! Arrays that are not C-contiguous.
+//! The memory order of arrays, and the copy of arrays that are not C-contiguous.
 
 /// The memory order of an array's elements.
 pub enum Order {
     /// C-contiguous.
     RowMajor,
-    /// Contiguous, with the axes in another order: its strides, in elements.
+    /// Contiguous, with the axes in another order. Contains the strides in elements.
     Permuted(Vec<i64>),
     /// With gaps, repeated elements, or negative strides.
     Scattered,
 }
 
-/// Returns true if elements of this length are contiguous: takes sizes and strides of the axes, the innermost first.
+/// Returns true if elements of `item` bytes are contiguous. `axes` has the size and the stride of each axis, the
+/// innermost first.
 pub fn is_packed(axes: impl IntoIterator<Item = (i64, i64)>, item: i64) -> bool {
     let mut next = item;
     axes.into_iter().all(|(size, stride)| {
@@ -29,7 +30,7 @@ pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
     if is_packed((0..shape.len()).rev().map(sized), item as i64) {
         return Order::RowMajor;
     }
-    // Sorts the axes by their strides; axes of one element may have any.
+    // Sort the axes by their strides. An axis of one element may have any stride.
     let mut axes: Vec<usize> = (0..shape.len()).collect();
     axes.sort_by_key(|&axis| (strides[axis], shape[axis]));
     if !is_packed(axes.iter().copied().map(sized), item as i64) {
@@ -50,7 +51,7 @@ pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
 /// Every element of this shape with these strides (in bytes) from `start` on is readable while this runs.
 #[allow(unsafe_code)]
 pub unsafe fn gather(start: *const u8, shape: &[u64], strides: &[i64], item: usize, out: &mut [u8]) {
-    // The longest contiguous run of trailing axes is copied as one piece.
+    // Copy the longest contiguous run of trailing axes as one piece.
     let (mut piece, mut outer) = (item, shape.len());
     while outer > 0 && (shape[outer - 1] == 1 || strides[outer - 1] == piece as i64) {
         piece *= shape[outer - 1] as usize;

@@ -2,6 +2,7 @@
 
 use crate::draft::lock;
 use crate::errors::{self, OrRaise, argument, raise};
+use crate::event_loop::Descriptor;
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
@@ -36,7 +37,7 @@ impl Message {
         self.sequence
     }
 
-    /// Number of messages that this subscription lost right before it.
+    /// Number of messages that the subscription lost right before this message.
     #[getter]
     fn lost(&self) -> u64 {
         self.lost
@@ -127,7 +128,7 @@ fn closed() -> PyErr {
     raise(errors::closed(CLOSED))
 }
 
-/// Interval at which a thread checks whether another has finished with a subscription.
+/// Interval at which a thread checks whether another thread has finished its use of a subscription.
 const TURN: Duration = Duration::from_millis(1);
 
 impl Subscription {
@@ -144,7 +145,7 @@ impl Subscription {
         Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, lends_devices, awaited, forks }
     }
 
-    /// Parses the start position.
+    /// Parses the start position: "newest", "oldest" or "next".
     pub fn start(word: &str) -> PyResult<Start> {
         match word {
             "newest" => Ok(Start::Newest),
@@ -154,8 +155,9 @@ impl Subscription {
         }
     }
 
-    /// Calls a function with the subscription if it belongs to this process and is open. Never waits for its lock with
-    /// the interpreter held: another thread that waits for a message may hold the lock for a slice of that wait.
+    /// Calls a function with the subscription if it belongs to this process and is open. While it holds the
+    /// interpreter, it never waits for the subscription's lock: a thread that waits for a message may hold that lock
+    /// for a slice of its wait.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -174,7 +176,7 @@ impl Subscription {
         looked.ok_or_else(closed)
     }
 
-    /// Like the method above, without the interpreter's lock.
+    /// Calls a function with the subscription as `with` does, but without the interpreter's lock.
     fn with_detached<R: Send>(
         &self,
         py: Python<'_>,
@@ -186,7 +188,8 @@ impl Subscription {
         py.detach(|| lock(&self.consumer).as_mut().map(look)).ok_or_else(closed)
     }
 
-    /// Waits for a message for one slice of time; if another thread is waiting already, waits for its turn.
+    /// Waits for a message for one slice of time. If another thread already waits, waits until that thread has
+    /// finished.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
         match self.consumer.try_lock() {
             Ok(mut held) => match held.as_mut() {
@@ -206,7 +209,8 @@ impl Subscription {
     }
 
     fn received(&self, py: Python<'_>) -> PyResult<Option<tensorlend::Message>> {
-        // The first tensor on a device starts the driver, which takes time.
+        // Release the interpreter if a message may be on a device, because the first such tensor starts the driver,
+        // which takes time.
         let received = if self.lends_devices {
             self.with_detached(py, tensorlend::Subscription::try_recv)?
         } else {
@@ -290,6 +294,31 @@ impl Subscription {
         self.awaited.check()
     }
 
+    /// Returns whether try_recv would find or raise something, without arming the descriptor.
+    fn _news(&self) -> PyResult<bool> {
+        if self.forks != fork::generation() {
+            return Err(raise(Error::Forked));
+        }
+        self.awaited.check()?;
+        match self.consumer.try_lock() {
+            Ok(held) => held.as_ref().ok_or_else(closed)?.has_news().or_raise(),
+            // A thread that receives will find it.
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Poisoned(_)) => Err(closed()),
+        }
+    }
+
+    /// The key of the tasks that wait for this object.
+    #[getter]
+    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
+        ("messages", slf.as_ptr() as usize)
+    }
+
+    /// Returns a duplicate of the descriptor.
+    fn _descriptor(&self, py: Python<'_>) -> PyResult<Descriptor> {
+        self.with(py, |subscription| Descriptor::of(subscription.as_fd()))?
+    }
+
     /// Returns a descriptor that becomes readable for select and epoll when there may be a message.
     ///
     /// Returns
@@ -367,7 +396,8 @@ impl Subscription {
         slf.py().import("tensorlend._aio")?.call_method1("messages", (slf,))
     }
 
-    /// Awaits the next message. The event loop watches the descriptor; no thread waits.
+    /// Awaits the next message. The event loop watches the descriptor; no thread waits. Several tasks may wait: each message
+    /// goes to one of them, and a cancelled task takes none.
     ///
     /// Parameters
     /// ----------

@@ -14,20 +14,21 @@ use pyo3::types::{PyDict, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// The ways in which this torch can import tensors, from the fastest to the one that all versions support.
+/// The ways in which torch imports tensors, from the fastest to the one that all versions of torch support.
 enum Way {
-    /// torch's table of C functions: no capsule, and no Python code.
+    /// torch's table of C functions, which needs neither capsules nor Python code.
     Table(Table),
-    /// A function that takes capsules.
+    /// A function of torch that accepts capsules.
     Capsules(Py<PyAny>),
-    /// torch does not support this package's capsules: it calls the methods of an object.
+    /// `torch.from_dlpack`, which calls the methods of an object. It is for a torch that does not support this
+    /// package's capsules.
     Asked,
 }
 
 struct Table(ExchangeApi);
 
-// SAFETY: the table is constant for the life of the process, as DLPack prescribes; it is only read, and its functions
-// are called while attached to the interpreter, on any thread.
+// SAFETY: DLPack prescribes that the table is constant for the life of the process. This module only reads it, and
+// calls its functions while attached to the interpreter, which DLPack allows on any thread.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -38,15 +39,15 @@ fn way(py: Python<'_>) -> PyResult<&'static Way> {
     WAY.get_or_try_init(py, || Way::find(py))
 }
 
-/// Returns a tensor of `view`. `owner` is the object for a torch that does not support our capsules.
+/// Returns a torch tensor of `view`. `owner` is the Python object of the view, for [`Way::Asked`].
 ///
-/// `torch.from_dlpack` first queries device, stream and version, in Python. All of that is known here. A trainer calls
-/// this once per batch, when that code has left the processor's caches, so the queries would take longer than
-/// everything else.
+/// `torch.from_dlpack` first queries device, stream and version, by Python code; all three are known here. A trainer
+/// calls this function once per batch, when that code has left the processor's caches, so the queries would take most
+/// of the time.
 pub fn tensor<'py>(owner: &Bound<'py, PyAny>, view: Arc<View>) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();
     match way(py)? {
-        // Drafts take this way too: torch ignores the read-only flag, so both kinds become writable tensors.
+        // Leases and drafts are exported alike: torch ignores the read-only flag, so both become writable tensors.
         way @ (Way::Table(_) | Way::Capsules(_)) => way.make(py, export::versioned(view)?),
         Way::Asked => py.import("torch")?.call_method1("from_dlpack", (owner,)),
     }
@@ -57,8 +58,8 @@ pub fn is_direct(py: Python<'_>) -> PyResult<bool> {
     Ok(!matches!(way(py)?, Way::Asked))
 }
 
-/// Returns tensors of a lent value in host memory, in their order, each of which keeps the lease alive. Requires that
-/// torch [is direct](is_direct).
+/// Returns the torch tensors of a lent value in host memory, in the value's order. Each keeps the lease alive. Call it
+/// only if [`is_direct`] returns true.
 pub fn tensors<'py>(
     py: Python<'py>,
     value: &Arc<Value>,
@@ -68,7 +69,7 @@ pub fn tensors<'py>(
     Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at, name)?)))
 }
 
-/// Returns one tensor, or a tuple of a dataset's: see [`tensors`].
+/// Returns the torch tensor of a value, or a tuple of a dataset's tensors: see [`tensors`].
 pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let mut all = tensors(py, value, name)?;
     if value.as_dataset().is_none() {
@@ -86,7 +87,8 @@ impl Way {
         }
     }
 
-    /// Tries the ways with a read-only tensor, as all lent ones are: versions that do not support the flag reject it.
+    /// Returns the first way that accepts a read-only tensor, because all leased tensors are read-only, and some
+    /// versions of torch reject the read-only flag.
     fn find(py: Python<'_>) -> PyResult<Self> {
         for way in [Self::table(py)?, Self::capsules(py)?].into_iter().flatten() {
             match way.make(py, export::versioned(Arc::new(View::sample()))?) {
@@ -100,7 +102,7 @@ impl Way {
 
     fn table(py: Python<'_>) -> PyResult<Option<Self>> {
         let host = PyDict::new(py);
-        // Independent of the program's default device.
+        // Name the device, because the program may have set another default device.
         host.set_item("device", "cpu")?;
         let zero = py.import("torch")?.call_method("zeros", (1,), Some(&host))?;
         match ExchangeApi::from_object(zero.as_borrowed()) {
@@ -112,7 +114,8 @@ impl Way {
 
     fn capsules(py: Python<'_>) -> PyResult<Option<Self>> {
         let torch = py.import("torch")?;
-        // The internal function that the public one calls; where torch lacks it, the public one takes capsules as well.
+        // Prefer the internal function that `torch.from_dlpack` calls. Versions without this function accept capsules
+        // in `torch.from_dlpack`.
         let convert = match torch.getattr("_C").and_then(|inner| inner.getattr("_from_dlpack")) {
             Err(error) if error.is_instance_of::<PyAttributeError>(py) => {
                 py.import("torch.utils.dlpack")?.getattr("from_dlpack")?

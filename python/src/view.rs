@@ -9,20 +9,20 @@ use std::sync::{Arc, Mutex};
 use tensorlend::{Client, CopyOnWrite, DType, Pin, Tensor, Value};
 use tensorlend_os::fork;
 
-/// A tensor that Python objects, arrays and capsules view. Holders may read its elements; a holder that exports it as
-/// writable is responsible for that.
+/// A tensor that Python objects, arrays and capsules view. Code that has a view may read the elements. Code that
+/// exports a view as writable is responsible for the writes.
 pub struct View {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
     /// Sizes, in elements.
     pub shape: Box<[i64]>,
     /// Strides, in elements.
     pub strides: Box<[i64]>,
-    /// Whether consumers may write.
+    /// Whether consumers of an exported view may write.
     pub writable: bool,
     start: Start,
     owner: Owner,
-    /// The fork generation of the process that has it mapped.
+    /// The fork generation of the process in which the tensor is mapped.
     forks: u64,
     _noted: Option<Noted>,
 }
@@ -30,7 +30,7 @@ pub struct View {
 /// The address of the first element.
 struct Start(*mut u8);
 
-// SAFETY: only an address. Code that reads or writes there is responsible: see `View::start`.
+// SAFETY: this is only an address. Code that reads or writes there is responsible for the access: see `View::start`.
 unsafe impl Send for Start {}
 // SAFETY: as above.
 unsafe impl Sync for Start {}
@@ -41,17 +41,17 @@ enum Owner {
     Lease(Arc<Value>, usize),
     /// A leased value in a private, writable mapping.
     Private(Arc<CopyOnWrite>, usize),
-    /// This process's own draft, until it is published; a pin holds the memory afterwards.
+    /// A draft of this process or, once it is published, the pin of its memory.
     Draft(#[expect(dead_code, reason = "it is there to be held")] Arc<Drafted>),
-    /// A copy.
+    /// A private copy of the elements.
     Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
 }
 
-/// The memory of a draft. The draft holds it until it is published; afterwards a pin holds it if an array may still
-/// view it.
+/// The owner of a draft's memory: the draft until it is published, and then a pin, if an array may still view the
+/// memory.
 #[derive(Default)]
 pub struct Drafted {
-    /// The draft until it is published.
+    /// The draft; `None` once it is published or dropped.
     pub draft: Mutex<Option<tensorlend::Draft>>,
     /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<Pin>>,
@@ -76,14 +76,14 @@ fn noted(kind: Kind, tensor: &Tensor, start: *const u8, name: &str, member: Opti
     fault::note(kind, start, tensor.bytes().len(), name, member)
 }
 
-/// As [`noted`], for a tensor that is leased without a view.
+/// Enters the address of a tensor that is leased without a view into the table, as [`noted`] does.
 pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
     let tensor = &members(value)[at];
     noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
 }
 
 impl View {
-    /// Returns the view of a leased tensor that was found by `name`.
+    /// Returns the view of a value's tensor number `at`. `name` is the name by which the value was found.
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = &members(&value)[at];
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
@@ -91,7 +91,7 @@ impl View {
         Self { _noted: Some(noted), ..Self::of(tensor, start, false, Owner::Lease(value.clone(), at)) }
     }
 
-    /// Returns privately writable views of a value's tensors that were found by `name`.
+    /// Returns privately writable views of a value's tensors. `name` is the name by which the value was found.
     pub fn private(py: Python<'_>, value: Value, client: &Client, name: &str) -> PyResult<Vec<Self>> {
         let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
         let count = members(copy.value()).len();
@@ -119,15 +119,20 @@ impl View {
         }
     }
 
-    /// Checks that the view belongs to this process: in a forked child, its memory is not mapped.
+    /// Checks that the memory is mapped in this process. A forked child has its parent's leases, and none of its drafts.
     pub fn check(&self) -> PyResult<()> {
-        if self.forks == fork::generation() || matches!(self.owner, Owner::Heap(_)) {
+        let is_here = match self.owner {
+            Owner::Heap(_) => true,
+            Owner::Lease(..) | Owner::Private(..) => fork::is_readable(self.forks),
+            Owner::Draft(_) => self.forks == fork::generation(),
+        };
+        if is_here {
             return Ok(());
         }
         Err(named("ForkedError", "this tensor was leased or drafted by the parent process: get it in the child".into()))
     }
 
-    /// Returns the view of a draft to be published as `name`.
+    /// Returns the view of a draft. `name` is the name under which it will be published.
     pub fn drafted(mut draft: tensorlend::Draft, name: Option<&str>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
         let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
@@ -152,7 +157,7 @@ impl View {
         )
     }
 
-    /// Returns a read-only view of one private byte, to test a consumer with.
+    /// Returns a read-only view of one private byte, with which consumers are tested.
     pub fn sample() -> Self {
         let mut bytes = Box::new([0u8]);
         Self {
@@ -187,8 +192,8 @@ impl View {
         }
     }
 
-    /// Returns the address of the first element. All elements are readable as long as this view lives, and writable if
-    /// it says so, under Python's rules: callers are responsible for races between threads.
+    /// Returns the address of the first element. As long as this view lives, all elements are readable, and writable if
+    /// `writable` is true. As under Python's rules, callers are responsible for races between threads.
     pub fn start(&self) -> *mut u8 {
         self.start.0
     }

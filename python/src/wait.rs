@@ -10,20 +10,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, Error};
 
-/// Interval in which a wait checks for signals.
+/// Interval at which a wait checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Converts a timeout of Python, in seconds; `None` waits without limit.
+/// Converts a timeout in seconds; `None` means no limit.
 pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else { return Ok(None) };
     if seconds.is_nan() || seconds < 0.0 {
         return Err(argument(format!("a timeout of {seconds} seconds: give 0 or more, or None for no limit")));
     }
-    // A timeout that Duration cannot hold is no limit.
+    // A timeout that exceeds the range of Duration means no limit.
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
-/// The session behind a wait. The wait ends when the client is closed or the daemon has ended.
+/// The client on whose behalf a thread waits. The wait ends when the client is closed or the daemon has ended.
 #[derive(Clone)]
 pub struct Awaited {
     closed: Arc<AtomicBool>,
@@ -45,14 +45,14 @@ impl Awaited {
     }
 }
 
-/// Returns the error after `Client.close`.
+/// Returns the exception for a wait that `Client.close` has ended.
 #[cold]
 pub fn closed() -> PyErr {
     named("DisconnectedError", "the client was closed: connect again".into())
 }
 
-/// Waits in slices until `once` returns something else than a timeout. `once` runs before the session is checked, so that a
-/// closed client still returns a value that has arrived.
+/// Calls `once`, which waits for one slice of time, until it returns a value or an error other than a timeout. The
+/// client is checked only after `once`, so that even a closed client returns a value that has arrived.
 pub fn wait<T: Send>(
     py: Python<'_>,
     awaited: &Awaited,
@@ -71,7 +71,7 @@ pub fn wait<T: Send>(
                 }
                 py.check_signals()?;
                 awaited.check()?;
-                // The wait may have been shorter than its slice.
+                // Compare with the clock, because `once` may have waited for less than its slice.
                 if timeout.is_some_and(|timeout| began.elapsed() >= timeout) {
                     return Err(raise(Error::Timeout { what, waited: timeout.unwrap_or_default() }));
                 }
@@ -82,17 +82,17 @@ pub fn wait<T: Send>(
 }
 
 thread_local! {
-    /// Set in a thread that waits for a coroutine: whether the coroutine was cancelled.
+    /// In a thread that works for a coroutine: whether the coroutine was cancelled.
     static CANCELLED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Returns true if this thread waits for a coroutine that was cancelled.
+/// Returns true if this thread works for a coroutine that was cancelled.
 fn is_cancelled() -> bool {
     // Relaxed: waiters poll the flag, and it orders no other memory.
     CANCELLED.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
 }
 
-/// Ends the waits of one thread, which waits for a coroutine.
+/// Ends the waits of one thread, which works for a coroutine.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -103,12 +103,12 @@ impl Cancel {
         Self(Arc::default())
     }
 
-    /// Ends the wait.
+    /// Ends the thread's present wait and all later ones.
     fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Calls `work`, whose waits end once `cancel` was called.
+    /// Calls `work` in this thread. Its waits end once `cancel` is called.
     fn run<'py>(
         &self,
         work: &Bound<'py, PyAny>,
@@ -122,8 +122,8 @@ impl Cancel {
     }
 }
 
-/// Returns a coroutine that calls a method in a thread of its own. If the coroutine is cancelled when the result comes,
-/// the method `late` gets the result.
+/// Returns a coroutine that calls a method in a thread of its own. If the coroutine was cancelled before the result
+/// arrived, the method `late` gets the result.
 pub fn in_thread<'py>(
     owner: &Bound<'py, PyAny>,
     method: &str,
@@ -138,7 +138,7 @@ pub fn in_thread<'py>(
     py.import("tensorlend._aio")?.call_method1("in_thread", (owner.getattr(method)?, arguments, options, late))
 }
 
-/// Makes a dict of keyword arguments.
+/// Makes a dict of keyword arguments from variables of the same names.
 macro_rules! options {
     ($py:expr, $($name:ident),+ $(,)?) => {{
         let options = pyo3::types::PyDict::new($py);
@@ -148,37 +148,38 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Ends waits in other threads.
+/// Ends waits of other threads, for example because an object is closed.
 #[derive(Default)]
 pub struct Interrupt {
-    /// Number of requests to end waits.
+    /// Number of calls of [`Interrupt::all`]. A wait ends when the number changes.
     count: AtomicU64,
 }
 
 impl Interrupt {
-    /// Starts a wait.
+    /// Starts a wait, which ends when the client is closed or [`Interrupt::all`] is called.
     pub fn watch<'i>(&'i self, awaited: &'i Awaited) -> Watch<'i> {
         Watch { interrupt: self, awaited, since: self.count.load(Ordering::Relaxed), raised: Mutex::new(None) }
     }
 
-    /// Ends all present waits.
+    /// Ends all waits that have started before.
     pub fn all(&self) {
         // Relaxed: waiters poll it, and it orders no other memory.
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Whether one wait, which the client library slices, continues.
+/// Decides whether one wait continues, which the client library performs in slices.
 pub struct Watch<'i> {
     interrupt: &'i Interrupt,
     awaited: &'i Awaited,
     since: u64,
-    /// The exception of a signal handler, or the reason why waiting is pointless.
+    /// The exception of a signal handler, or the error that ended the wait.
     raised: Mutex<Option<PyErr>>,
 }
 
 impl Watch<'_> {
-    /// Called in the middle of a wait, without the interpreter's lock.
+    /// Returns false if the wait must end. The client library calls this between slices, without the interpreter's
+    /// lock.
     pub fn goes_on(&self) -> bool {
         if self.interrupt.count.load(Ordering::Relaxed) != self.since || is_cancelled() {
             return false;
@@ -189,7 +190,8 @@ impl Watch<'_> {
         goes_on
     }
 
-    /// Returns the result of the wait; `None` means that it was interrupted.
+    /// Returns the result of the wait. If `outcome` is `None`, the wait was interrupted, and this returns the
+    /// exception.
     pub fn unless_interrupted<T>(self, outcome: PyResult<Option<T>>, name: &str) -> PyResult<T> {
         let raised = lock(&self.raised).take();
         outcome?.ok_or_else(|| {

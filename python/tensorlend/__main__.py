@@ -1,4 +1,4 @@
-"""`python -m tensorlend`: the command line tool."""
+"""`python -m tensorlend`: the command-line tool."""
 
 from tensorlend._programs import tool
 

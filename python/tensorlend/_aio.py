@@ -1,4 +1,4 @@
-"""Streams, requests and responses in asyncio."""
+"""The calls for asyncio."""
 
 from __future__ import annotations
 
@@ -6,67 +6,168 @@ import asyncio
 import atexit
 import contextlib
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensorlend import _native
-from tensorlend._errors import ArgumentError, StreamEndedError, TimeoutError  # noqa: A004
+from tensorlend._errors import ArgumentError, ClosedError, StreamEndedError, TimeoutError  # noqa: A004
+from tensorlend._line import deadline_of, running, take, until
 
 _T = TypeVar("_T")
 
-#: Interval at which a waiting subscriber polls, in seconds. No descriptor becomes readable if the producer was killed or has
-#: opened its stream again.
-_LOOK_AGAIN = 0.1
+#: Interval at which a task polls for a caller that another thread uses, in seconds.
+_BUSY = 0.001
 
-
-#: Threads in which coroutines wait, each with the object that ends its wait.
+#: Threads that wait for coroutines, each with the object that ends its wait.
 _waiting: dict[threading.Thread, _native.Cancel] = {}
 
 
 @atexit.register
 def _end_waits() -> None:
-    """Ends the waits before the interpreter does.
+    """Ends all waits before the interpreter ends.
 
-    A thread that builds its exception while the interpreter ends would abort the process: Python then unwinds the thread
-    through frames of Rust, which catch the unwinding."""
+    Otherwise a thread could make its exception while the interpreter ends, which aborts the process: Python then
+    unwinds the thread through frames of Rust, which catch the unwinding."""
     for thread, cancel in list(_waiting.items()):
         cancel.cancel()
         thread.join(5)
+
+
+async def wait_newer(
+    client: _native.Client, name: str, seen: Any, timeout: float | None, mode: str, dtype: Any
+) -> _native._AnyValue:
+    """Awaits a value of a name."""
+    loop, deadline = asyncio.get_running_loop(), deadline_of(timeout)
+    found: _native._AnyValue | None = await until(
+        client,
+        lambda: client._try_newer(name, seen, mode, dtype),
+        lambda wakeups, number: client._tell_newer(wakeups, number, name, seen),
+        deadline,
+    )
+    if found is not None:
+        return found
+    # A name of another machine, or the end of the time.
+    left = None if deadline is None else max(deadline - loop.time(), 0)
+    try:
+        return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype}, None)
+    except TimeoutError as error:
+        raise _after(timeout, error) from None
+
+
+async def wait_length(client: _native.Client, name: str, length: int, op: str, timeout: float | None) -> int:
+    """Awaits a length of a list."""
+    found = await until(
+        client,
+        lambda: client._try_length(name, length, op),
+        lambda wakeups, number: client._tell_length(wakeups, number, name, length, op),
+        deadline_of(timeout),
+    )
+    if found is not None:
+        return found
+    try:
+        return client.wait_length(name, length, op, 0)  # type: ignore[arg-type]
+    except TimeoutError as error:
+        raise _after(timeout, error) from None
+
+
+def _after(timeout: float | None, error: Exception) -> TimeoutError:
+    """Returns the error of a wait of which the last part timed out."""
+    what = str(error).partition(" waiting for ")[2]
+    return TimeoutError(f"timed out after {timeout} s waiting for {what}")
+
+
+def _late(timeout: float | None, what: str) -> Callable[[], TimeoutError]:
+    return lambda: TimeoutError(f"timed out after {timeout} s waiting for {what}")
 
 
 async def recv(subscription: _native.Subscription, timeout: float | None = None) -> _native.Message:
     """Awaits the next message."""
     if not subscription.pollable:
         raise ArgumentError("subscribe with pollable=True to await messages")
-    if timeout is not None and not timeout >= 0:
-        raise ArgumentError(f"a timeout of {timeout} seconds: give 0 or more, or None for no limit")
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout is None else loop.time() + timeout
-    while True:
-        message = subscription.try_recv()
-        if message is not None:
-            return message
-        subscription._check()
-        left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - loop.time())
-        if left <= 0:
-            what = f"a message of stream {subscription.name!r}"
-            raise TimeoutError(f"timed out after {timeout} s waiting for {what}: its producer has sent none")
-        await _readable(loop, subscription.fileno(), left)
+    late = _late(timeout, f"a message of stream {subscription.name!r}: its producer has sent none")
+    return await take(subscription, subscription.try_recv, deadline_of(timeout), late)
 
 
-async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int, seconds: float) -> None:
-    ready: asyncio.Future[None] = loop.create_future()
+async def recv_request(server: _native.Server, timeout: float | None = None) -> _native.Call:
+    """Awaits the next request."""
+    late = _late(timeout, f"a request to {server.service!r}: no client has called it")
+    return await take(server, server._try_recv, deadline_of(timeout), late)
 
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
 
-    loop.add_reader(descriptor, wake)
+async def recv_response(
+    caller: _native.Caller, timeout: float | None = None, deadline: float | None = None
+) -> tuple[int, _native._AnyValue]:
+    """Awaits the response to the oldest request in flight."""
+    what = f"a response from {caller.service!r}: its server is busy or stuck, and may still answer"
+    deadline = deadline_of(timeout) if deadline is None else deadline
+    return await take(caller, caller._try_recv, deadline, _late(timeout, what))
+
+
+class _Turn:
+    """The right to use a caller for one call."""
+
+    def __init__(self, caller: _native.Caller) -> None:
+        self._check, self._key, self._news = caller._check, ("turn", id(caller)), lambda: True
+
+    def _descriptor(self) -> None:
+        """Returns no descriptor: a call that ends wakes the next one of its loop, and loops poll for those of others."""
+
+
+async def call(
+    caller: _native.Caller, value: Any, timeout: float | None, options: Mapping[str, Any]
+) -> _native._AnyValue:
+    """Sends a request, and awaits its response."""
+    deadline = deadline_of(timeout)
+    turn = None
+    if not caller._reserve():
+        turn = _Turn(caller)
+        late = _late(timeout, f"the caller of {caller.service!r}: another task has a request in flight")
+        await take(turn, lambda: caller._reserve() or None, deadline, late)
     try:
-        await asyncio.wait([ready], timeout=seconds)
+        await _send(caller, value, timeout, deadline, options, alone=True)
+        try:
+            return (await recv_response(caller, timeout, deadline))[1]
+        except (asyncio.CancelledError, TimeoutError, GeneratorExit):
+            with contextlib.suppress(ClosedError):
+                caller.give_up()
+            raise
     finally:
-        loop.remove_reader(descriptor)
+        caller._unreserve()
+        # A task that is destroyed leaves without a running loop.
+        with contextlib.suppress(RuntimeError):
+            running().wake(turn or _Turn(caller))
+
+
+async def send(caller: _native.Caller, value: Any, timeout: float | None, options: Mapping[str, Any]) -> int:
+    """Sends a request."""
+    return await _send(caller, value, timeout, deadline_of(timeout), options, alone=False)
+
+
+async def _send(
+    caller: _native.Caller,
+    value: Any,
+    timeout: float | None,
+    deadline: float | None,
+    options: Mapping[str, Any],
+    alone: bool,
+) -> int:
+    """Sends a request; `alone`: there must be no other in flight."""
+    loop = asyncio.get_running_loop()
+    while (connected := caller._connected(alone)) is None:
+        # Another thread has the caller: its calls end soon, or wait for a server.
+        if deadline is not None and loop.time() >= deadline:
+            raise _late(timeout, f"the caller of {caller.service!r}: another thread uses it")()
+        await asyncio.sleep(_BUSY)
+    if connected:
+        # The server may have ended at this moment.
+        with contextlib.suppress(TimeoutError):
+            return caller.send(value, 0, **options)
+    left = None if deadline is None else max(deadline - loop.time(), 0)
+    unwanted = (lambda _: caller.give_up()) if alone else None
+    try:
+        return await in_thread(caller.send, (value, left), options, unwanted)
+    except TimeoutError as error:
+        raise _after(timeout, error) from None
 
 
 async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.Message]:
@@ -79,21 +180,6 @@ async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.
         yield message
 
 
-def _in_slices(receive: Callable[[float | None], _T], timeout: float | None) -> _T:
-    """Receives in slices of 0.1 s: only the beginning of a slice finds a request that a cancelled task gave back."""
-    if timeout is not None and not timeout >= 0:
-        return receive(timeout)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, max(deadline - time.monotonic(), 0))
-        try:
-            return receive(left)
-        except TimeoutError as error:
-            if deadline is not None and time.monotonic() >= deadline:
-                what = str(error).partition(" waiting for ")[2]
-                raise TimeoutError(f"timed out after {timeout} s waiting for {what}") from None
-
-
 async def in_thread(
     work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any], late: Callable[[_T], object] | None
 ) -> _T:
@@ -102,8 +188,6 @@ async def in_thread(
     A pool would deadlock if all of its threads ran calls that wait for each other. Cancelling the coroutine ends the
     wait. If a result arrives after the cancellation, the coroutine passes it to `late` before it ends."""
     loop = asyncio.get_running_loop()
-    if late is not None:
-        work, arguments = _in_slices, (work, *arguments)
     done: asyncio.Future[_T] = loop.create_future()
     ended: asyncio.Future[None] = loop.create_future()
     cancel = _native.Cancel()
@@ -132,7 +216,7 @@ async def in_thread(
         try:
             loop.call_soon_threadsafe(tell, result, error)
         except RuntimeError:
-            # The loop has ended.
+            # Drop the result: the event loop has ended.
             if error is None:
                 with contextlib.suppress(Exception):
                     unwanted(result)  # type: ignore[arg-type]
@@ -156,4 +240,4 @@ async def in_thread(
 async def requests(server: _native.Server) -> AsyncIterator[_native.Call]:
     """Yields the requests until the server is closed."""
     while True:
-        yield await server.recv_async()
+        yield await recv_request(server)

@@ -1,4 +1,6 @@
-"""The default client of programs that pass none: connected to the running daemon, or to one in this process."""
+"""The default client, for calls to which the program passes none. It is connected to the running daemon, or to one in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def default_client() -> _native.Client:
 
 
 def _in_child() -> None:
-    # A thread of the parent may have held the lock during the fork.
+    # Replace the lock in a forked child, because a thread of the parent may have held it during the fork.
     global _lock
     _lock = threading.Lock()
 

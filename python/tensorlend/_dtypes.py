@@ -1,4 +1,4 @@
-"""Element types that numpy lacks, where `ml_dtypes` is not installed."""
+"""Substitutes of numpy dtypes, for element types that numpy lacks, if `ml_dtypes` is not installed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class ForeignDType:
-    """bfloat16 or a float8, as `Lease.dtype` shows it without `ml_dtypes`: it has the attributes that identify a dtype of numpy.
+    """The value of `Lease.dtype` for bfloat16 and float8 without `ml_dtypes`. It has the attributes that identify a
+    numpy dtype.
 
-    It equals its name, and dtypes with that name.
+    It compares equal to its name, and to dtypes with that name.
     """
 
     name: str

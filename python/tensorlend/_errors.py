@@ -30,7 +30,7 @@ class NotFoundError(Error, KeyError):
     code = "TL-0301"
 
     def __str__(self) -> str:
-        # KeyError shows its argument quoted.
+        # KeyError would show its argument in quotes.
         return Exception.__str__(self)
 
 
@@ -56,7 +56,7 @@ class RemoteError(Error, ConnectionError):
 
 
 class LimitKind(enum.StrEnum):
-    """The limit that was reached: `LimitError.kind`. Others may be added."""
+    """The kind of limit that was reached: `LimitError.kind`. Later versions may add members."""
 
     POOL_BYTES = "pool-bytes"
     """pool.bytes_max: bytes of segments that all users together may have."""
@@ -127,11 +127,11 @@ class LimitKind(enum.StrEnum):
 
 
 class LimitError(Error, MemoryError):
-    """A limit is reached: of the daemon's configuration, of this client, or the machine's memory. `kind` names it."""
+    """A limit of the daemon's configuration, of this client or of the machine is reached. `kind` names the limit."""
 
     code = "TL-0201"
 
-    #: The limit that was reached; None if neither a daemon nor a client refused.
+    #: The limit that was reached; None if neither the daemon nor a client refused the request.
     kind: LimitKind | None
 
     def __init__(self, message: str = "", kind: str | None = None) -> None:
@@ -140,7 +140,7 @@ class LimitError(Error, MemoryError):
 
 
 class PermissionError(Error, builtins.PermissionError):  # noqa: A001
-    """This user may not join the namespace, or not write there."""
+    """This user may not join the namespace, or may not write to it."""
 
     code = "TL-0601"
 
@@ -148,7 +148,7 @@ class PermissionError(Error, builtins.PermissionError):  # noqa: A001
 class DeviceError(Error, RuntimeError):
     """Device memory cannot be allocated or used.
 
-    There is no driver or no such device, the daemon lends none of it, or the driver reports an error.
+    There is no driver or no such device, the daemon does not lend the device's memory, or the driver reported an error.
     """
 
     code = "TL-0810"
@@ -215,7 +215,8 @@ class SystemCallError(Error, OSError):
 
     def __init__(self, message: str = "", errno: int | None = None) -> None:
         super().__init__(message)
-        # Sets the text as the message: OSError takes an errno only together with a strerror.
+        # Set errno here and pass the text as the only argument, because OSError accepts an errno only together with a
+        # strerror.
         self.errno = errno
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -226,7 +227,7 @@ class OpenFilesError(SystemCallError):
     """This process has as many open files as it may have (`ulimit -n`): `errno` is EMFILE."""
 
     code = "TL-0206"
-    #: The limit, as of LimitError.
+    #: The limit, as in LimitError.
     kind = LimitKind.OPEN_FILES
 
     def __init__(self, message: str = "", errno: int | None = _errno.EMFILE) -> None:

@@ -1,8 +1,8 @@
-"""The message before SIGSEGV, in the workers of torch's DataLoader.
+"""Installs the handler of SIGSEGV again in workers of torch's DataLoader.
 
-A worker installs torch's own signal handler, which calls no earlier handler. This module installs the handler of this
-package again after torch's. It does so in forked children only: only they inherit tensors whose memory is no longer
-mapped.
+A worker installs torch's own signal handler, which does not call the handler before it. So this module installs this
+package's handler after torch's. It does so in forked children only, because only they inherit tensors whose memory is
+not mapped.
 """
 
 import os

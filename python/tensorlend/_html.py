@@ -11,14 +11,14 @@ import numpy as np
 from tensorlend import _native
 from tensorlend._errors import Error
 
-#: Maximum number of values of a tensor that a table shows, in each direction.
+#: Maximum number of rows, and of columns, of a tensor that a table shows.
 _CORNER = 4
 #: Maximum number of names that a client's table shows.
 _NAMES = 20
 
 
 def _bytes(number: int) -> str:
-    """A size in binary units."""
+    """Formats a size in binary units."""
     size, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -50,7 +50,7 @@ def _corner(array: np.ndarray[Any, np.dtype[Any]]) -> str:
 
 
 def tensor(thing: _native.Lease | _native.Draft | _native.DeviceLease | _native.DeviceDraft) -> str:
-    """A lease or a draft."""
+    """Returns the table of a lease or a draft."""
     try:
         rows = [("dtype", thing.dtype), ("shape", thing.shape), ("size", _bytes(thing.nbytes))]
         if isinstance(thing, (_native.DeviceLease, _native.DeviceDraft)):
@@ -58,12 +58,12 @@ def tensor(thing: _native.Lease | _native.Draft | _native.DeviceLease | _native.
         array = thing.array if isinstance(thing, _native.Draft) else thing.numpy()
         return _title(thing) + _table(rows) + _corner(array)
     except Error:
-        # It was released or published.
+        # The tensor was released or published, so its elements cannot be shown.
         return _title(thing)
 
 
 def dataset(thing: _native.Dataset) -> str:
-    """A dataset."""
+    """Returns the table of a dataset."""
     try:
         rows = [(name, lease.dtype, lease.shape, _bytes(lease.nbytes)) for name, lease in thing.items()]
     except Error:
@@ -72,7 +72,7 @@ def dataset(thing: _native.Dataset) -> str:
 
 
 def stream(thing: _native.Stream) -> str:
-    """A stream."""
+    """Returns the table of a stream."""
     try:
         rows = [("capacity", thing.capacity), ("sent", thing.sent), ("subscribers", thing.subscribers)]
     except Error:

@@ -1,4 +1,4 @@
-"""Leases as arrays of jax."""
+"""Converts leases to jax arrays."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from tensorlend._native import Lease
 class _Immutable:
     """A lease for jax, without a read-only flag.
 
-    jax requests tensors through a protocol without such a flag, and never writes to them: its arrays are immutable, and
-    it does not reuse imported memory for results, donated or not."""
+    jax imports tensors through a protocol that has no such flag. It never writes to them: its arrays are immutable, and
+    it does not reuse imported memory for results, even if the array was donated."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease

@@ -1,4 +1,4 @@
-"""Metadata as JSON."""
+"""Converts metadata to JSON."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Converts values that JSON does not know: numpy scalars to numbers or texts, numpy arrays to lists."""
+    """Converts values for which JSON has no type: numpy scalars to numbers or texts, numpy arrays to lists."""
     if isinstance(value, np.generic) and not isinstance(value, (np.complexfloating, np.void)):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -72,13 +72,18 @@ __all__ = [
     "LegacyExport",
     "Message",
     "Model",
+    "Queue",
+    "QueueItem",
     "Recipe",
     "Server",
     "Stream",
     "Subscription",
     "Version",
     "__version__",
+    "_Descriptor",
     "_Rows",
+    "_Ticket",
+    "_Wakeups",
     "_watch_faults",
     "connect",
     "daemon",
@@ -160,13 +165,13 @@ def embedded(config: str | None = None) -> Embedded:
     """
 
 def tool(arguments: Sequence[str], again: Sequence[str]) -> int:
-    """Runs the command line tool; returns its exit status. `again` is the command that starts it again with more
+    """Runs the command-line tool, and returns its exit status. `again` is a command that starts the tool again, with more
     arguments.
     """
 
 def _watch_faults() -> None: ...
 def daemon(arguments: Sequence[str]) -> int:
-    """Runs the daemon; returns its exit status."""
+    """Runs the daemon, and returns its exit status."""
 
 @final
 class Embedded:
@@ -546,7 +551,7 @@ class Client:
     ) -> Batches[_AnyValue | tuple[_AnyValue, ...]]:
         """Returns an iterator over the values of names, in their order.
 
-        It leases several values at once, which costs a fraction of leasing one at a time.
+        The iterator leases several values at once, which takes a fraction of the time of leasing each separately.
 
         Parameters
         ----------
@@ -647,7 +652,7 @@ class Client:
     def wait_for_async(
         self, name: str, timeout: float | None = None, *, mode: Mode = "read", dtype: _DTypeOf[_S]
     ) -> Coroutine[Any, Any, Lease[_S] | DeviceLease[_S]]:
-        """Awaits `wait_for`, which runs in a thread of its own. Cancelling ends the wait.
+        """Awaits `wait_for`. All waits of the client share one thread. Cancelling ends the wait.
 
         Parameters
         ----------
@@ -743,7 +748,7 @@ class Client:
         mode: Mode = "read",
         dtype: _DTypeOf[_S],
     ) -> Coroutine[Any, Any, Lease[_S] | DeviceLease[_S]]:
-        """Awaits `wait_newer`, which runs in a thread of its own. Cancelling ends the wait.
+        """Awaits `wait_newer`. All waits of the client share one thread. Cancelling ends the wait.
 
         Parameters
         ----------
@@ -796,7 +801,7 @@ class Client:
         Returns
         -------
         bool
-            True if it has a value.
+            True if the name has a value.
         """
 
     def __contains__(self, name: str, /) -> bool: ...
@@ -1180,10 +1185,15 @@ class Client:
             The client was closed, or the daemon has ended.
         """
 
+    def _check(self) -> None: ...
+    def _try_newer(self, name: str, seen: Any, mode: str, dtype: Any) -> _AnyValue | None: ...
+    def _tell_newer(self, wakeups: _Wakeups, number: int, name: str, seen: Any) -> _Ticket | None: ...
+    def _try_length(self, name: str, length: int, op: str) -> int | None: ...
+    def _tell_length(self, wakeups: _Wakeups, number: int, name: str, length: int, op: str) -> _Ticket: ...
     def wait_length_async(
         self, name: str, length: int, op: Literal[">=", "==", "<="] = ">=", timeout: float | None = None
     ) -> Coroutine[Any, Any, int]:
-        """Awaits `wait_length`, which runs in a thread of its own. Cancelling ends the wait.
+        """Awaits `wait_length`. All waits of the client share one thread. Cancelling ends the wait.
 
         Parameters
         ----------
@@ -1297,7 +1307,7 @@ class Client:
         name : str
             The stream's name.
         capacity : int, default 8
-            Number of the last messages that are kept for subscribers that lag.
+            Number of messages, the latest ones, that the stream keeps for subscribers that lag.
         policy : {"block", "drop-oldest", "error"}, default "block"
             The effect of a subscriber that lags by more. "block": the producer waits for it. "drop-oldest": the
             subscriber loses its oldest messages. "error": `send` raises StreamFullError.
@@ -1415,7 +1425,7 @@ class Client:
         """
 
     def serve(self, service: str, *, mode: Mode = "read") -> Server:
-        """Opens a server, which responds to requests. Several servers of a service share its callers.
+        """Opens a server of a service, which responds to requests. The servers of a service share its callers.
 
         Parameters
         ----------
@@ -1439,7 +1449,7 @@ class Client:
     def caller(self, service: str, *, capacity: int = 8, mode: Mode = "read") -> Caller:
         """Opens a caller, which sends requests to the servers of a service.
 
-        It selects a server at the first request.
+        The caller selects a server at the first request.
 
         Parameters
         ----------
@@ -1460,6 +1470,27 @@ class Client:
         ------
         LimitError
             A limit of the daemon's configuration is reached.
+        """
+
+    def queue(self, name: str, *, maxsize: int = 0) -> Queue:
+        """Returns a queue, whose items each go to one of several consumers.
+
+        Parameters
+        ----------
+        name : str
+            The queue's name, which is that of a list. The first item creates it.
+        maxsize : int, default 0
+            The number of waiting items at which `put` of this object waits; 0 for no maximum.
+
+        Returns
+        -------
+        Queue
+            The queue.
+
+        Raises
+        ------
+        ArgumentError
+            The name is invalid, or of another machine.
         """
 
     def put_model(
@@ -1632,7 +1663,7 @@ class Client:
         timeout: float | None = 60.0,
         mode: Mode = "read",
     ) -> Coroutine[Any, Any, Dataset]:
-        """Awaits `run_model`, which runs in a thread of its own. Cancelling gives the runner up.
+        """Awaits `run_model`, which runs in a thread of its own. Cancelling abandons the runner.
 
         Parameters
         ----------
@@ -1937,7 +1968,7 @@ class Model:
         timeout: float | None = 60.0,
         mode: Mode = "read",
     ) -> Coroutine[Any, Any, Dataset]:
-        """Awaits `run`, which runs in a thread of its own. Cancelling gives the runner up.
+        """Awaits `run`, which runs in a thread of its own. Cancelling abandons the runner.
 
         Parameters
         ----------
@@ -1997,7 +2028,7 @@ class Server:
 
     @property
     def callers(self) -> int:
-        """Number of callers that it serves at the moment."""
+        """Number of callers that the server serves now."""
 
     def recv(self, timeout: float | None = None) -> Call:
         """Waits for the next request.
@@ -2037,7 +2068,7 @@ class Server:
         """
 
     def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Call]:
-        """Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no request.
+        """Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no request.
 
         Parameters
         ----------
@@ -2065,12 +2096,342 @@ class Server:
         Its callers move to another server, if there is one.
         """
 
-    def _keep(self, call: Call) -> None: ...
+    @property
+    def _key(self) -> tuple[str, int]: ...
+    def _try_recv(self) -> Call | None: ...
+    def _news(self) -> bool: ...
+    def _check(self) -> None: ...
+    def _descriptor(self) -> _Descriptor | None: ...
+    def _tell(self, wakeups: _Wakeups, number: int) -> _Ticket | None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Call: ...
     def __aiter__(self) -> AsyncIterator[Call]: ...
+
+@final
+class Queue:
+    """A queue: many producers, many consumers, and each item goes to one consumer. `Client.queue` returns it.
+
+    A consumer confirms its item, by `QueueItem.done` or at the end of a `with` block. If its process ends before that, another consumer gets the item. So an
+    item may be delivered twice: after the work of a consumer that was killed before it confirmed the item.
+
+    Notes
+    -----
+    Thread-safe. It belongs to the process that made it.
+
+    Examples
+    --------
+    >>> jobs = client.queue("docs/jobs", maxsize=100)
+    >>> jobs.put([1.0, 2.0])
+    0
+    >>> with jobs.get() as job:
+    ...     job.numpy()
+    array([1., 2.])
+    >>> jobs.empty()
+    True
+    """
+
+    def put(
+        self,
+        item: _Item,
+        timeout: float | None = None,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> int:
+        """Appends a tensor, or a mapping of several. Waits while the queue is full.
+
+        Parameters
+        ----------
+        item : array_like, Draft, tensor or mapping of these
+            The item. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The item's number, counted from 0.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was full the whole time. A Draft is used up.
+        DTypeError
+            The elements cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def put_async(
+        self,
+        item: _Item,
+        timeout: float | None = None,
+        *,
+        metadata: Metadata | None = None,
+        timestamp: int = 0,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Awaits `put`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        item : array_like, Draft, tensor or mapping of these
+            The item. A mapping becomes a dataset.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        metadata : mapping or bytes or None, default None
+            A dict, stored as JSON, or bytes; 64 KiB at most.
+        timestamp : int, default 0
+            Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+        device : str, int or device or None, default None
+            The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which the array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of the array's producer.
+
+        Returns
+        -------
+        int
+            The item's number, counted from 0.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was full the whole time. A Draft is used up.
+        DTypeError
+            The elements cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def put_object(self, obj: Any, timeout: float | None = None) -> int:
+        """Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns it.
+
+        Parameters
+        ----------
+        obj : object
+            Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        int
+            The item's number, counted from 0.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was full the whole time.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def put_object_async(self, obj: Any, timeout: float | None = None) -> Coroutine[Any, Any, int]:
+        """Awaits `put_object`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        obj : object
+            Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+
+        Returns
+        -------
+        int
+            The item's number, counted from 0.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was full the whole time.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def get(self, timeout: float | None = None, *, mode: Mode = "read") -> QueueItem:
+        """Claims the first item that waits. Waits while the queue is empty.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        QueueItem
+            The item. Use it as a context manager, or call `done`.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was empty the whole time.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def get_async(self, timeout: float | None = None, *, mode: Mode = "read") -> Coroutine[Any, Any, QueueItem]:
+        """Awaits `get`, which runs in a thread of its own. Cancelling ends the wait, and gives an item back that came too late.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        QueueItem
+            The item. Use it as a context manager, or call `done`.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was empty the whole time.
+        DisconnectedError
+            The client was closed, or the daemon has ended.
+        """
+
+    def qsize(self) -> int:
+        """Returns the number of items that wait for a consumer. Asks the daemon.
+
+        Returns
+        -------
+        int
+            Number of items; those that a consumer has claimed do not count.
+        """
+
+    def claimed(self) -> int:
+        """Returns the number of items that consumers have claimed and not confirmed. Asks the daemon.
+
+        Returns
+        -------
+        int
+            Number of items.
+        """
+
+    def empty(self) -> bool:
+        """Returns whether no item waits for a consumer. Asks the daemon.
+
+        Returns
+        -------
+        bool
+            True if none waits; items that a consumer has claimed may come back.
+        """
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+
+    @property
+    def maxsize(self) -> int:
+        """The number of waiting items at which `put` waits; 0: no maximum."""
+
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+
+@final
+class QueueItem:
+    """An item that this consumer has claimed: no other consumer gets it until it is given back.
+
+    As a context manager it confirms the item at the end of the block, and gives it back after an exception. An item that
+    is neither confirmed nor given back goes back when the object is deleted.
+
+    Notes
+    -----
+    Thread-safe.
+    """
+
+    @property
+    def value(self) -> _AnyValue:
+        """The item: a Lease, a DeviceLease or a Dataset."""
+
+    @property
+    def number(self) -> int:
+        """The item's number, counted from 0."""
+
+    def numpy(self) -> _Array:
+        """Returns a numpy array that views the tensor in place, and keeps it alive.
+
+        Returns
+        -------
+        numpy.ndarray
+            The array; read-only unless the mode is "cow".
+
+        Raises
+        ------
+        TypeError
+            The item is a dataset.
+        """
+
+    def get_object(self, *, trust_pickle: bool = False) -> Any:
+        """Returns an object that `Queue.put_object` appended. Arrays in it view shared memory and keep it alive.
+
+        Parameters
+        ----------
+        trust_pickle : bool, default False
+            Whether to load pickles in the object, which lets its producer run any code here.
+
+        Returns
+        -------
+        object
+            The object.
+
+        Raises
+        ------
+        UntrustedPickleError
+            The object contains a pickle, and `trust_pickle` is False.
+        """
+
+    def done(self) -> bool:
+        """Confirms the item, which is deleted.
+
+        Returns
+        -------
+        bool
+            False if the claim was over: the queue was cleared, or the daemon was replaced and another consumer has the item.
+
+        Raises
+        ------
+        ArgumentError
+            The item was confirmed or given back already.
+        DisconnectedError
+            The daemon has ended. The item may be delivered again.
+        """
+
+    def give_back(self) -> None:
+        """Gives the item back: it is the next one that a consumer gets.
+
+        Raises
+        ------
+        ArgumentError
+            The item was confirmed or given back already.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> Literal[False]: ...
 
 @final
 class Call:
@@ -2156,7 +2517,7 @@ class Call:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> None:
-        """Does the same as `respond`, whose former name this is.
+        """Responds as `respond` does. This is the former name of `respond`.
 
         Parameters
         ----------
@@ -2221,7 +2582,7 @@ class Caller:
     ) -> _AnyValue:
         """Sends a request, and waits for its response.
 
-        After a timeout, or Ctrl-C, the caller gives the server up. The next request goes to another server, if there is
+        After a timeout, or Ctrl-C, the caller abandons the server. The next request goes to another server, if there is
         one.
 
         Parameters
@@ -2268,7 +2629,8 @@ class Caller:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> Coroutine[Any, Any, _AnyValue]:
-        """Awaits `call`, which runs in a thread of its own. Cancelling gives the server up.
+        """Awaits `call`. The event loop watches a descriptor; a thread waits only to connect to a server. Cancelling abandons
+        the server.
 
         Parameters
         ----------
@@ -2358,7 +2720,7 @@ class Caller:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for a server.
+        """Awaits `send`. A thread waits only to connect to a server. Cancelling ends the wait for a server.
 
         Parameters
         ----------
@@ -2418,7 +2780,7 @@ class Caller:
         """
 
     def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, tuple[int, _AnyValue]]:
-        """Awaits `recv`, which runs in a thread of its own. Cancelling ends the wait and loses no response.
+        """Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no response.
 
         Parameters
         ----------
@@ -2443,7 +2805,7 @@ class Caller:
         """
 
     def give_up(self) -> None:
-        """Gives the server up, with all requests in flight to it.
+        """Abandons the server, and all requests in flight to it.
 
         The next request goes to another server, if there is one.
 
@@ -2456,7 +2818,15 @@ class Caller:
     def close(self) -> None:
         """Ends the caller's session with the service. A wait in another thread raises ClosedError."""
 
-    def _keep(self, response: tuple[int, _AnyValue]) -> None: ...
+    @property
+    def _key(self) -> tuple[str, int]: ...
+    def _reserve(self) -> bool: ...
+    def _unreserve(self) -> None: ...
+    def _connected(self, alone: bool) -> bool | None: ...
+    def _try_recv(self) -> tuple[int, _AnyValue] | None: ...
+    def _news(self) -> bool: ...
+    def _check(self) -> None: ...
+    def _descriptor(self) -> _Descriptor | None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
@@ -2503,18 +2873,18 @@ class Draft(Generic[_S_co]):
 
     @property
     def name(self) -> str | None:
-        """The name under which it will be published; None if it was created without one."""
+        """The name under which the draft will be published; None if it was created without one."""
 
     @property
     def array(self) -> npt.NDArray[_S_co]:
-        """A numpy array that views it, writable until it is published."""
+        """A numpy array that views the draft. It is writable until the draft is published."""
 
     @property
     def is_open(self) -> bool:
         """Whether the draft was neither published nor dropped."""
 
     def numpy(self) -> npt.NDArray[_S_co]:
-        """Returns the numpy array of `array`, so that drafts are used as leases are.
+        """Returns the array of the property `array`. Leases have this method, too.
 
         Returns
         -------
@@ -2528,7 +2898,7 @@ class Draft(Generic[_S_co]):
         """
 
     def torch(self) -> _TorchTensor:
-        """Returns a writable torch tensor that views it. torch must be installed.
+        """Returns a writable torch tensor that views the draft. torch must be installed.
 
         Returns
         -------
@@ -2542,7 +2912,7 @@ class Draft(Generic[_S_co]):
         """
 
     def set_metadata(self, metadata: Metadata) -> None:
-        """Sets metadata.
+        """Sets the tensor's metadata.
 
         Parameters
         ----------
@@ -2558,7 +2928,7 @@ class Draft(Generic[_S_co]):
         """
 
     def set_timestamp(self, nanoseconds: int) -> None:
-        """Sets a timestamp.
+        """Sets the tensor's timestamp.
 
         Parameters
         ----------
@@ -2572,12 +2942,12 @@ class Draft(Generic[_S_co]):
         """
 
     def publish(self, name: str | None = None) -> Version:
-        """Publishes it: from then on every client of the namespace can read it.
+        """Publishes the draft: from then on every client of the namespace can read the tensor.
 
         Parameters
         ----------
         name : str or None, default None
-            The name. None is the one that it was created with.
+            The name. None is the name with which the draft was created.
 
         Returns
         -------
@@ -2629,9 +2999,9 @@ class Lease(Generic[_S_co]):
 
     Notes
     -----
-    Thread-safe: any thread may read it. It belongs to the process that got it: a forked child must get its own. It
-    ends with its last reference, including arrays; `release` and `with` end it earlier. Pickling sends its name and
-    version.
+    Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
+    including arrays; `release` and `with` end it earlier. Children that were forked before read on until they end.
+    Pickling sends its name and version.
     """
 
     @property
@@ -2668,11 +3038,11 @@ class Lease(Generic[_S_co]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata as a dict; empty if it has none."""
+        """The tensor's metadata as a dict; empty if it has none."""
 
     @property
     def metadata_bytes(self) -> bytes:
-        """Its metadata as bytes."""
+        """The tensor's metadata as bytes."""
 
     @property
     def timestamp(self) -> int:
@@ -2684,7 +3054,7 @@ class Lease(Generic[_S_co]):
 
     @property
     def name(self) -> str:
-        """The name by which it was found: of the tensor, of its stream or list, or in its dataset."""
+        """The name by which the tensor was found: its own, that of its stream or list, or its name in a dataset."""
 
     @property
     def mode(self) -> Mode:
@@ -2696,7 +3066,7 @@ class Lease(Generic[_S_co]):
 
     @property
     def valid(self) -> bool:
-        """Whether the session that leased it still exists, so that its memory is kept; False after release."""
+        """Whether the session of the lease still exists, so that the memory stays in place; False after release."""
 
     @property
     def _origin(self) -> tuple[list[Path], str | None, str, str | None, tuple[int, int], Mode, bool]: ...
@@ -2813,15 +3183,15 @@ class DeviceDraft(Generic[_S_co]):
 
     @property
     def device(self) -> str:
-        """The device by its number in this process, as "cuda:0"."""
+        """The device, by its number in this process: "cuda:0", for example."""
 
     @property
     def device_uuid(self) -> str:
-        """The device by its name in every process, "GPU-..."."""
+        """The device, by its UUID, which is the same in every process: "GPU-..."."""
 
     @property
     def ptr(self) -> int:
-        """The address of its first element on the device.
+        """The address of the tensor's first element on the device.
 
         After reading it, publishing waits for all work in the device's primary context, unless `record_stream` or
         `stream=` names the writing streams.
@@ -2829,7 +3199,7 @@ class DeviceDraft(Generic[_S_co]):
 
     @property
     def name(self) -> str | None:
-        """The name under which it will be published; None if it was created without one."""
+        """The name under which the draft will be published; None if it was created without one."""
 
     @property
     def is_open(self) -> bool:
@@ -2852,7 +3222,7 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def torch(self) -> _TorchTensor:
-        """Returns a writable torch tensor that views it, for work on torch's current stream, which is recorded.
+        """Returns a writable torch tensor that views the draft, for work on torch's current stream, which is recorded.
 
         Returns
         -------
@@ -2880,7 +3250,7 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def set_metadata(self, metadata: Metadata) -> None:
-        """Sets metadata.
+        """Sets the tensor's metadata.
 
         Parameters
         ----------
@@ -2896,7 +3266,7 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def set_timestamp(self, nanoseconds: int) -> None:
-        """Sets a timestamp.
+        """Sets the tensor's timestamp.
 
         Parameters
         ----------
@@ -2910,12 +3280,12 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def publish(self, name: str | None = None, *, stream: CudaStream | None = None) -> Version:
-        """Waits for the work on it, and publishes it: from then on every client of the namespace can read it.
+        """Waits for pending work on the tensor, and publishes it. Then every client of the namespace can read it.
 
         Parameters
         ----------
         name : str or None, default None
-            The name. None is the one that it was created with.
+            The name. None is the name with which the draft was created.
         stream : int or stream or None, default None
             A stream to record first, as by `record_stream`.
 
@@ -2935,7 +3305,7 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def publish_early(self, name: str | None = None, stream: CudaStream | None = None) -> Version:
-        """Publishes it while the work on it is still pending. This call does not wait.
+        """Publishes the tensor while work on it is still pending. The call does not wait for this work.
 
         Readers wait for an event of this process, and so depend on it: if the process is killed before the work is
         done, they get DeviceError.
@@ -2943,7 +3313,7 @@ class DeviceDraft(Generic[_S_co]):
         Parameters
         ----------
         name : str or None, default None
-            The name. None is the one that it was created with.
+            The name. None is the name with which the draft was created.
         stream : int or stream or None, default None
             The stream with the pending work. None is the legacy default stream.
 
@@ -3023,15 +3393,15 @@ class DeviceLease(Generic[_S_co]):
 
     @property
     def device(self) -> str:
-        """The device by its number in this process, as "cuda:0"."""
+        """The device, by its number in this process: "cuda:0", for example."""
 
     @property
     def device_uuid(self) -> str:
-        """The device by its name in every process, "GPU-..."."""
+        """The device, by its UUID, which is the same in every process: "GPU-..."."""
 
     @property
     def ptr(self) -> int:
-        """The address of its first element on the device.
+        """The address of the tensor's first element on the device.
 
         A kernel that writes there fails and breaks its context. The lease lasts as long as this object, and until the
         reads queued on the legacy default stream and on recorded streams are done.
@@ -3039,11 +3409,11 @@ class DeviceLease(Generic[_S_co]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Its metadata as a dict; empty if it has none."""
+        """The tensor's metadata as a dict; empty if it has none."""
 
     @property
     def metadata_bytes(self) -> bytes:
-        """Its metadata as bytes."""
+        """The tensor's metadata as bytes."""
 
     @property
     def timestamp(self) -> int:
@@ -3055,7 +3425,7 @@ class DeviceLease(Generic[_S_co]):
 
     @property
     def name(self) -> str:
-        """The name by which it was found: of the tensor, or of its stream or list."""
+        """The name by which the tensor was found: its own, or that of its stream or list."""
 
     @property
     def mode(self) -> Literal["read"]:
@@ -3067,7 +3437,7 @@ class DeviceLease(Generic[_S_co]):
 
     @property
     def valid(self) -> bool:
-        """Whether the session that leased it still exists, so that its memory is kept; False after release."""
+        """Whether the session of the lease still exists, so that the memory stays in place; False after release."""
 
     @property
     def early(self) -> bool:
@@ -3255,7 +3625,7 @@ class Dataset(Mapping[str, Lease]):
 
     Notes
     -----
-    Thread-safe: any thread may read it. It belongs to the process that got it. It ends with its last reference,
+    Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
     including leases and arrays of its tensors; `release` and `with` end it earlier. Pickling sends its name and
     version.
     """
@@ -3278,11 +3648,11 @@ class Dataset(Mapping[str, Lease]):
 
     @property
     def name(self) -> str:
-        """The name by which it was found: its own, or that of its stream or list."""
+        """The name by which the dataset was found: its own, or that of its stream or list."""
 
     @property
     def valid(self) -> bool:
-        """Whether the session that leased it still exists; False after release."""
+        """Whether the session of the lease still exists; False after release."""
 
     def release(self) -> None:
         """Ends the lease now, or when the last array that views one of its tensors is gone."""
@@ -3314,7 +3684,7 @@ class Dataset(Mapping[str, Lease]):
     def get(self, name: str, default: _T) -> Lease | _T: ...
     # Lists instead of a mapping's views, because a dataset does not change.
     def keys(self) -> list[str]:  # type: ignore[override]
-        """Returns the names of its tensors.
+        """Returns the names of the dataset's tensors.
 
         Returns
         -------
@@ -3323,7 +3693,7 @@ class Dataset(Mapping[str, Lease]):
         """
 
     def values(self) -> list[Lease]:  # type: ignore[override]
-        """Returns leases of its tensors.
+        """Returns leases of the dataset's tensors.
 
         Returns
         -------
@@ -3332,7 +3702,7 @@ class Dataset(Mapping[str, Lease]):
         """
 
     def items(self) -> list[tuple[str, Lease]]:  # type: ignore[override]
-        """Returns names and leases of its tensors.
+        """Returns names and leases of the dataset's tensors.
 
         Returns
         -------
@@ -3341,7 +3711,7 @@ class Dataset(Mapping[str, Lease]):
         """
 
     def numpy(self) -> tuple[npt.NDArray[Any], ...]:
-        """Returns numpy arrays that view all of its tensors in place, and keep them alive.
+        """Returns numpy arrays that view all tensors of the dataset in place, and keep them alive.
 
         Returns
         -------
@@ -3355,7 +3725,7 @@ class Dataset(Mapping[str, Lease]):
         """
 
     def torch(self) -> tuple[_TorchTensor, ...]:
-        """Returns torch tensors that view all of its tensors in place, and keep them alive.
+        """Returns torch tensors that view all tensors of the dataset in place, and keep them alive.
 
         torch does not check for read-only memory: with mode "read", writing to them ends the process with SIGSEGV.
 
@@ -3530,7 +3900,7 @@ class Stream:
 
     @property
     def capacity(self) -> int:
-        """Number of messages that it keeps for subscribers that lag."""
+        """Number of messages that the stream keeps for subscribers that lag."""
 
     @property
     def subscribers(self) -> int:
@@ -3834,7 +4204,8 @@ class Subscription:
         """
 
     def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Message]:
-        """Awaits the next message. The event loop watches the descriptor; no thread waits.
+        """Awaits the next message. The event loop watches the descriptor; no thread waits. Several tasks may wait: each message
+        goes to one of them, and a cancelled task takes none.
 
         Parameters
         ----------
@@ -3880,43 +4251,60 @@ class Subscription:
     def __iter__(self) -> Self: ...
     def __next__(self) -> Message: ...
     def __aiter__(self) -> AsyncIterator[Message]: ...
+    @property
+    def _key(self) -> tuple[str, int]: ...
+    def _news(self) -> bool: ...
     def _check(self) -> None: ...
+    def _descriptor(self) -> _Descriptor: ...
     def _take(self, timestamp: int, recipe: Recipe) -> Any: ...
 
 @final
 class _Rows:
     def __new__(cls, lease: Lease[Any], table: int, count: int) -> Self: ...
     def row(self, number: int, extension: _Extension) -> Any:
-        """Returns the value of a row. `extension` converts what msgpack has no type for: called with the number of
-        extensions around it, its code and its bytes.
+        """Returns the value of a row. `extension` converts the values for which msgpack has no type. It is called with the
+        nesting depth, the extension's code and its bytes.
         """
 
     def rows(self, indices: _Numbers, positions: tuple[int, int, int], extension: _Extension) -> _Objects:
-        """Returns the values of several rows: `indices` counts the numbers of a range with this start, step and length."""
+        """Returns the values of several rows. `indices` are positions in a range of row numbers (start, step, length)."""
 
     def decode(self, text: bytes, depth: int, extension: _Extension) -> Any:
-        """Returns the value of a text in msgpack with `depth` extensions around it."""
+        """Returns the value of a msgpack text that lies within `depth` extensions."""
 
 
 @final
 class Recipe:
-    """Identifies, by their metadata, messages whose tensors become torch tensors, and describes their nesting in a batch.
-    Such messages become batches without Python objects for the message, the dataset or the leases, which would cost the
-    trainer time in each batch.
+    """Describes how the messages with certain metadata become batches of torch tensors. Such a message becomes a batch
+    without Python objects for the message, the dataset or the leases, which would cost the trainer time in each batch.
     """
 
     def __new__(cls, metadata: bytes, nest: Literal["one", "list", "tuple"]) -> Self: ...
 
 @final
+class _Wakeups:
+    def __new__(cls) -> Self: ...
+    def fileno(self) -> int: ...
+    def take(self) -> list[int]:
+        """Returns the numbers of the waits that are over, each once."""
+
+@final
+class _Ticket: ...
+
+@final
+class _Descriptor:
+    def fileno(self) -> int: ...
+
+@final
 class Cancel:
-    """Ends the waits of one thread, which waits for a coroutine."""
+    """Ends the waits of one thread, which works for a coroutine."""
 
     def __new__(cls) -> Self: ...
     def cancel(self) -> None:
-        """Ends the wait."""
+        """Ends the thread's present wait and all later ones."""
 
     def run(self, work: Callable[..., _T], arguments: tuple[Any, ...], options: _Options) -> _T:
-        """Calls `work`, whose waits end once `cancel` was called."""
+        """Calls `work` in this thread. Its waits end once `cancel` is called."""
 
 @final
 class Message:
@@ -3933,7 +4321,7 @@ class Message:
 
     @property
     def lost(self) -> int:
-        """Number of messages that this subscription lost right before it."""
+        """Number of messages that the subscription lost right before this message."""
 
     @property
     def timestamp(self) -> int:

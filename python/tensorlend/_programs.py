@@ -7,14 +7,14 @@ from tensorlend import _native
 
 
 def tool() -> None:
-    """The command line tool."""
-    # Ctrl-C must end the program at once: Python's own handler would not run before the program has ended.
+    """Runs the command-line tool."""
+    # Let Ctrl-C end the program at once, because Python's own handler would run only after the program has ended.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     again = [sys.executable, "-m", "tensorlend"]
     sys.exit(_native.tool(["tensorlend", *sys.argv[1:]], again))
 
 
 def daemon() -> None:
-    """The daemon."""
+    """Runs the daemon."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_native.daemon(["tensorlendd", *sys.argv[1:]]))

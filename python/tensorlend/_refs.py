@@ -12,23 +12,23 @@ from tensorlend import _native
 from tensorlend._errors import NotFoundError
 
 if TYPE_CHECKING:
-    # Not imported with the package: the package also runs the daemon, and numpy starts threads, which would receive the
-    # daemon's signals.
+    # Do not import numpy with the package: the package also runs the daemon, and threads that numpy starts would
+    # receive the daemon's signals.
     import numpy as np
 
     from tensorlend._types import Mode
 
-#: Time to live of a pickled message's copy, in seconds.
+#: Time to live in seconds of the copy that is published when a message's lease is pickled.
 MESSAGE_TTL = 60.0
 
 _clients: dict[tuple[tuple[str, ...], str | None], _native.Client] = {}
 
-# Sessions belong to the parent: a child opens its own.
+# A forked child opens its own sessions, because those in this dict belong to the parent.
 os.register_at_fork(after_in_child=_clients.clear)
 
 
 def client_for(address: tuple[str, ...], namespace: str | None) -> _native.Client:
-    """Returns this process's client for received values; one for each daemon and namespace."""
+    """Returns this process's client for received values. There is one client for each daemon and namespace."""
     key = (address, namespace)
     client = _clients.get(key)
     if client is None:
@@ -126,7 +126,7 @@ def _is_of(value: _native.Lease | _native.DeviceLease | _native.Dataset, words: 
 
 
 def where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
-    """Returns the arguments of `client_for` with which other processes find the same namespace."""
+    """Returns the arguments of `client_for` by which another process joins this client's namespace."""
     options = client._options
     return tuple(os.fspath(path) for path in options["address"]), options["namespace"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-#: Maximum length of a header in bytes: that of the format's own library.
+#: Maximum length of a header in bytes, the same as in the format's own library.
 HEADER_MAX = 100_000_000
-#: Bytes before the header.
+#: Length in bytes of the field before the header, which has the header's length.
 LENGTH_BYTES = 8
 #: Bits of an element. The format also has elements of 4 and 6 bits, which neither numpy nor torch can view.
 BITS = {
@@ -25,12 +25,12 @@ BITS = {
 
 
 class HeaderError(ValueError):
-    """A file that is no valid safetensors file."""
+    """The file is not a valid safetensors file."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a file. `begin` and `end` count from the end of the header."""
+    """A tensor of a file. `begin` and `end` are offsets in bytes from the end of the header."""
 
     name: str
     dtype: str
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
         return BITS[self.dtype] // 8
 
 
@@ -55,9 +55,11 @@ def header_bytes(prefix: bytes, size: int) -> int:
 
 
 def parse(header: bytes, data_bytes: int) -> list[Entry]:
-    """Returns the tensors of a header, in the order of their bytes, of which the file has `data_bytes`.
+    """Returns the tensors of a header, in the order of their bytes. `data_bytes` is the number of bytes after the
+    header.
 
-    Refuses whatever the format does not allow: overlapping tensors, gaps, lengths that do not fit a shape, and names that appear twice.
+    Raises HeaderError for headers that the format does not allow: overlapping tensors, gaps, lengths that do not match
+    the shape, and duplicate names.
     """
     entries = _entries(header)
     at = 0
@@ -71,7 +73,9 @@ def parse(header: bytes, data_bytes: int) -> list[Entry]:
 
 
 def parse_placed(header: bytes, size: int) -> list[Entry]:
-    """Returns the tensors of a lent file of `size` bytes: their offsets count from its start, are aligned, and may have gaps between them."""
+    """Returns the tensors of a lent file of `size` bytes. Their offsets count from the start of the lent memory, and
+    there may be gaps between aligned tensors.
+    """
     entries = _entries(header)
     at = LENGTH_BYTES + len(header)
     for entry in entries:
@@ -84,7 +88,7 @@ def parse_placed(header: bytes, size: int) -> list[Entry]:
 
 
 def _entries(header: bytes) -> list[Entry]:
-    """Returns the tensors of a header, in the order of their bytes. Each has the length that fits its shape."""
+    """Returns the tensors of a header, in the order of their bytes. The length of each must match its shape."""
     try:
         fields = json.loads(header.decode("utf-8"), object_pairs_hook=_object)
     except HeaderError:
@@ -100,7 +104,7 @@ def _entries(header: bytes) -> list[Entry]:
 
 
 def written(entries: Iterable[Entry]) -> bytes:
-    """Returns a header, without its length."""
+    """Returns the bytes of a header, without the length field."""
     fields = {e.name: {"dtype": e.dtype, "shape": e.shape, "data_offsets": (e.begin, e.end)} for e in entries}
     return json.dumps(fields, separators=(",", ":")).encode()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tensorlend._native import Client
     from tensorlend._types import Mode
 
-#: Smaller tensors, in bytes, travel as torch sends them: each in a file in /dev/shm.
+#: Default minimum bytes of a tensor that is lent. torch sends smaller ones, each in a file in /dev/shm.
 SMALLEST = 128 * 1024
 
 _settings: _transit.Settings | None = None
@@ -62,7 +62,9 @@ def install(
 
 
 def uninstall() -> None:
-    """Undoes `install`: tensors travel as torch sends them, arrays as pickles. Messages in flight are still received."""
+    """Undoes `install`: tensors travel as torch sends them, arrays as pickles. Messages in flight can still be
+    received.
+    """
     global _settings
     _settings = None
     _uninstall_arrays()
@@ -100,7 +102,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
 
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stacks tensors in a worker. torch's own function allocates the batch in /dev/shm."""
+    """Stacks tensors in a worker, without allocating the batch in /dev/shm as torch's own function does."""
     if _settings is None or get_worker_info() is None or not all(map(_is_plain, batch)):
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
     if not _is_of_size(sum(tensor.nbytes for tensor in batch), _settings):

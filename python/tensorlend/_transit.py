@@ -8,10 +8,10 @@ The steps of one message. Sender S, receiver R, daemon D:
 4. R leases the name, and checks the version.
 5. R deletes the name. From here on, only R holds the memory: D frees it with R's last view, or with R's session.
 
-S killed before 2: D frees the draft with S's session. S killed between 2 and 3, R killed before 5, or no process reads
-the message: the name ends by its time to live, and its memory is freed. R killed after 5: D frees the memory with R's
-session. So the time to live bounds the time that a message may wait, and the time for which a lost message occupies
-memory.
+If S is killed before 2, D frees the draft with S's session. If S is killed between 2 and 3, or R before 5, or if no
+process reads the message, the name ends at its time to live, and D frees the memory. If R is killed after 5, D frees
+the memory with R's session. So the time to live bounds the time for which a message may wait, and the time for which a
+lost message occupies memory.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 #: Maximum number of received arrays that a process holds as leases, of the 4096 leases of a client. Further arrays are copied.
 LEASES_MAX = 3072
 
-#: Tensors of more bytes travel as torch sends them where the program did not choose: see docs/results/2026-11-23-messages.md.
+#: Maximum bytes of a tensor that is lent if the program has not set a maximum. torch sends larger ones, which is
+#: faster: see docs/results/2026-11-23-messages.md.
 TORCH_LARGEST = 4 << 20
 
-#: Is called with the bytes of each value, and whether it was lent. `python -m tensorlend.run` counts by it.
+#: A function that `python -m tensorlend.run` sets. It is called with the bytes of each value, and whether the value was
+#: lent.
 counter: Callable[[int, bool], None] | None = None
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -61,7 +63,7 @@ _held: weakref.WeakSet[Any] = weakref.WeakSet()
 def _new_prefix() -> None:
     global _prefix, _held
     _prefix = f"transit/{os.getpid()}/{secrets.token_hex(6)}"
-    # Inherited leases belong to the parent.
+    # Forget inherited leases, which belong to the parent.
     _held = weakref.WeakSet()
 
 
@@ -70,7 +72,7 @@ os.register_at_fork(after_in_child=_new_prefix)
 
 
 def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mode) -> Settings:
-    """Returns checked settings."""
+    """Returns the arguments of `install` as checked settings."""
     from tensorlend._default import default_client
 
     if ttl <= 0:
@@ -78,8 +80,13 @@ def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mod
     return Settings(client or default_client(), smallest, ttl, mode)
 
 
+def new_name() -> str:
+    """Returns a name that no other value has."""
+    return f"{_prefix}/{next(_numbers)}"
+
+
 def count(nbytes: int, lent: bool) -> None:
-    """Counts a value that was lent, or could not be."""
+    """Counts a value that was lent, or that could not be lent."""
     if counter is not None:
         counter(nbytes, lent)
 
@@ -87,12 +94,12 @@ def count(nbytes: int, lent: bool) -> None:
 def lend(value: Any, by: Settings, library: str) -> Reduced | None:
     """Publishes a value for one receiver. Returns the content of its message; None if the message must contain the value
     itself."""
-    name = f"{_prefix}/{next(_numbers)}"
+    name = new_name()
     client = by.client
     try:
         words = client.put(name, value, ttl=by.ttl).words
     except Error:
-        # There is no memory left or no daemon, or the elements cannot be lent.
+        # The value cannot be lent: there is no memory left or no daemon, or its elements have another dtype.
         count(value.nbytes, False)
         return None
     count(value.nbytes, True)
@@ -108,13 +115,10 @@ def take(
     ttl: float,
     library: str,
 ) -> Any:
-    """Returns the array of a message that only this process receives."""
+    """Leases the array of a message that only this process receives, and deletes the array's name."""
     client = client_for(address, namespace)
-    copies = len(_held) >= LEASES_MAX
     try:
-        lease = get_version(client, name, words, "read" if copies else mode)
-        if lease is None:
-            raise NotFoundError(f"{name!r} was overwritten")
+        value = view(client, name, words, mode, library)
     except NotFoundError as error:
         raise NotFoundError(
             f"the array of a message is gone: it was received before, or the message waited for more than {ttl:g} s "
@@ -123,11 +127,20 @@ def take(
     try:
         client.delete(name)
     except Error:
-        # The time to live ends the name.
+        # Ignore a failed delete: the name ends at its time to live.
         pass
+    return value
+
+
+def view(client: _native.Client, name: str, words: tuple[int, int], mode: Mode, library: str) -> Any:
+    """Returns the value of a name, if it has this version: a view, or a copy if this process holds many leases."""
+    copies = len(_held) >= LEASES_MAX
+    lease = get_version(client, name, words, "read" if copies else mode)
+    if lease is None:
+        raise NotFoundError(f"{name!r} was overwritten")
     if copies:
-        array = lease.numpy().copy() if library == "numpy" else lease.torch().clone()
+        value = lease.numpy().copy() if library == "numpy" else lease.torch().clone()
         lease.release()
-        return array
+        return value
     _held.add(lease)
     return lease.numpy() if library == "numpy" else lease.torch()

@@ -1,4 +1,4 @@
-"""Types that signatures name."""
+"""Type aliases and protocols for the package's signatures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
@@ -52,7 +52,7 @@ class TorchDType(Protocol):
     def itemsize(self) -> int: ...
 
 
-#: Anything that np.dtype takes, with the same meaning; "bfloat16" and "float8_..."; a dtype of torch, or its name
+#: Anything that np.dtype accepts, with the same meaning; "bfloat16" and "float8_..."; a dtype of torch, or its name
 #: ("torch.float32").
 AnyDType: TypeAlias = npt.DTypeLike | TorchDType
 
@@ -127,7 +127,7 @@ class StatNamespace(TypedDict):
 
 
 class StatHolder(TypedDict):
-    """A client that holds memory which its owner returned, in `Stat`."""
+    """A client that still has memory mapped after its owner returned it, in `Stat`."""
 
     uid: int
     client: int

@@ -1,4 +1,4 @@
-"""Files of weights in lent memory, once for each machine: the first process reads a file, all others map the same memory.
+"""Files of weights in lent memory. The first process of a machine reads a file, and all others map the same memory.
 
 The steps of one file. Loader L, another process P, daemon D:
 
@@ -7,15 +7,15 @@ The steps of one file. Loader L, another process P, daemon D:
 2. P opens the file and tries an exclusive `flock` on it, without blocking. The kernel grants it to one process, which is L.
    The others wait for a new value of `weights/HASH`, at most AGAIN seconds, and begin again at 1.
 3. L repeats step 1: an earlier loader may have published and unlocked between steps 1 and 2.
-4. L reads the file into a draft. It checks that nobody wrote to the file (by descriptor) or replaced it (by path). If
-   somebody did, L drops the draft, unlocks the file and begins again at 1.
+4. L reads the file into a draft. It checks that no process wrote to the file (by descriptor) or replaced it (by path). If
+   a process did, L drops the draft, unlocks the file and begins again at 1.
 5. L repeats step 1 and drops its draft if the weights are there. Otherwise it publishes `weights/HASH`, in place of an
    older file's value, whose leases stay valid.
 6. L unlocks the file.
 
-Crashes. The lock is the only claim, and it leaves nothing behind: the kernel releases it when L ends, however that
-happens. If L is killed before 5, D frees the draft and one of the others gets the lock within AGAIN seconds. If L is
-killed between 5 and 6, the value is published.
+Crashes. Only the lock marks L as the loader. The kernel releases it when L ends, even if L is killed. If L is killed
+before 5, D frees the draft and one of the others gets the lock within AGAIN seconds. If L is killed between 5 and 6,
+the value is published.
 
 Children. The lock belongs to the open file description, which a forked child shares. L unlocks explicitly, which ends the
 lock for the child's descriptor too. If L is killed instead, the child would keep the lock: so a child of `os.fork` closes
@@ -69,12 +69,13 @@ FORMAT = 1
 ALIGNMENT = 64
 #: Bytes that are read and hashed at once: they stay in the processor's cache in between.
 CHUNK = 1 << 20
-#: Seconds between two attempts to become the loader, in place of one that may have been killed.
+#: Seconds between two attempts to become the loader, because the present loader may have been killed.
 AGAIN = 0.05
-#: Seconds that a loader may take for a file without bytes, and bytes that a slow one reads in a second.
+#: Seconds that a loader may take for an empty file, and bytes per second that a slow loader reads.
 LOAD_S = 30.0
 SLOW_BYTES_PER_S = 64 << 20
-#: A file that changed less than this many nanoseconds ago is read later: another change could have the same time.
+#: Minimum age in nanoseconds of a file's last change before the file is read. A second change shortly after it could
+#: have the same time stamp.
 SETTLED_NS = 50_000_000
 #: Number of reads after which `load` raises an error, if another process changed the file or the lent value after each of them.
 READS_MAX = 5
@@ -82,7 +83,7 @@ READS_MAX = 5
 
 @dataclass(frozen=True)
 class Weights:
-    """A leased file."""
+    """The leased value of a file."""
 
     lease: Any
     bytes: npt.NDArray[np.uint8]
@@ -94,12 +95,12 @@ def name_of(path: str | os.PathLike[str]) -> str:
     return f"weights/{hashlib.sha256(os.path.realpath(path).encode()).hexdigest()[:32]}"
 
 
-#: Files that this process has open to lock them.
+#: The files that this process has opened to lock them.
 _open_files: set[FileIO] = set()
 
 
 def _in_child() -> None:
-    # The parent's locks are its own: they must end with it.
+    # Close the inherited descriptors in a forked child, so that the parent's locks end with the parent.
     for file in _open_files:
         file.close()
     _open_files.clear()
@@ -121,7 +122,8 @@ def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode
         with _opened(path) as file:
             waited = time.monotonic() - begun
             if _lock(file) or waited >= _own_load_s(os.fstat(file.fileno()).st_size, timeout) * spread:
-                # Counted also if it was published: another client of the namespace may replace it again and again.
+                # Count a read even if its value was published, because another client of the namespace may replace that
+                # value again and again.
                 if reads == READS_MAX:
                     raise ArgumentError(
                         f"{os.fspath(path)!r} changed while it was read, or another client replaced {name!r}, {READS_MAX} times: load it "
@@ -140,7 +142,7 @@ def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode
         try:
             client.wait_newer(name, found, timeout=left).release()
         except TimeoutError:
-            # The loader may have been killed.
+            # Try to become the loader, because the present loader may have been killed.
             continue
 
 
@@ -155,7 +157,7 @@ def _own_load_s(size: int, timeout: float | None) -> float:
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
-    """Opens a file, and unlocks it at the end, also for children that have its descriptor."""
+    """Opens a file. At the end, unlocks it, even if children have its descriptor, and closes it."""
     with open(path, "rb", buffering=0) as file:
         _open_files.add(file)
         try:
@@ -167,7 +169,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
 
 
 def _lock(file: FileIO) -> bool:
-    """Whether this process may read the file: it has the lock, or the file system has no such locks."""
+    """Returns whether this process may load the file: it has the lock, or the file system has no such locks.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -180,7 +183,9 @@ def _lock(file: FileIO) -> bool:
 def _published(
     client: _native.Client, name: str, path: str | os.PathLike[str], mode: Mode
 ) -> Weights | _native.Version | None:
-    """Returns the weights that are lent, if they are those of the file now; else the version of those of an older file."""
+    """Returns the published weights if they are those of the present file. Otherwise returns the version of the older
+    value, if there is one.
+    """
     stat = os.stat(path)
     try:
         lease = client.get_value(name, mode=mode)
@@ -197,7 +202,9 @@ def _published(
 
 
 def _is_of(lease: _native.Lease[Any], stat: os.stat_result) -> bool:
-    """Whether a lease's metadata name this file. Other clients may have published it."""
+    """Returns whether a lease's metadata name this file. The metadata are untrusted: any client may have published
+    them.
+    """
     try:
         metadata = json.loads(lease.metadata_bytes)
     except (ValueError, RecursionError):
@@ -210,7 +217,9 @@ def _identity(stat: os.stat_result) -> list[int]:
 
 
 def _tensors(array: npt.NDArray[Any]) -> list[Entry] | None:
-    """Returns the tensors of a lent file; None if it is none. Other clients may have published it, so everything is checked."""
+    """Returns the tensors of a lent file; None if the value is not such a file. Any client may have published the
+    value, so everything is checked.
+    """
     if array.dtype != np.uint8 or array.ndim != 1:
         return None
     try:
@@ -231,7 +240,8 @@ def _publish(client: _native.Client, name: str, path: str | os.PathLike[str], fi
         if _identity(os.fstat(file.fileno())) != _identity(before):
             return
         raise ArgumentError(f"{os.fspath(path)!r} is no valid safetensors file: {error}") from error
-    # By descriptor: nobody wrote to the file. By path: nobody replaced it.
+    # The first comparison (by descriptor) shows that no process wrote to the file, the second (by path) that none
+    # replaced it.
     same = _identity(os.fstat(file.fileno())) == _identity(before) == _identity(os.stat(path))
     if not same or isinstance(_published(client, name, path, "read"), Weights):
         draft.drop()
@@ -246,7 +256,7 @@ def _let_settle(stat: os.stat_result) -> None:
 
 
 def _read(client: _native.Client, file: FileIO, size: int) -> tuple[_native.Draft, str]:
-    """Reads a file into a draft; returns it, and the file's hash."""
+    """Reads a file into a draft. Returns the draft, and the hash of the file."""
     digest = hashlib.sha256()
 
     def read(into: memoryview) -> None:
@@ -280,8 +290,10 @@ def _read(client: _native.Client, file: FileIO, size: int) -> tuple[_native.Draf
 
 
 def _place(entries: list[Entry]) -> tuple[list[Entry], int]:
-    """Returns where the tensors are in the lent memory, from its first byte, and its length. Each is aligned to its elements."""
-    # The offsets are part of the header: they are shifted by a length that is enough for the longest of them.
+    """Returns the tensors with their offsets in the lent memory, and the memory's length. Each tensor is aligned to the
+    size of its elements.
+    """
+    # The header contains the offsets, so compute its length with the longest possible numbers.
     longest = [Entry(e.name, e.dtype, e.shape, 1 << 62, 1 << 62) for e in entries]
     at = _up(LENGTH_BYTES + len(_safetensors.written(longest)), ALIGNMENT)
     placed = []

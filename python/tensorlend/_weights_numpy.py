@@ -1,4 +1,4 @@
-"""Files of weights as arrays of numpy."""
+"""Loads files of weights as numpy arrays in lent memory."""
 
 from __future__ import annotations
 

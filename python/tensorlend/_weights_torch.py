@@ -1,4 +1,4 @@
-"""Files of weights as tensors of torch."""
+"""Loads files of weights as torch tensors in lent memory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def load_file(
         if entry.begin == entry.end:
             tensors[entry.name] = torch.empty(entry.shape, dtype=dtype)
         else:
-            # A storage for each: programs that save tensors take those of one storage for one tensor.
+            # Give each tensor a storage of its own, because programs that save tensors treat those of one storage as
+            # parts of one tensor.
             tensors[entry.name] = torch.from_numpy(weights.bytes[entry.begin : entry.end]).view(dtype).view(entry.shape)
     return tensors
 

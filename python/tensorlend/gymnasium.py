@@ -17,20 +17,17 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from tensorlend._errors import Error, StreamEndedError
+from tensorlend._errors import StreamEndedError
 from tensorlend._native import Client, Dataset, Embedded, Subscription, embedded
+from tensorlend._vector.end import end
 from tensorlend._vector.layout import arrays_of, join
 from tensorlend._vector.replies import Replies
 from tensorlend._vector.worker import Seat
 
 __all__ = ["Observations", "SharedVectorEnv"]
 
-#: What `reset` and `step` return: one array for all environments, or a tuple of views.
+#: The form of the observations of `reset` and `step`: one array for all environments, or a tuple of views.
 Observations: TypeAlias = Literal["batch", "views"]
-
-#: Time that processes have to exit after SIGTERM and after SIGKILL, in seconds.
-_TERMINATE_SECONDS = 1.0
-_KILL_SECONDS = 1.0
 
 
 class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
@@ -115,7 +112,7 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
                 **options,
             )
         except BaseException:
-            _end(self._client, self._broker, self.processes, self.parent_pipes, self._subscriptions, self._streams)
+            end(self._client, self._broker, self.processes, self.parent_pipes, self._subscriptions, self._streams)
             raise
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -224,7 +221,7 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
             try:
                 message = subscription.try_recv()
                 while message is not None and message.timestamp < number:
-                    # The observation of a call that timed out.
+                    # Skip the observation of a call that timed out.
                     message = subscription.try_recv()
             except StreamEndedError:
                 message = None
@@ -237,14 +234,14 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         return join(self.single_observation_space, rest, iter(arrays))
 
     def _check_spaces(self) -> None:
-        # The last step of AsyncVectorEnv's construction: the workers are started.
+        # AsyncVectorEnv calls this at the end of its construction, after it has started the workers.
         processes, pipes = self.processes, self.parent_pipes
         self.parent_pipes = [
             Replies(index, pipe, process) for index, (pipe, process) in enumerate(zip(pipes, processes, strict=True))
         ]
         self._finish = util.Finalize(
             self,
-            _end,
+            end,
             (self._client, self._broker, processes, self.parent_pipes, self._subscriptions, self._streams),
             exitpriority=100,
         )
@@ -272,43 +269,8 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         raise failures[0]
 
     def __del__(self) -> None:
-        """The finalizer ends the workers."""
-
-
-def _end(
-    client: Client,
-    broker: Embedded | None,
-    processes: list[Any],
-    pipes: list[Any],
-    subscriptions: list[Subscription],
-    streams: tuple[str, ...],
-) -> None:
-    """Ends the workers that have not exited yet, deletes the streams, and ends the daemon if it is ours."""
-    for pipe in pipes:
-        pipe.close()
-    for stop, seconds in (("terminate", _TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
-        for process in processes:
-            if process.is_alive():
-                getattr(process, stop)()
-        _join(processes, seconds)
-    for subscription in subscriptions:
-        subscription.close()
-    try:
-        for stream in streams:
-            client.delete_stream(stream)
-    except Error:
-        # The daemon has ended, and with it the streams.
-        pass
-    if broker is not None:
-        client.close()
-        broker.close()
+        """Does nothing, because the finalizer ends the workers."""
 
 
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-def _join(processes: list[Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))

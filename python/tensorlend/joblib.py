@@ -29,8 +29,8 @@ _client: _native.Client | None = None
 def install(*, client: _native.Client | None = None) -> None:
     """Makes `joblib.Parallel`, and so scikit-learn, lend large arrays to its workers.
 
-    From then on it is joblib's default backend. Arguments above `max_nbytes` become leases in place of memory-mapped files, and so do large
-    results. loky does everything else.
+    From then on, `LeaseBackend` is joblib's default backend. Arguments above `max_nbytes` become leases in place of
+    memory-mapped files, and so do large results. loky does everything else.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
         """
         mode = options.get("mmap_mode", "r")
         smallest = options.get("max_nbytes", 1 << 20)
-        # joblib itself handles files that workers write to, and the setting without sharing.
+        # Leave other modes to joblib: files to which workers write, and no sharing at all.
         if _client is not None and mode in ("r", "c") and isinstance(smallest, int):
             address = where(_client)
             options["forward_reducers"] = _Reducers({np.ndarray: _Argument(*address, smallest, "read" if mode == "r" else "cow")})
-            # joblib makes a folder in /dev/shm, even if it puts nothing there, unless another one is given.
+            # Name a folder, because joblib otherwise makes one in /dev/shm, even if it puts nothing there.
             options["temp_folder"] = options.get("temp_folder") or tempfile.gettempdir()
             options["backward_reducers"] = _Reducers({np.ndarray: _Result(*address)})
         _lent.begin()
@@ -105,7 +105,7 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
         _lent.clear()
 
     def terminate(self) -> None:
-        """Ends a use of the workers."""
+        """Ends this use of the workers."""
         super().terminate()
         self._finish()
 
@@ -116,7 +116,7 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
 
 
 class _Reducers(dict[Any, Any]):
-    """Reducers by type, whose entries joblib's own reducers do not replace."""
+    """A mapping of reducers by type. joblib's own reducers do not replace an entry."""
 
     def __setitem__(self, kind: Any, reduce: Any) -> None:
         self.setdefault(kind, reduce)
@@ -146,7 +146,7 @@ class _Lent:
         self.clear()
 
     def clear(self) -> None:
-        """Deletes the names, unless another thread may be sending them."""
+        """Deletes the names, unless another use may still send them."""
         with self._lock:
             if self._calls > 1:
                 return
@@ -160,11 +160,13 @@ class _Lent:
             try:
                 _client.delete(entry[1])
             except Error:
-                # The daemon has ended, and the name with it.
+                # Ignore the error: the name has ended with the daemon.
                 return
 
     def name(self, array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, int]] | None:
-        """Returns name and version of an array. Copies the array once; returns None if it cannot be lent."""
+        """Returns name and version of an array, which it copies into lent memory the first time. Returns None if the
+        array cannot be lent.
+        """
         assert _client is not None
         with self._lock:
             key = id(array)
@@ -186,8 +188,9 @@ _lent = _Lent()
 
 
 class _Reducer:
-    """A picklable function that reduces arrays. It equals another one of the same arguments, so that joblib keeps its
-    workers."""
+    """A picklable function that reduces arrays. Two with the same arguments compare equal, so that joblib reuses its
+    workers.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         self._arguments = arguments
@@ -235,7 +238,7 @@ _open: weakref.WeakValueDictionary[tuple[str, tuple[int, int], Mode], Any] = wea
 def _opened(
     address: tuple[str, ...], namespace: str | None, name: str, words: tuple[int, int], mode: Mode
 ) -> np.ndarray[Any, Any]:
-    """Returns an argument in a worker. Tasks share one lease on it."""
+    """Returns an argument in a worker. All tasks share one lease on the argument."""
     key = (name, words, mode)
     lease = _open.get(key) if mode == "read" else None
     if lease is None:

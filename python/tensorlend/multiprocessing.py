@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALLEST", "TTL", "install", "uninstall"]
 
-#: Smaller arrays, in bytes, are pickled: a lease costs three requests to the daemon, which take longer than a copy through a
-#: pipe.
+#: Default minimum bytes of an array that is lent. Smaller ones are pickled, because the three requests of a lease to
+#: the daemon take longer than a copy through a pipe.
 SMALLEST = 512 * 1024
 
-#: Time for which an array waits for its receiver, in seconds.
+#: Default time in seconds for which an array waits for its receiver.
 TTL = 600.0
 
 _settings: _transit.Settings | None = None
@@ -30,8 +30,9 @@ def install(
 ) -> None:
     """Sends arrays of numpy through multiprocessing as leases: by Queue, Pipe, Pool, Process and concurrent.futures.
 
-    The receiver's array is its own, as if it had been pickled. Each message is received once. Forked processes inherit the setting; spawned
-    processes that send arrays must call this function, too.
+    Writes to the received array do not change the sender's array, as if the array had been pickled. Each message is
+    received once. Forked processes inherit the setting; spawned processes that send arrays must call this function,
+    too.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def install(
 
 
 def uninstall() -> None:
-    """Sends arrays as pickles again. Messages that were sent before are received as before."""
+    """Sends arrays as pickles again. Messages that were sent before can still be received."""
     global _settings
     _settings = None
 

@@ -14,8 +14,8 @@ from tensorlend._errors import ArgumentError, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
 if TYPE_CHECKING:
-    # Not imported with the package: numpy starts threads, which would receive the signals of the daemon, a program of the
-    # package.
+    # Do not import this with the package: numpy starts threads, which would receive the signals of the daemon, one of
+    # the package's programs.
     from tensorlend._objects.decode import Decoder
     from tensorlend._objects.encode import Encoder
     from tensorlend._types import Metadata, Mode
@@ -65,9 +65,10 @@ _sources: weakref.WeakSet[_Source] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    # Leases belong to the parent: a child takes its own.
+    # A child reads under its parent's lease. Without one, it takes its own.
     for source in list(_sources):
-        source.decoder = None
+        if source.decoder is not None and not source.decoder.is_leased():
+            source.decoder = None
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -221,7 +222,7 @@ def freeze(obj: Any, *, client: _native.Client | None = None, trust_pickle: bool
     """Copies an object into lent memory, once, and returns it as a read-only object that every process shares.
 
     A list, a tuple or an iterator becomes a FrozenList, a dict a FrozenDict, anything else a Frozen, whose `thaw` returns
-    it. Pass the result to other processes, by fork or by pickle: they take their own lease on the same memory. The memory
+    it. Pass the result to other processes, by fork or by pickle: they read the same memory. The memory
     is kept while this process has the result, and while any process uses it. Then it is freed, even if a process is
     killed.
 
@@ -334,7 +335,7 @@ def get_object(
 
 def _is_sequence(obj: Any) -> bool:
     if isinstance(obj, tuple):
-        # A named tuple is not a plain tuple.
+        # Compare the exact type: a named tuple is not a plain tuple.
         return type(obj) is tuple
     return isinstance(obj, (Sequence, Iterator)) and not isinstance(obj, (str, bytes, bytearray, memoryview))
 
@@ -353,6 +354,20 @@ def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
     return Encoder.of_value(obj, may_pickle=may_pickle)
 
 
+def _metadata(encoder: Encoder) -> Metadata:
+    return {"object": encoder.kind.name.lower(), "items": encoder.count, "pickle": encoder.has_pickle}
+
+
+def _written(draft: _native.Draft, encoder: Encoder) -> _native.Draft:
+    try:
+        with memoryview(draft) as memory:
+            encoder.write(memory)
+    except BaseException:
+        draft.drop()
+        raise
+    return draft
+
+
 def _publish(
     client: _native.Client,
     name: str,
@@ -363,17 +378,22 @@ def _publish(
     ephemeral: bool,
 ) -> _native.Version:
     if metadata is None:
-        metadata = {"object": encoder.kind.name.lower(), "items": encoder.count, "pickle": encoder.has_pickle}
+        metadata = _metadata(encoder)
     draft = client.create(
         encoder.measure(), "uint8", name=name, metadata=metadata, timestamp=timestamp, ttl=ttl, ephemeral=ephemeral
     )
-    try:
-        with memoryview(draft) as memory:
-            encoder.write(memory)
-    except BaseException:
-        draft.drop()
-        raise
-    return draft.publish()
+    return _written(draft, encoder).publish()
+
+
+def _draft(client: _native.Client, obj: Any) -> _native.Draft:
+    """Returns a draft of an object, for a queue."""
+    encoder = _encoder(obj, may_pickle=True, exact=True)
+    return _written(client.create(encoder.measure(), "uint8", metadata=_metadata(encoder)), encoder)
+
+
+def _value(lease: Any, trust_pickle: bool) -> Any:
+    """Returns the object in a queue's item."""
+    return _decoder(lease, trust_pickle, False).value()
 
 
 def _decoder(lease: Any, trust_pickle: bool, own: bool) -> Decoder:
@@ -389,7 +409,7 @@ def _opened(
     lease = client.get(name, mode=mode)
     if version is not None and lease.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was frozen")
-    # Trusted: this process published this version, so no other process could write a byte of it.
+    # The bytes are trusted if this process has just published this version: no other process can have written to them.
     own = version is not None
     source = _Source(*where(client), name, lease.version.words, trust_pickle, own, mode)
     decoder = source.decoder = _decoder(lease, trust_pickle, own)
@@ -407,5 +427,5 @@ def _forget(client: _native.Client, name: str, pid: int) -> None:
         try:
             client.delete(name)
         except Exception:
-            # The daemon is gone, and the name with it.
+            # Ignore the error: the name has ended with the daemon.
             return

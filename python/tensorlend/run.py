@@ -26,7 +26,7 @@ joblib travel in lent memory, also between the Python processes that it starts. 
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the program of this command line."""
+    """Runs the program that the command line names."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         sys.exit(0 if arguments else 2)
@@ -38,14 +38,14 @@ def main(arguments: list[str]) -> None:
     if hooks.VARIABLE not in os.environ:
         folder = tempfile.mkdtemp(prefix="tensorlend-run-")
         os.environ[hooks.VARIABLE] = folder
-        # Before the program's own functions are registered, so that it is called after them.
+        # Register the report before the program registers its functions, so that the report is called after them.
         atexit.register(_report, folder, os.getpid())
     inherited = os.environ.get("PYTHONPATH")
     if _PATH not in (inherited or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PATH, inherited]))
     hooks.watch()
     if arguments[0] == "-m":
-        # As Python does it: the first argument becomes the module's file.
+        # Set the arguments as Python does: the first argument becomes the module's file.
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:

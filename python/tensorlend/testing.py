@@ -50,7 +50,7 @@ def tensorlend_config() -> str | None:
 
 @pytest.fixture(scope="session")
 def tensorlend_daemon(tensorlend_config: str | None) -> Iterator[tensorlend.Embedded]:
-    """A daemon in the test process, for the whole session.
+    """Starts a daemon in the test process, for the whole session.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def tensorlend_daemon(tensorlend_config: str | None) -> Iterator[tensorlend.Embe
 def tensorlend_client(
     request: pytest.FixtureRequest, tensorlend_daemon: tensorlend.Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tensorlend.Client]:
-    """A client of the daemon, for one test.
+    """Connects a client to the daemon, for one test.
 
     The fixture sets TENSORLEND_SOCKET, so that `tensorlend.connect()` in the test and in its child processes finds the daemon.
     After the test it deletes names, lists and streams. A test that passed and leaves leases behind fails; the mark
@@ -94,7 +94,7 @@ def tensorlend_client(
     with tensorlend_daemon.connect(label=request.node.name[:32]) as client:
         yield client
         left = _leased(client)
-        # The traceback of a failed test holds leases: the fixture does not check for leaks.
+        # Do not check a failed test for leaks, because its traceback holds leases.
         is_checked = request.node.stash.get(_passed, False) and request.node.get_closest_marker("tensorlend_leaks") is None
         _clean(client)
     if left and is_checked:
@@ -106,7 +106,7 @@ def tensorlend_client(
 
 
 def _leased(client: tensorlend.Client) -> int:
-    """Returns the bytes on which a process holds a lease. Collects reference cycles first."""
+    """Returns the bytes of this namespace's tensors on which a process has a lease. Collects reference cycles first."""
     left = client.leased()
     if left:
         gc.collect()
@@ -124,5 +124,5 @@ def _clean(client: tensorlend.Client) -> None:
         try:
             client.delete_stream(name)
         except tensorlend.ConflictError:
-            # Another client, which the test left open, produces the stream.
+            # Ignore the error: another client, which the test left open, produces the stream.
             continue

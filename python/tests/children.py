@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def in_child(work: Callable[[], Any], leave: Callable[[int], None] = os._exit) -> Any:
-    """Runs `work` in a forked child and returns its result; raises what it raised, as text."""
+def in_child(work: Callable[[], Any], leave: Callable[[int], None] = os._exit, meanwhile: Callable[[], None] | None = None) -> Any:
+    """Runs `work` in a forked child, and `meanwhile` here; returns the child's result, and raises what it raised, as text."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -25,6 +25,8 @@ def in_child(work: Callable[[], Any], leave: Callable[[int], None] = os._exit) -
         finally:
             leave(status)
     os.close(writer)
+    if meanwhile is not None:
+        meanwhile()
     with open(reader, "rb") as pipe:
         text = pipe.read()
     _, status = os.waitpid(pid, 0)

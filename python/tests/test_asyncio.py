@@ -1,10 +1,13 @@
-"""Streams in asyncio."""
+"""Names, streams and requests in asyncio."""
 
 import asyncio
+import gc
+import os
 import threading
 import time
 
 import pytest
+from waiting import LONG
 
 import tensorlend
 
@@ -184,3 +187,276 @@ def test_the_end_of_client_or_daemon_ends_an_awaited_message(broker, client, end
 
     asyncio.run(main())
     stream.close()
+
+
+#: Threads that the daemon of a test, which is in its process, may start in the meantime.
+MORE = 10
+
+
+def threads_here():
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_a_thousand_tasks_wait_for_names_with_one_thread(client):
+    names = [f"n/{number}" if number % 2 else f"n{number}" for number in range(1000)]
+
+    async def main():
+        first = asyncio.create_task(client.wait_for_async("first"))
+        await asyncio.sleep(0)
+        client.put("first", 0)
+        await first
+        before = threads_here()
+        tasks = [asyncio.create_task(client.wait_for_async(name, LONG)) for name in names]
+        await asyncio.sleep(0.01)
+        assert threads_here() < before + MORE
+        assert not any(task.done() for task in tasks)
+        for number in reversed(range(len(names))):
+            client.put(names[number], number)
+        return [int(lease.numpy()) for lease in await asyncio.gather(*tasks)]
+
+    assert asyncio.run(main()) == list(range(1000))
+
+
+def test_waits_for_names_see_only_newer_values(client):
+    seen = client.put("x", 1)
+
+    async def main():
+        newer, again, length = (
+            asyncio.create_task(call)
+            for call in [
+                client.wait_newer_async("x", seen, LONG),
+                client.wait_newer_async("x", seen, LONG),
+                client.wait_length_async("l", 2, timeout=LONG),
+            ]
+        )
+        await asyncio.sleep(0.01)
+        client.delete("x")
+        client.append("l", 1)
+        await asyncio.sleep(0.01)
+        assert not newer.done() and not again.done() and not length.done()
+        again.cancel()
+        client.put("x", 2)
+        client.append("l", 1)
+        assert int((await newer).numpy()) == 2 and await length == 2
+        with pytest.raises(asyncio.CancelledError):
+            await again
+        with pytest.raises(tensorlend.TimeoutError, match=r'after 0.01 s waiting for "never": no process'):
+            await client.wait_for_async("never", 0.01)
+        with pytest.raises(tensorlend.TimeoutError, match="after 0.01 s waiting for list"):
+            await client.wait_length_async("l", 3, timeout=0.01)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["client", "broker"])
+def test_the_end_of_client_or_daemon_ends_waits_for_names_and_requests(broker, client, end):
+    server = client.serve("s")
+
+    async def main():
+        tasks = [
+            asyncio.create_task(call)
+            for call in [client.wait_for_async("x"), client.wait_length_async("l", 1), server.recv_async()]
+        ]
+        await asyncio.sleep(0.01)
+        {"client": client, "broker": broker}[end].close()
+        for task in tasks:
+            with pytest.raises(tensorlend.DisconnectedError):
+                await task
+
+    asyncio.run(main())
+
+
+def test_each_message_goes_to_one_of_many_tasks(client, stream):
+    subscription = subscribe(client)
+    found = []
+
+    async def consume():
+        async for message in subscription:
+            found.append(int(message.numpy()))
+            await asyncio.sleep(0)
+
+    async def main():
+        before = threads_here()
+        tasks = [asyncio.create_task(consume()) for _ in range(50)]
+        await asyncio.sleep(0.01)
+        assert threads_here() < before + MORE
+        for number in range(300):
+            await stream.send_async(number, LONG)
+            if number % 7 == 0:
+                await asyncio.sleep(0.001)
+        stream.close()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert sorted(found) == list(range(300))
+
+
+def test_tasks_of_two_loops_share_a_subscription(client, stream):
+    subscription = subscribe(client)
+    found = [[], []]
+
+    async def consume(into):
+        async for message in subscription:
+            into.append(int(message.numpy()))
+            await asyncio.sleep(0)
+
+    async def main(into):
+        await asyncio.gather(*(consume(into) for _ in range(3)))
+
+    threads = [threading.Thread(target=lambda into=into: asyncio.run(main(into))) for into in found]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        stream.send(number)
+    stream.close()
+    for thread in threads:
+        thread.join(LONG)
+    assert sorted(found[0] + found[1]) == list(range(200))
+
+
+def test_cancelled_tasks_lose_no_message(client, stream):
+    """Each cancellation hits between the moment a message wakes the task and the moment the task takes it."""
+    subscription = subscribe(client)
+    found = []
+
+    async def consume():
+        found.append(int((await subscription.recv_async(LONG)).numpy()))
+
+    async def main():
+        for number in range(100):
+            tasks = [asyncio.create_task(consume()) for _ in range(3)]
+            await asyncio.sleep(0)
+            stream.send(number)
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            tasks[0].cancel()
+            if number % 2:
+                tasks[1].cancel()
+            while len(found) <= number:
+                await asyncio.sleep(0.001)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        stream.close()
+        with pytest.raises(tensorlend.StreamEndedError):
+            while True:
+                found.append(int((await subscription.recv_async()).numpy()))
+
+    asyncio.run(main())
+    assert found == list(range(100))
+
+
+def test_cancelled_tasks_lose_no_request(client):
+    server, caller = client.serve("s"), client.caller("s", capacity=64)
+
+    async def main():
+        found = []
+        for number in range(40):
+            tasks = [asyncio.create_task(server.recv_async(LONG)) for _ in range(2)]
+            await asyncio.sleep(0)
+            await caller.send_async(number, LONG)
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            for task in tasks:
+                if not task.cancelled():
+                    call = task.result()
+                    found.append(int(call.numpy()))
+                    call.respond(-number)
+            while len(found) <= number:
+                call = await server.recv_async(LONG)
+                found.append(int(call.numpy()))
+                call.respond(-number)
+            waiting = asyncio.create_task(caller.recv_async(LONG))
+            await asyncio.sleep(0)
+            if waiting.cancel():
+                await asyncio.wait([waiting])
+            response = await caller.recv_async(LONG) if waiting.cancelled() else waiting.result()
+            assert int(response[1].numpy()) == -number
+        return found
+
+    assert asyncio.run(main()) == list(range(40))
+
+
+def test_calls_take_no_thread_once_connected(client):
+    server = client.serve("s")
+    callers = [client.caller("s") for _ in range(8)]
+
+    async def serve():
+        async for call in server:
+            call.respond(call.numpy() + 1)
+
+    async def ask(caller, number):
+        return int((await caller.call_async(number, LONG)).numpy())
+
+    async def main():
+        serving = asyncio.create_task(serve())
+        assert await asyncio.gather(*(ask(caller, 0) for caller in callers)) == [1] * 8
+        while any(thread.name == "tensorlend" for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        before = threads_here()
+        # Several tasks on one caller take turns.
+        tasks = [asyncio.create_task(ask(callers[number % 8], number)) for number in range(200)]
+        await asyncio.sleep(0)
+        assert threads_here() < before + MORE
+        assert await asyncio.gather(*tasks) == list(range(1, 201))
+        assert threads_here() < before + MORE
+        serving.cancel()
+        # The caller gives its server up, and the next call goes on.
+        with pytest.raises(tensorlend.TimeoutError, match="after 0.01 s waiting for a response"):
+            await callers[0].call_async(1, 0.01)
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_that_was_closed_with_tasks_that_wait_takes_no_message(client, stream):
+    subscription = subscribe(client)
+    loop = asyncio.new_event_loop()
+    left = [loop.create_task(subscription.recv_async()), loop.create_task(subscription.recv_async()), loop.create_task(client.wait_for_async("x"))]
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    stream.send(1)
+    client.put("x", 2)
+
+    async def main():
+        found = await subscription.recv_async(LONG), await client.wait_for_async("x", LONG)
+        return int(found[0].numpy()), int(found[1].numpy())
+
+    assert asyncio.run(main()) == (1, 2)
+    del left, loop
+    gc.collect()
+
+
+def test_the_interpreter_ends_with_tasks_that_wait(script, broker):
+    source = """
+import asyncio, os, sys, tensorlend
+client = tensorlend.connect(sys.argv[1])
+stream = client.stream("s")
+subscription = client.subscribe("s", start="next", pollable=True)
+server = client.serve("v")
+async def main():
+    tasks = [asyncio.create_task(call) for call in
+        [client.wait_for_async("x"), client.wait_length_async("l", 1), subscription.recv_async(), server.recv_async()]]
+    await asyncio.sleep(0.01)
+    print("waits", flush=True)
+    if sys.argv[2] == "exit":
+        raise SystemExit(0)
+    if sys.argv[2] == "fork":
+        child = os.fork()
+        if child == 0:
+            try:
+                subscription.try_recv()
+            except tensorlend.Error:
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        client.put("x", 1)
+        stream.send(1)
+        await asyncio.gather(tasks[0], tasks[2])
+asyncio.run(main())
+"""
+    for how in ["exit", "return", "fork"]:
+        assert script(source, str(broker.address), how).stdout == "waits\n"

@@ -10,11 +10,14 @@ from docstyle import check, named
 
 MODULES = [
     "tensorlend",
+    "tensorlend.accelerate",
     "tensorlend.gymnasium",
     "tensorlend.joblib",
     "tensorlend.multiprocessing",
     "tensorlend.numpy",
     "tensorlend.objects",
+    "tensorlend.ray",
+    "tensorlend.sb3",
     "tensorlend.testing",
     "tensorlend.torch",
 ]

@@ -76,12 +76,38 @@ def test_environments_in_parallel():
     assert "200 steps, 1600 KiB in views" in done(start(sys.executable, EXAMPLES / "python/vector_env.py"))
 
 
+def test_a_trainer_of_transformers(broker):
+    for package in ("torch", "transformers", "accelerate", "msgpack"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    said = done(start(sys.executable, EXAMPLES / "python/finetune.py", TENSORLEND_SOCKET=broker.address))
+    before, after = map(float, re.findall(r"^loss ([\d.]+) before, ([\d.]+) after$", said, re.MULTILINE)[0])
+    assert after < before
+
+
+def test_pictures_between_actors_of_ray(broker):
+    for package in ("torch", "ray"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    said = done(start(sys.executable, EXAMPLES / "python/ray_pictures.py", TENSORLEND_SOCKET=broker.address))
+    assert re.search(r"^20 pictures, mean brightness 9.491$", said, re.MULTILINE), said
+
+
+def test_an_agent_of_stable_baselines3():
+    for package in ("torch", "stable_baselines3"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    said = done(start(sys.executable, EXAMPLES / "python/sb3_train.py"))
+    assert re.search(r"^mean reward -[\d.]+ before, -[\d.]+ after$", said, re.MULTILINE), said
+
+
 def test_weights_that_processes_share(broker, tmp_path):
     save_file = pytest.importorskip("safetensors.numpy").save_file
     arrays = {name: np.full(1 << 18, number, np.float32) for number, name in enumerate("abcd")}
     save_file(arrays, tmp_path / "model.safetensors")
     said = done(start(sys.executable, EXAMPLES / "python/weights.py", tmp_path / "model.safetensors", 3, TENSORLEND_SOCKET=broker.address))
     assert re.search(r"^3 processes, 4,194,304 bytes of weights: [\d,]+ bytes in all\nloading took [\d.]+ ms", said, re.MULTILINE), said
+
+
+def test_work_that_processes_share():
+    assert "30 of 30 images are done" in done(start(sys.executable, EXAMPLES / "python/jobs.py", 30, 3))
 
 
 @pytest.fixture

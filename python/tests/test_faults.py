@@ -33,6 +33,12 @@ INHERITED_BATCH = (
     "or pass a copy (.clone(), .copy())"
 )
 INHERITED = 'used tensor "{}", which its parent process leased, and which is not mapped after a fork: get it in the child'
+# At the fork the parent has no descriptor for the token that its children would hold.
+NO_TOKEN = """
+import resource
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+"""
 
 CASES = {
     "lease": ('lease = client.get("weights"); write(lease)', READ_ONLY.format("weights")),
@@ -43,13 +49,20 @@ CASES = {
         READ_ONLY.format("s"),
     ),
     "long name": ('name = "ü" * 60; client.put(name, [1.0]); lease = client.get(name); write(lease)', READ_ONLY.format("ü" * 32 + "...")),
-    "inherited": ('array = client.get("weights").numpy(); in_child(lambda: array[0])', INHERITED.format("weights")),
+    "inherited, written to": ('lease = client.get("weights"); in_child(lambda: write(lease))', READ_ONLY.format("weights")),
+    "inherited, without a token": (
+        'array = client.get("weights").numpy()' + NO_TOKEN + "in_child(lambda: array[0])",
+        INHERITED.format("weights"),
+    ),
     "inherited, in a child that maps": (
-        'array = client.get("weights").numpy(); '
+        'array = client.get("weights").numpy()' + NO_TOKEN +
         'in_child(lambda: [array[0] for many in [[mmap.mmap(-1, 4096) for _ in range(3000)]]])',
         INHERITED.format("weights"),
     ),
-    "inherited private": ('array = client.get("weights", mode="cow").numpy(); in_child(lambda: array[0])', INHERITED.format("weights")),
+    "inherited private": (
+        'array = client.get("weights", mode="cow").numpy()' + NO_TOKEN + "in_child(lambda: array[0])",
+        INHERITED.format("weights"),
+    ),
     "draft": (
         'draft = client.create(3, name="mine"); array = draft.array; in_child(lambda: array.fill(1))',
         'used a draft ("mine") of its parent process, which is not mapped after a fork: create it in the child',
@@ -147,7 +160,7 @@ def test_a_batch_of_the_parents_loader_is_explained(script, mode):
     source = (
         "from tensorlend.numpy import ArrayDataset, SharedLoader\n"
         f"loader = SharedLoader(ArrayDataset(np.ones(8)), 4, 1, mode={mode!r})\n"
-        "(batch,) = next(iter(loader))\nin_child(lambda: batch[0])"
+        "(batch,) = next(iter(loader))\n" + NO_TOKEN + "in_child(lambda: batch[0])"
     )
     done = script(START + source, check=False)
     assert done.returncode == -signal.SIGSEGV, done.stderr
@@ -216,12 +229,27 @@ def test_writes_of_torch_are_explained(script, source, says):
     assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + says]
 
 
-def test_a_worker_of_torchs_loader_that_inherits(script):
+def test_a_worker_of_torchs_loader_reads_what_the_program_leased(script):
     pytest.importorskip("torch", reason="torch is not installed")
     done = script(
         "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n" + START
-        + 'data = TensorDataset(client.get("weights").torch())\nlist(DataLoader(data, 4, num_workers=1, multiprocessing_context="fork"))',
+        + 'data = TensorDataset(client.get("weights").torch())\n'
+        + 'loader = DataLoader(data, 4, num_workers=2, multiprocessing_context="fork")\n'
+        + 'print(sum(float(rows.sum()) for (rows,) in loader))',
+    )  # fmt: skip
+    assert done.stdout.split() == ["2000.0"] and lines(done.stderr) == []
+
+
+def test_a_worker_of_torchs_loader_that_writes_is_explained(script):
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = script(
+        "import torch\nfrom torch.utils.data import DataLoader, Dataset\n" + START + '''
+weights = client.get("weights").torch()
+class Wrong(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, at): return weights.zero_()
+list(DataLoader(Wrong(), 4, num_workers=1, multiprocessing_context="fork"))''',
         check=False,
     )  # fmt: skip
     assert done.returncode == 1
-    assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + INHERITED.format("weights")]
+    assert lines(done.stderr) == ["tensorlend: Segmentation fault: this process " + READ_ONLY.format("weights")]

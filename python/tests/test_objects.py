@@ -216,15 +216,29 @@ def test_other_processes(client, method):
         process.join(60)
 
 
-def test_a_forked_child_takes_its_own_lease(client):
+def test_a_forked_child_reads_under_its_parents_lease(client):
     frozen, index = freeze(ROWS, client=client), freeze({"a": np.arange(3)}, client=client)
     assert frozen[0]["id"] == 0
+    sessions = client.stat()["clients"]
 
     def work():
-        return sum(row["id"] for row in frozen), index["a"].tolist(), in_child(lambda: frozen[1]["text"])
+        seen = sum(row["id"] for row in frozen), index["a"].tolist(), in_child(lambda: frozen[1]["text"])
+        # No session of its own; this one is the first.
+        return seen, tensorlend.connect(client.address).stat()["clients"]
 
-    assert in_child(work) == (4950, [0, 1, 2], "row 1")
+    assert in_child(work) == ((4950, [0, 1, 2], "row 1"), sessions + 1)
     assert frozen[1]["id"] == 1
+
+
+def test_a_forked_child_without_its_parents_lease_takes_its_own(script):
+    done = script(
+        "import os, resource, tensorlend\nfrom tensorlend.objects import freeze\n"
+        "client = tensorlend.embedded().connect()\nfrozen = freeze([{'a': 1}], client=client)\nprint(frozen[0])\n"
+        "limits = resource.getrlimit(resource.RLIMIT_NOFILE)\nresource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))\n"
+        "pid = os.fork()\nresource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+        "if pid == 0: print(frozen[0], flush=True); os._exit(0)\nassert os.waitpid(pid, 0)[1] == 0"
+    )
+    assert done.stdout.count("{'a': 1}") == 2, done.stderr
 
 
 def test_the_memory_ends_with_its_last_reader(client):

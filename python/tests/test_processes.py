@@ -86,16 +86,45 @@ def test_a_forked_child_opens_a_session_of_its_own(client):
     assert client.get("y").numpy().tolist() == [2]
 
 
-def test_what_a_forked_child_inherits_is_its_parents(client):
+def test_a_forked_child_reads_what_its_parent_leased(client):
+    """Whatever becomes of the names, and of the parent's own references."""
+    client.put("x", np.arange(3), metadata={"unit": "m"})
+    client.put_dataset("d", {"a": np.ones(1000), "b": np.arange(4)})
+    lease, dataset, private = client.get("x"), client.get_dataset("d"), client.get("x", mode="cow")
+    array, writable = dataset["a"].numpy(), private.numpy()
+    here, there = multiprocessing.Pipe()
+
+    def work():
+        assert there.recv() == "replaced"
+        writable[0] = 7
+        again = in_child(lambda: (array.sum(), lease.numpy().tolist()))
+        return (
+            lease.numpy().tolist(), bytes(memoryview(lease))[:1], lease.metadata, lease.shape, array.sum(),
+            dataset["b"].numpy().tolist(), writable.tolist(), again,
+        )  # fmt: skip
+
+    def replace():
+        nonlocal lease, dataset, private, array, writable
+        client.put("x", [9, 9, 9])
+        client.put_dataset("d", {"a": np.zeros(1000), "b": np.zeros(4, int)})
+        assert writable.tolist() == [0, 1, 2]
+        del lease, dataset, private, array, writable
+        for _ in range(100):
+            client.put("y", [8, 8, 8])
+            client.put("z", np.zeros(1000))
+        here.send("replaced")
+
+    seen = in_child(work, meanwhile=replace)
+    assert seen == ([0, 1, 2], b"\0", {"unit": "m"}, (3,), 1000, [0, 1, 2, 3], [7, 1, 2], (1000, [0, 1, 2]))
+
+
+def test_what_else_a_forked_child_inherits_is_its_parents(client):
     client.put("x", np.arange(3))
-    client.put_dataset("d", {"a": 1})
     stream = client.stream("s")
-    lease, dataset, draft = client.get("x"), client.get_dataset("d"), client.create(3)
-    subscription = client.subscribe("s")
+    lease, draft, subscription = client.get("x"), client.create(3), client.subscribe("s")
     uses = [
-        lambda: lease.numpy(), lambda: memoryview(lease), lambda: lease.metadata, lambda: lease.shape,
-        lambda: dataset["a"], lambda: dataset.metadata, lambda: draft.array, lambda: draft.publish("x"),
-        lambda: stream.send(1), lambda: subscription.recv(0), lambda: subscription.position,
+        lambda: draft.array, lambda: draft.publish("x"), lambda: stream.send(1), lambda: subscription.recv(0),
+        lambda: subscription.position,
     ]  # fmt: skip
 
     def work():

@@ -1,4 +1,4 @@
-//! A caller's arrays on a device, and their conversion to drafts there.
+//! Arrays on a device that a caller passes, and their conversion to drafts.
 
 use super::stream::Given;
 use super::view::DeviceView;
@@ -21,7 +21,7 @@ pub struct DeviceArray {
     /// Strides in bytes.
     strides: Vec<i64>,
     start: u64,
-    /// The device; `None` for an empty array that names none.
+    /// The device; `None` for an empty array whose interface does not state one.
     on: Option<On>,
     /// The stream on which work on the array is pending.
     stream: Given,
@@ -34,11 +34,11 @@ enum Owner {
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<DeviceView>),
 }
 
-/// The stream that is passed to a producer.
+/// The stream that is passed to an array's producer through `__dlpack__`.
 struct Told(usize);
 
-// SAFETY: the caller's stream, or the legacy default one: the callers of this package guarantee that it is a stream of
-// a CUDA device, and it is kept alive for the call.
+// SAFETY: it is the caller's stream, or the legacy default stream. Callers of this package guarantee that it is a
+// stream of a CUDA device, and it is kept alive during the call.
 #[allow(unsafe_code)]
 unsafe impl DlpackStream for Told {
     fn as_python_arg(&self, _py: Python<'_>, _device: DLDevice) -> PyResult<StreamArg> {
@@ -47,15 +47,15 @@ unsafe impl DlpackStream for Told {
 }
 
 impl DeviceArray {
-    /// Takes a lease, a DLPack tensor, or an object with the CUDA array interface; `None` if it is not on a CUDA
-    /// device. Pending work on it is ordered before `stream`, if that is given.
+    /// Makes an array from a lease, a DLPack tensor, or an object with the CUDA array interface. Returns `None` if the
+    /// object is not on a CUDA device. If `stream` is given, its later work is ordered after pending work on the array.
     pub fn of(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let py = object.py();
         if let Ok(lease) = object.cast::<DeviceLease>() {
             return Self::of_view(py, lease.get().view()?, Given::parse(stream)?).map(Some);
         }
         if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
-            // Some objects have the method but raise: they are on no device.
+            // Some objects have this method, but it raises: they are on no device.
             let Ok((kind, _)) = device.call0().and_then(|device| device.extract::<(u32, i32)>()) else {
                 return Ok(None);
             };
@@ -104,7 +104,7 @@ impl DeviceArray {
         Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Dlpack(tensor) })
     }
 
-    /// Takes an object with the CUDA array interface, versions 0 to 3.
+    /// Makes an array from an object with the CUDA array interface, versions 0 to 3.
     fn of_interface(
         object: &Bound<'_, PyAny>,
         interface: &Bound<'_, PyAny>,
@@ -128,7 +128,7 @@ impl DeviceArray {
         }
         let (start, _): (u64, bool) = interface.get_item("data")?.extract()?;
         let on = if shape.contains(&0) { None } else { Some(On::of_pointer(start).or_raise()?) };
-        // The producer's stream, unless the caller passes another.
+        // Use the producer's stream, unless the caller passes another one.
         let stream = match (stream, optional("stream")?) {
             (Some(given), _) => Given::parse(Some(given))?,
             (None, theirs) => Given::parse(theirs.as_ref())?,
@@ -136,7 +136,7 @@ impl DeviceArray {
         Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Interface(object.clone().unbind()) })
     }
 
-    /// Returns a draft on its device with its elements, after the copy is complete.
+    /// Returns a draft with the array's elements, on the array's device. The copy is complete when this returns.
     #[allow(unsafe_code)]
     pub fn draft(&self, py: Python<'_>, client: &Client, target: Target) -> PyResult<DeviceDraft> {
         let on = match (self.on, target.device()) {
@@ -164,8 +164,8 @@ impl DeviceArray {
         let (from, stream) = (self.start, self.stream.stream.clone());
         py.detach(|| {
             let mut draft = client.create_spec_on(on, spec)?;
-            // SAFETY: the array's elements are contiguous at this address, as its protocol says, and are kept alive
-            // until the copy is done.
+            // SAFETY: the array's protocol states that its elements are contiguous at this address. `self` keeps them
+            // alive until the copy is done.
             unsafe { draft.copy_from_ptr(from, &stream)? };
             draft.finish()?;
             Ok(draft)
@@ -174,7 +174,7 @@ impl DeviceArray {
     }
 }
 
-/// Returns a draft on a device with the elements of an array in host memory, after the copy is complete.
+/// Returns a draft on a device with the elements of an array in host memory. The copy is complete when this returns.
 pub fn from_host(py: Python<'_>, client: &Client, array: &Array, on: On) -> PyResult<DeviceDraft> {
     array.with_bytes(py, false, |spec, bytes| {
         let mut draft = client.create_spec_on(on, spec)?;

@@ -1,4 +1,4 @@
-//! Drafts on a device.
+//! The class `DeviceDraft`: a tensor that is being written on a device.
 
 use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
@@ -49,7 +49,7 @@ pub struct Wish {
 }
 
 impl DeviceDraft {
-    /// Creates a draft.
+    /// Creates a draft on a device.
     pub fn create(
         py: Python<'_>,
         client: &tensorlend::Client,
@@ -59,7 +59,7 @@ impl DeviceDraft {
         let Wish { spec, on, stream, name, lasting } = wish;
         let (known, on_stream) = (stream.is_some(), stream.as_ref().map(|given| given.recorded.clone()));
         let made = py.detach(|| match on_stream {
-            // The allocator may keep memory per stream.
+            // Pass the stream to the allocator, which may have memory for each stream.
             Some(stream) if spec.strides.is_none() => client.create_on_stream(on, &stream, spec.dtype, &spec.shape),
             Some(stream) => {
                 let mut draft = client.create_spec_on(on, spec)?;
@@ -99,8 +99,8 @@ impl DeviceDraft {
         Ok(view)
     }
 
-    /// Takes the draft itself for publication, after the work on it if `finish` is set; the object is closed from then
-    /// on. The memory stays in place as long as an array may still view it.
+    /// Takes the client library's draft for publication, and closes this object. With `finish`, waits for pending work
+    /// on the draft first. The memory stays in place as long as an array may view it.
     pub fn take(&self, py: Python<'_>, finish: bool) -> PyResult<tensorlend::DeviceDraft> {
         self.view()?;
         let State { view, drafted, .. } = lock(&self.state).take().ok_or_else(gone)?;
@@ -116,7 +116,7 @@ impl DeviceDraft {
         match pinned {
             Ok(pin) => *lock(&drafted.pin) = pin,
             Err(error) => {
-                // The remaining views keep the draft, as if it had been dropped.
+                // Give the draft back to the remaining views, as if this object had been dropped.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -131,7 +131,7 @@ impl DeviceDraft {
 
     fn end(&self, py: Python<'_>) {
         let state = lock(&self.state).take();
-        // Dropping may wait for work on unnamed streams.
+        // Release the interpreter, because the drop may wait for work on unnamed streams.
         py.detach(|| drop(state));
     }
 }
@@ -148,19 +148,19 @@ tensor_getters!(DeviceDraft);
 
 #[pymethods]
 impl DeviceDraft {
-    /// The device by its number in this process, as "cuda:0".
+    /// The device, by its number in this process: "cuda:0", for example.
     #[getter]
     fn device(&self) -> PyResult<String> {
         Ok(self.view()?.device.to_string())
     }
 
-    /// The device by its name in every process, "GPU-...".
+    /// The device, by its UUID, which is the same in every process: "GPU-...".
     #[getter]
     fn device_uuid(&self) -> PyResult<String> {
         Ok(self.view()?.uuid.to_string())
     }
 
-    /// The address of its first element on the device.
+    /// The address of the tensor's first element on the device.
     ///
     /// After reading it, publishing waits for all work in the device's primary context, unless `record_stream` or
     /// `stream=` names the writing streams.
@@ -171,7 +171,7 @@ impl DeviceDraft {
         view.start()
     }
 
-    /// The name under which it will be published; None if it was created without one.
+    /// The name under which the draft will be published; None if it was created without one.
     #[getter]
     fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -213,7 +213,7 @@ impl DeviceDraft {
         array::fill(py, &*self.view()?, &Array::of(array)?)
     }
 
-    /// Returns a writable torch tensor that views it, for work on torch's current stream, which is recorded.
+    /// Returns a writable torch tensor that views the draft, for work on torch's current stream, which is recorded.
     ///
     /// Returns
     /// -------
@@ -228,7 +228,7 @@ impl DeviceDraft {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
-    /// Sets metadata.
+    /// Sets the tensor's metadata.
     ///
     /// Parameters
     /// ----------
@@ -246,7 +246,7 @@ impl DeviceDraft {
         self.view()?.with_draft(|draft| draft.set_metadata(&bytes).map(drop))
     }
 
-    /// Sets a timestamp.
+    /// Sets the tensor's timestamp.
     ///
     /// Parameters
     /// ----------
@@ -264,12 +264,12 @@ impl DeviceDraft {
         })
     }
 
-    /// Waits for the work on it, and publishes it: from then on every client of the namespace can read it.
+    /// Waits for pending work on the tensor, and publishes it. Then every client of the namespace can read it.
     ///
     /// Parameters
     /// ----------
     /// name : str or None, default None
-    ///     The name. None is the one that it was created with.
+    ///     The name. None is the name with which the draft was created.
     /// stream : int or stream or None, default None
     ///     A stream to record first, as by `record_stream`.
     ///
@@ -296,7 +296,7 @@ impl DeviceDraft {
         self.lasting.publish(py, draft.into(), name)
     }
 
-    /// Publishes it while the work on it is still pending. This call does not wait.
+    /// Publishes the tensor while work on it is still pending. The call does not wait for this work.
     ///
     /// Readers wait for an event of this process, and so depend on it: if the process is killed before the work is
     /// done, they get DeviceError.
@@ -304,7 +304,7 @@ impl DeviceDraft {
     /// Parameters
     /// ----------
     /// name : str or None, default None
-    ///     The name. None is the one that it was created with.
+    ///     The name. None is the name with which the draft was created.
     /// stream : int or stream or None, default None
     ///     The stream with the pending work. None is the legacy default stream.
     ///

@@ -1,4 +1,4 @@
-//! Views on a device for other libraries: DLPack, and the CUDA array interface.
+//! Export of views on a device to other libraries, by DLPack and the CUDA array interface.
 #![allow(unsafe_code)]
 
 use super::stream::{Consumer, Given};
@@ -17,7 +17,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Returns DLPack's name of the device.
+/// Returns the view's device in DLPack's form.
 pub fn device(view: &DeviceView) -> DLDevice {
     DLDevice { device_type: DLDeviceType(u32::from(view.device.kind())), device_id: i32::from(view.device.id()) }
 }
@@ -27,12 +27,13 @@ fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> P
     let (start, device) = (view.start()?, device(&view));
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard requires null for empty tensors. A device address is only a number here.
+    // The standard requires null for empty tensors. A device address cannot be dereferenced here, so the pointer needs
+    // no provenance.
     let start =
         if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
     made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view, and its context holds that until the deleter runs, on any thread. The
-    // read-only flag is set except for drafts.
+    // SAFETY: the descriptor describes a view, which its context holds until the deleter runs, on any thread. The
+    // read-only flag is set for every view except a draft's.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
@@ -84,9 +85,9 @@ pub fn capsule(
     )
 }
 
-/// Returns the result of `__cuda_array_interface__`. Consumers order their work after the stream in it. That is none if
-/// the data is complete. For a draft with pending work, and for a tensor that was published early, it is the legacy
-/// default stream, which this function orders after that work.
+/// Returns the result of `__cuda_array_interface__`. Consumers order their work after the interface's `stream`, which
+/// is absent if no work is pending. For a draft with pending work, and for a tensor that was published early, it is the
+/// legacy default stream, which this function orders after that work.
 pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
     let pending = view.is_pending();
     view.order(py, Given::new(1))?;

@@ -1,4 +1,4 @@
-//! Leases on a device.
+//! The class `DeviceLease`: a lease on a tensor on a device.
 #![allow(unsafe_code)]
 
 use super::stream::Given;
@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceLease {
     view: Mutex<Option<Arc<DeviceView>>>,
-    /// Whether a caller has the tensor's address, which only this object keeps valid.
+    /// Whether a caller has got the tensor's address, which is valid only as long as this object.
     exposed: AtomicBool,
     origin: Origin,
 }
@@ -44,7 +44,7 @@ impl DeviceLease {
         Self { view, exposed: AtomicBool::new(false), origin }
     }
 
-    /// Returns the lease's view.
+    /// Returns the lease's view, or the exception for a released lease.
     pub fn view(&self) -> PyResult<Arc<DeviceView>> {
         let released = || raise(closed("the lease was released: get the tensor again"));
         let view = lock(&self.view).clone().ok_or_else(released)?;
@@ -74,19 +74,19 @@ tensor_getters!(DeviceLease);
 
 #[pymethods]
 impl DeviceLease {
-    /// The device by its number in this process, as "cuda:0".
+    /// The device, by its number in this process: "cuda:0", for example.
     #[getter]
     fn device(&self) -> PyResult<String> {
         Ok(self.view()?.device.to_string())
     }
 
-    /// The device by its name in every process, "GPU-...".
+    /// The device, by its UUID, which is the same in every process: "GPU-...".
     #[getter]
     fn device_uuid(&self) -> PyResult<String> {
         Ok(self.view()?.uuid.to_string())
     }
 
-    /// The address of its first element on the device.
+    /// The address of the tensor's first element on the device.
     ///
     /// A kernel that writes there fails and breaks its context. The lease lasts as long as this object, and until the
     /// reads queued on the legacy default stream and on recorded streams are done.
@@ -98,13 +98,13 @@ impl DeviceLease {
         view.start()
     }
 
-    /// Its metadata as a dict; empty if it has none.
+    /// The tensor's metadata as a dict; empty if it has none.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.with(|lease| metadata::to_dict(py, lease.metadata()))?
     }
 
-    /// Its metadata as bytes.
+    /// The tensor's metadata as bytes.
     #[getter]
     fn metadata_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.with(|lease| PyBytes::new(py, lease.metadata()))
@@ -122,7 +122,7 @@ impl DeviceLease {
         self.seen().map(Version)
     }
 
-    /// The name by which it was found: of the tensor, or of its stream or list.
+    /// The name by which the tensor was found: its own, or that of its stream or list.
     #[getter]
     fn name(&self) -> &str {
         &self.origin.name
@@ -142,7 +142,7 @@ impl DeviceLease {
         true
     }
 
-    /// Whether the session that leased it still exists, so that its memory is kept; False after release.
+    /// Whether the session of the lease still exists, so that the memory stays in place; False after release.
     #[getter]
     fn valid(&self) -> bool {
         self.with(tensorlend::DeviceLease::validate).unwrap_or(false)
@@ -303,7 +303,7 @@ impl DeviceLease {
     #[allow(clippy::unused_self, clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, _flags: c_int) -> PyResult<()> {
         if !buffer.is_null() {
-            // SAFETY: the interpreter calls this with a buffer to fill in, which stays empty.
+            // SAFETY: `buffer` is not null, and the interpreter passes a writable one. It stays empty.
             unsafe { (*buffer).obj = std::ptr::null_mut() };
         }
         let _ = slf;
@@ -342,7 +342,7 @@ impl DeviceLease {
         }
     }
 
-    /// The arguments that find it again, as in Lease.
+    /// The arguments with which another process finds the tensor again, as in Lease.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(

@@ -1,6 +1,6 @@
 //! Tensors on devices as Python objects: `draft.rs` and `lease.rs` are the classes, `view.rs` holds the viewed memory,
 //! `export.rs` exports it by DLPack and the CUDA array interface, `array.rs` imports a caller's arrays on a device.
-//! `stream.rs` takes streams of any library.
+//! `stream.rs` parses streams of other libraries.
 
 pub mod array;
 pub mod draft;
@@ -18,15 +18,15 @@ use crate::errors::{OrRaise, argument};
 use pyo3::prelude::*;
 use tensorlend::{On, Uuid};
 
-/// The requested memory of a tensor.
+/// The memory that a caller requests for a tensor.
 #[derive(Clone, Copy, Default)]
 pub enum Target {
-    /// The memory in which the given elements are.
+    /// The memory in which the caller's elements are.
     #[default]
     Anywhere,
-    /// In host memory.
+    /// Host memory.
     Host,
-    /// On a device.
+    /// The memory of a device.
     Device(On),
 }
 
@@ -55,7 +55,7 @@ impl Target {
         }
     }
 
-    /// Returns the device, if one is needed.
+    /// Returns the device, if a device was requested.
     pub fn device(self) -> Option<On> {
         match self {
             Self::Device(on) => Some(on),
@@ -77,7 +77,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Creates the object for the daemon's offer.
+    /// Creates the object for a device that the daemon lends.
     pub fn new(offer: tensorlend::DeviceOffer) -> Self {
         Self { offer }
     }

@@ -1,4 +1,4 @@
-//! CUDA streams of Python's libraries.
+//! CUDA streams that callers pass, of several libraries.
 #![allow(unsafe_code)]
 
 use crate::errors::argument;
@@ -6,9 +6,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use tensorlend::OnStream;
 
-/// A caller's stream.
+/// A CUDA stream that a caller passed.
 pub struct Given {
-    /// The stream.
     pub stream: OnStream,
     /// The stream to record for `stream`: see [`recorded`].
     pub recorded: OnStream,
@@ -18,18 +17,20 @@ pub struct Given {
 
 /// Returns the stream with this handle.
 pub fn by_handle(handle: usize) -> OnStream {
-    // SAFETY: 1 and 2 are the caller's responsibility, as the manual says, and as in all of Python's libraries that
-    // take streams by number; an object with a stream is kept alive as long as the stream is recorded.
+    // SAFETY: rules 1 and 2 of `from_raw` are the responsibility of the Python caller, as the manual says; all Python
+    // libraries that accept stream handles do the same. The object of a stream is kept alive as long as the stream is
+    // recorded.
     unsafe { OnStream::from_raw(handle) }
 }
 
-/// Returns the stream to record for a handle. The thread that waits later would resolve a per-thread default stream to
-/// its own. The legacy default stream comes after all per-thread ones.
+/// Returns the stream to record for a handle. Handle 2 means the calling thread's default stream, but another thread
+/// may wait later, and would resolve the handle to its own stream. So the legacy default stream is recorded instead,
+/// which is ordered after all per-thread default streams.
 pub fn recorded(handle: usize) -> OnStream {
     if handle == 2 { OnStream::LEGACY } else { by_handle(handle) }
 }
 
-/// Returns a handle: a number, or one of ctypes.
+/// Returns a handle that is a Python or ctypes number.
 fn number(handle: &Bound<'_, PyAny>) -> Option<usize> {
     let value = || handle.getattr("value").ok()?.extract().ok();
     handle.extract().ok().or_else(value)
@@ -69,15 +70,15 @@ impl Given {
 
 /// The stream that a consumer passes to `__dlpack__`.
 pub enum Consumer {
-    /// The consumer requests no ordering.
+    /// The consumer names no stream, and requests no ordering.
     Unsaid,
     /// The consumer uses the tensor on this stream.
     Stream(Given),
 }
 
 impl Consumer {
-    /// Parses by the array API standard: None and 1 are the legacy default stream, 2 the calling thread's, -1 requests
-    /// no ordering, and 0 is invalid.
+    /// Parses the argument as the array API standard defines it: None and 1 are the legacy default stream, 2 is the
+    /// calling thread's default stream, -1 requests no ordering, and 0 is invalid.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         match given.map(PyAnyMethods::extract::<i128>) {
             Some(Ok(-1)) => Ok(Self::Unsaid),

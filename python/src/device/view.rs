@@ -12,7 +12,7 @@ use tensorlend_os::fork;
 
 /// A tensor on a device that Python objects and capsules view.
 pub struct DeviceView {
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
     /// Sizes, in elements.
     pub shape: Box<[i64]>,
@@ -20,13 +20,13 @@ pub struct DeviceView {
     pub strides: Box<[i64]>,
     /// Offset of the first element from the tensor's start.
     byte_offset: u64,
-    /// The device in this process.
+    /// The device, by its number in this process.
     pub device: Device,
-    /// The device's name in every process.
+    /// The device's UUID, the same in every process.
     pub uuid: Uuid,
     /// The address of the first element, once it was requested.
     start: OnceLock<u64>,
-    /// Dropped before the objects whose streams it has recorded.
+    /// The lease or the draft. It is dropped before `streams`, because it waits for the streams that it has recorded.
     owner: Owner,
     streams: Mutex<Vec<Py<PyAny>>>,
     forks: u64,
@@ -37,14 +37,14 @@ enum Owner {
     Draft(Arc<Drafted>),
 }
 
-/// The memory of a draft. The draft holds it until it is published; afterwards a pin holds it if an array may still
-/// view it.
+/// The owner of a draft's memory: the draft until it is published, and then a pin, if an array may still view the
+/// memory.
 pub struct Drafted {
-    /// The draft until it is published.
+    /// The draft; `None` once it is published or dropped.
     pub draft: Mutex<Option<tensorlend::DeviceDraft>>,
     /// The pin of the published memory, if an array may still view it.
     pub pin: Mutex<Option<DevicePin>>,
-    /// The possible users of the memory.
+    /// The possible writers of the memory.
     workers: Mutex<Workers>,
 }
 
@@ -59,8 +59,8 @@ struct Workers {
 }
 
 impl Drafted {
-    /// Waits for the work on a draft that was taken. If the caller named streams, waits for those; otherwise for the
-    /// streams of all consumers, or for all streams if a consumer named none.
+    /// Waits for the work on a draft that was taken. If the caller named streams, it waits for those. Otherwise it
+    /// waits for the streams of all consumers, or for all streams if a consumer named none.
     pub fn finish(&self, draft: &mut tensorlend::DeviceDraft) -> Result<(), Error> {
         if self.is_anywhere() { draft.finish_all().map(drop) } else { draft.finish().map(drop) }
     }
@@ -76,7 +76,7 @@ impl Drop for Drafted {
     fn drop(&mut self) {
         let anywhere = self.is_anywhere();
         if let Some(draft) = lock(&self.draft).as_mut().filter(|_| anywhere) {
-            // If the wait fails, the context is broken and executes nothing.
+            // Ignore a failed wait: the context is broken then, and executes no further work.
             let _ = draft.finish_all();
         }
     }
@@ -106,7 +106,7 @@ impl DeviceView {
         }
     }
 
-    /// Returns the view of a draft, with a stream that was named for it.
+    /// Returns the view of a draft. `stream` is the stream that the caller named for it.
     pub fn drafted(draft: tensorlend::DeviceDraft, stream: Option<Given>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
         let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
@@ -188,7 +188,7 @@ impl DeviceView {
         self.strides.iter().map(|s| s * self.item() as i64).collect()
     }
 
-    /// Modifies the draft.
+    /// Calls `change` with the draft, if the view is of an open draft.
     pub fn with_draft<R>(&self, change: impl FnOnce(&mut tensorlend::DeviceDraft) -> Result<R, Error>) -> PyResult<R> {
         let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
         let mut draft = lock(&drafted.draft);
@@ -201,7 +201,7 @@ impl DeviceView {
         self.shape.contains(&0) || is_packed(axes.rev(), 1)
     }
 
-    /// Copies elements into the draft that are in its own order: in C order, or with these strides.
+    /// Copies elements into the draft. They are in C order, or have these strides, which must be the draft's.
     pub fn fill(&self, strides: Option<&[i64]>, bytes: &[u8]) -> Result<(), Error> {
         let gone = || closed(GONE);
         let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
@@ -230,12 +230,12 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Prepares the use of the memory on this stream: later work there is ordered after the recorded streams, and after
-    /// the producer's work. Records the stream.
+    /// Prepares the use of the memory on this stream: orders later work on the stream after the recorded streams and
+    /// after the producer's work, and records the stream.
     pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => {
-                // Detecting a dead producer may take a while.
+                // Release the interpreter, because it takes time to detect a dead producer.
                 if lease.is_early() {
                     py.detach(|| lease.wait(&given.stream)).or_raise()?;
                 }
@@ -253,8 +253,8 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Prepares the use of the memory by a consumer that names no stream. A draft then waits for all streams; a lease
-    /// for all that are ordered with the legacy default stream.
+    /// Prepares the use of the memory by a consumer that names no stream. The draft then waits for all streams. A lease
+    /// waits for all streams that are ordered with the legacy default stream.
     pub fn show_unnamed(&self) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),

@@ -1,4 +1,4 @@
-"""Arrow data and data frames as Arrow's IPC stream in lent memory: written in place, read without a copy."""
+"""Writes Arrow data and data frames as Arrow's IPC stream into lent memory, and reads them without a copy."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
         return Frame.CHUNKED, pa.table({"": value})
     kind = type(value).__name__
     if module == "polars" and kind == "DataFrame":
-        # By the Arrow C data interface.
+        # polars exports its data through the Arrow C data interface.
         return Frame.POLARS, pa.table(value)
     if module == "polars" and kind == "Series":
         return Frame.SERIES, pa.table(value.to_frame())
@@ -73,8 +73,9 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
 def read(kind: int, memory: memoryview, *, own: bool) -> Any:
     """Returns the data in memory.
 
-    Data of this process's own family are viewed. Another publisher may write to the memory at any time, also after a check, so the
-    description of the data is copied and checked, and only plain numbers are viewed: without offsets, nulls or bits.
+    If `own` is true, this process or the one that passed it the object published the data, and all data are viewed. Any
+    other publisher may write to the memory at any time, even after a check. So the description of its data is copied
+    and checked, and only columns of plain numbers, without offsets, nulls or bits, are viewed.
     """
     frame = Frame(kind)
     pa = library.arrow()
@@ -97,7 +98,7 @@ def _is_plain(column: Any) -> bool:
 
 
 def _parts(memory: memoryview) -> Iterator[bytes | memoryview]:
-    """Yields, for each message, a copy of its description, and its data."""
+    """Yields a copy of the description of each message, and the message's data."""
     at = 0
     while at + 8 <= len(memory):
         mark, length = struct.unpack_from("<II", memory, at)
@@ -136,7 +137,7 @@ def _file(parts: list[bytes | memoryview]) -> Any:
 
 
 class _Parts:
-    """A file over the parts of a stream. It returns whole parts without a copy."""
+    """A file object over the parts of a stream. It returns whole parts without a copy."""
 
     closed = False
 

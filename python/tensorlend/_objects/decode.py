@@ -1,7 +1,7 @@
 """Reads objects from lent memory.
 
-Any publisher may have written them, and may still be writing. So each number is read once and checked, and structures are copied before they
-are parsed.
+The bytes are untrusted, and their publisher may still write to them. So each number is read once and checked, and
+structures are copied before they are parsed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from tensorlend.objects import UntrustedPickleError
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
 
-#: Maximum number of equal hashes in a dict: a publisher that has more made them on purpose.
+#: Maximum number of keys of a dict with the same hash. A dict with more must have been made to take quadratic time.
 _EQUAL_MAX = 64
 
-#: The extension of msgpack's own type.
+#: The extension code of msgpack's own timestamp.
 _TIMESTAMP = -1
 
-#: Maximum number of bytes of a pickle that are searched for names.
+#: Maximum number of bytes of a pickle in which the decoder searches for names.
 _SEARCHED = 1 << 16
 
 
 def _spread(keys: list[Any]) -> list[Any]:
-    """Returns the keys of a set or a dict, and refuses those that a publisher made to collide: each would be compared with all others."""
+    """Returns the keys of a set or a dict. Rejects more than `_EQUAL_MAX` keys of the same hash, with which a publisher
+    could make the construction take quadratic time.
+    """
     if len(keys) > _EQUAL_MAX:
         hashes = sorted(map(hash, keys))
         if any(first == last for first, last in zip(hashes, hashes[_EQUAL_MAX:], strict=False)):
@@ -45,7 +47,7 @@ def _spread(keys: list[Any]) -> list[Any]:
 
 
 class _RaisedError(BaseException):
-    """Carries an error of an unpickled object through msgpack and the checks of this module."""
+    """Wraps an error of an unpickled object, so that msgpack and the checks of this module pass it through."""
 
 
 class Decoder:
@@ -95,8 +97,12 @@ class Decoder:
 
     # Rows
 
+    def is_leased(self) -> bool:
+        """Returns whether this process may still read the object."""
+        return self._lease.valid
+
     def row(self, number: int) -> Any:
-        """Returns the value of a row, which must be a row of the table."""
+        """Returns the value of a row. `number` must be the number of a row in the table."""
         try:
             return self._rows.row(number, self._extension)
         except (UntrustedPickleError, ImportError, ForkedError):
@@ -108,12 +114,12 @@ class Decoder:
             raise self._damaged(f"row {number}: {type(error).__name__}: {error}") from error
 
     def rows(self, indices: Sequence[int], positions: range) -> list[Any]:
-        """Returns the values of several rows, whose numbers these items of a range are."""
+        """Returns the values of several rows: those whose numbers are at `indices` in the range `positions`."""
         indices = list(indices)
         try:
             return self._rows.rows(indices, (positions.start, positions.step, len(positions)), self._extension)
         except (Exception, _RaisedError):
-            # One by one, for the error of the row that has it.
+            # Decode the rows one by one, so that the exception names the row that fails.
             return [self.row(positions[index]) for index in indices]
 
     def find(self, hashed: int, key: Any) -> int | None:
@@ -202,14 +208,14 @@ class Decoder:
 
     @staticmethod
     def _described(data: bytes) -> tuple[int, bool, bytes, tuple[int, ...]]:
-        """Returns offset, order, name of the dtype and shape of an array or a tensor."""
+        """Returns offset, order of axes, name of the dtype, and shape of an array or a tensor."""
         offset, fortran, ndim, length = layout.ARRAY.unpack_from(data)
         at = layout.ARRAY.size + length
         return offset, bool(fortran), data[layout.ARRAY.size : at], struct.unpack_from(f"<{ndim}Q", data, at)
 
     def _array(self, data: bytes) -> Any:
         offset, fortran, name, shape = self._described(data)
-        # numpy checks that the array lies within the memory.
+        # numpy raises ValueError if the array does not lie within the memory.
         return np.ndarray(shape, _dtype(name), self._data, offset if 0 not in shape else 0, order="F" if fortran else "C")
 
     def _scalar(self, data: bytes) -> Any:
@@ -276,7 +282,7 @@ def _dtype(name: bytes) -> np.dtype[Any]:
 
 
 def _names(text: bytes) -> str:
-    """Describes what a pickle would import, without running it."""
+    """Returns the names that a pickle would import, without running the pickle."""
     found: list[str] = []
     strings: list[str] = []
     try:

@@ -18,10 +18,10 @@ from tensorlend._objects import layout
 from tensorlend._objects.layout import Ext, Kind, aligned
 from tensorlend._objects.library import msgpack
 
-#: Shorter buffers of pickled objects, in bytes, stay in the pickle.
+#: Minimum length in bytes of a buffer of a pickled object that is written outside of the pickle.
 _BUFFER_MIN = 1024
 
-#: Rows are collected in pieces of this length, in bytes, so that each piece is freed after it was written.
+#: Length in bytes of the pieces in which rows are collected. Each piece is freed after it was written.
 _PIECE = 1 << 20
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
@@ -29,7 +29,7 @@ _DTYPE = re.compile(layout.DTYPE_PATTERN)
 
 @dataclass(slots=True)
 class _Part:
-    """Bytes of the data: their offset, and the function that writes them."""
+    """A piece of the data: its offset, and the function that writes its bytes."""
 
     offset: int
     nbytes: int
@@ -37,7 +37,7 @@ class _Part:
 
 
 class _LongList:
-    """A list that is longer than one list in msgpack may be."""
+    """A list that is too long for one list in msgpack."""
 
     __slots__ = ("items",)
 
@@ -46,11 +46,11 @@ class _LongList:
 
 
 class NeedsPickleError(ArgumentError):
-    """Only pickle can write the object."""
+    """The object has no encoding except a pickle."""
 
 
 class Encoder:
-    """An object before it is written: its rows, and the arrays that they refer to."""
+    """An object before it is written: its rows, and the arrays to which the rows refer."""
 
     def __init__(self, kind: Kind, *, may_pickle: bool) -> None:
         self.kind = kind
@@ -94,7 +94,7 @@ class Encoder:
 
     @property
     def count(self) -> int:
-        """Number of items."""
+        """The number of items."""
         rows = len(self._offsets) - 1
         return rows // 2 if self.kind is Kind.DICT else rows
 
@@ -107,7 +107,8 @@ class Encoder:
         except NeedsPickleError:
             raise
         except (ValueError, OverflowError, RecursionError) as error:
-            # The value is nested deeper than msgpack allows, contains itself, or has text that is not Unicode.
+            # msgpack cannot encode the value: it is nested too deeply, contains itself, or has text that is not valid
+            # Unicode.
             del self._parts[parts:]
             self._data = data
             packed = self._packer(0).pack(self._pickled(value, str(error)))
@@ -126,7 +127,8 @@ class Encoder:
         return self._packers[depth]
 
     def _packed(self, value: Any, depth: int) -> bytes:
-        # As the one item of a list, whose head is left out: the writer accepts one level of nesting less than the reader.
+        # Pack a list with the value, and omit the list's head: so the writer accepts one level of nesting less than the
+        # reader does.
         packed: bytes = self._packer(depth).pack([value])
         return packed[1:]
 
@@ -134,7 +136,7 @@ class Encoder:
         parts, data = len(self._parts), self._data
         packed = self._packed(value, depth)
         if len(packed) > layout.LIST_MAX and _has_long_list(value):
-            # Drop the arrays that the first attempt has registered.
+            # Drop the arrays that the first attempt has added.
             del self._parts[parts:]
             self._data = data
             packed = self._packed(_cut(value), depth)
@@ -144,7 +146,7 @@ class Encoder:
         return msgpack.ExtType(int(code), data)
 
     def _foreign(self, value: Any, depth: int) -> Any:
-        """Returns the extension for a value that msgpack has no type for."""
+        """Returns the extension for a value for which msgpack has no type."""
         kind = type(value)
         if kind is tuple:
             return self._ext(Ext.TUPLE, self._pack(list(value), depth + 1))
@@ -268,7 +270,7 @@ class Encoder:
         return aligned(self._index + self._index_bytes)
 
     def write(self, memory: memoryview) -> None:
-        """Writes the object into memory of the measured length, once."""
+        """Writes the object into memory of the measured length. May be called once."""
         end = self.measure()
         header = (layout.MAGIC, layout.VERSION, self.kind, self.count, self._table, self._index, self._data_at, end, 0)
         layout.HEADER.pack_into(memory, 0, *header)
@@ -299,7 +301,7 @@ def _copier(source: np.ndarray[Any, Any]) -> Callable[[memoryview], None]:
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> bytes | None:
-    """Returns the name of a dtype in the layout; None if only pickle can write it."""
+    """Returns the name of a dtype in the layout; None if the layout has none, so that the array must be pickled."""
     if dtype.name in layout.FOREIGN_DTYPES:
         return dtype.name.encode()
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.metadata or dtype.type is np.void:
@@ -321,7 +323,7 @@ def _has_long_list(value: Any) -> bool:
 
 
 def _cut(value: Any) -> Any:
-    """Returns the value with long lists marked."""
+    """Returns the value with each long list replaced by a `_LongList`."""
     if type(value) is list:
         if len(value) > layout.LIST_MAX:
             return _LongList(value)
@@ -338,7 +340,7 @@ def key_hash(key: Any) -> int:
 
 
 def is_key(key: Any) -> bool:
-    """Returns true if a frozen dict can look up this key."""
+    """Returns whether a frozen dict can look up this key."""
     if type(key) is tuple:
         return all(map(is_key, key))
     return type(key) in (str, bytes, int, float, bool, type(None))

@@ -1,9 +1,9 @@
 """The layout of an object in lent memory: one uint8 tensor of header, rows, table of rows, index and data.
 
-A row is one value in msgpack. The table has the offset of each row and the end of the last one. The data are the bytes of
-arrays, frames and buffers, each at a multiple of ALIGN. The index of a dict has the sorted hashes of its keys, and the
-position of each. Numbers are little-endian. Offsets of rows, table, index and data count from the header. Offsets in rows
-count from the data.
+A row is one value in msgpack. The table has the offset of each row and the end of the last one. The data contain the
+bytes of arrays, frames and buffers, each at a multiple of ALIGN. The index of a dict has the sorted hashes of its keys,
+and the position of each. Numbers are little-endian. Offsets of rows, table, index and data count from the header.
+Offsets in rows count from the data.
 """
 
 import enum
@@ -35,7 +35,7 @@ class Kind(enum.IntEnum):
 
 
 class Ext(enum.IntEnum):
-    """Codes of values that msgpack has no type for."""
+    """Codes of the extensions, which are values for which msgpack has no type."""
 
     TUPLE = 1
     SET = 2
@@ -124,5 +124,5 @@ TORCH_DTYPES = frozenset(
 
 
 def aligned(offset: int, to: int = ALIGN) -> int:
-    """Returns the next multiple."""
+    """Returns the next multiple of `to`."""
     return -(-offset // to) * to

@@ -1,4 +1,6 @@
-"""Python runs this at its start, in processes that a program under `python -m tensorlend.run` starts. The next module of this name follows."""
+"""Python runs this module at its start, in processes that a program under `python -m tensorlend.run` starts. The module
+then runs the next `sitecustomize` on the path.
+"""
 
 import importlib.machinery
 import importlib.util

@@ -1,7 +1,9 @@
-"""Installs tensorlend's transports when a program imports the modules that they serve. Imports none of these itself, nor tensorlend before that.
+"""Installs tensorlend's transports when a program imports the modules that they serve. It imports neither these modules
+nor tensorlend before that.
 
-`python -m tensorlend.run` uses it in the program's process, and `sitecustomize` of this folder in Python processes that the program starts.
-TENSORLEND_RUN names a folder with a file of counters for each process: a process writes its own alone, and a killed one leaves its counts.
+`python -m tensorlend.run` uses this module in the program's process; `sitecustomize` of this folder uses it in Python
+processes that the program starts. TENSORLEND_RUN names a folder with a file of counters for each process. Only this
+process writes to the file, which also has the counts of a process that was killed.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ import struct
 import sys
 from typing import Any
 
-#: The variable that says that a program runs under tensorlend.run. Its value is the folder of the counters.
+#: The environment variable that is set if a program runs under tensorlend.run. Its value is the folder of the counters.
 VARIABLE = "TENSORLEND_RUN"
 #: Counters of a process: values that were lent, their bytes, and values that could not be lent.
 COUNTERS = struct.Struct("=QQQ")
-#: What each transport needs to be imported before it is installed.
+#: The modules that the program must have imported before a transport is installed.
 NEEDS = {
     "multiprocessing": {"numpy", "multiprocessing.reduction"},
     "torch": {"torch"},
@@ -52,7 +54,7 @@ class _Counters:
             new = (values + 1, size + nbytes, refused) if lent else (values, size, refused + 1)
             COUNTERS.pack_into(self._memory, 0, *new)
         except OSError:
-            # The program has ended, and the folder with it.
+            # Ignore the error: the program has ended, and its folder was removed.
             return
 
 
@@ -68,7 +70,7 @@ def totals(folder: str) -> tuple[int, int, int]:
 
 
 class _Loader(importlib.abc.Loader):
-    """Runs a module's own loader, and then looks what can be installed."""
+    """Runs a module's own loader, and then installs the transports whose modules are all imported."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -77,7 +79,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        # From here on the module is as if it was imported without this one.
+        # Restore the module's own loader, so that the module looks as if this one did not exist.
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         _imported.add(module.__spec__.name)
@@ -111,12 +113,13 @@ def _install() -> None:
                 module.install(largest=transit.TORCH_LARGEST)
             else:
                 module.install()
-        except Exception as error:  # Whatever it is, the program goes without.
+        except Exception as error:  # The program runs without this transport.
             problems.append(f"{transport}: {error}")
 
 
 def watch() -> None:
-    """Watches the imports of this process from here on, and installs for modules that are imported already."""
+    """Watches imports from now on, and installs the transports whose modules are already imported.
+    """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         _imported.update(_WATCHED & set(sys.modules))

@@ -22,7 +22,7 @@ def arrays_of(space: Space[Any]) -> int:
 
 
 def split(space: Space[Any], observation: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
-    """Appends an observation's arrays to `arrays`, and returns the rest of it.
+    """Appends an observation's arrays to `arrays`, and returns the rest of the observation.
 
     The arrays get the dtype of the space, as gymnasium's shared memory gives it to them. Raises ValueError if an array does
     not have the shape of the space.
@@ -44,7 +44,7 @@ def split(space: Space[Any], observation: Any, arrays: list[np.ndarray[Any, Any]
 
 
 def join(space: Space[Any], rest: Any, arrays: Iterator[Any]) -> Any:
-    """Returns the observation that `split` took apart."""
+    """Returns the observation from the two parts that `split` made."""
     if isinstance(space, spaces.Dict):
         return {name: join(part, rest[name], arrays) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

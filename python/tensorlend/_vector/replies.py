@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorlend.loader.failure import Failure
 
-#: Time that a worker whose pipe has ended has to exit, in seconds: only then its exit code is known.
+#: Time in seconds that a worker has to exit after its pipe has ended. Its exit code is known only after the exit.
 _EXIT_SECONDS = 5.0
 
 
@@ -26,9 +26,10 @@ class Replies:
         self._index = index
         self._pipe = pipe
         self._process = process
-        # Commands without a reply. All but the last of them have timed out.
+        # Number of commands without a reply. All of them except the last have timed out.
         self._due = 0
-        # Processes that the environment started may hold the worker's end of the pipe: the sentinel reports the worker's end.
+        # Also poll the sentinel, which reports that the worker has ended: processes that the environment started may
+        # hold the worker's end of the pipe open.
         self._poll = select.poll()
         self._descriptor = pipe.fileno()
         self._poll.register(self._descriptor, select.POLLIN)
@@ -36,24 +37,24 @@ class Replies:
 
     @property
     def closed(self) -> bool:
-        """Whether this end is closed."""
+        """Whether this end of the pipe is closed."""
         return self._pipe.closed
 
     def close(self) -> None:
-        """Closes this end."""
+        """Closes this end of the pipe."""
         self._pipe.close()
 
     def send(self, command: Any) -> None:
-        """Sends a command."""
+        """Sends a command to the worker."""
         self._due += 1
         try:
             self._pipe.send(command)
         except (BrokenPipeError, ConnectionResetError):
-            # `recv` reports the worker's end, and perhaps the error that it sent before.
+            # Ignore the error: `recv` reports that the worker has ended, with the error that it may have sent before.
             pass
 
     def poll(self, timeout: float | None) -> bool:
-        """Waits until `recv` does not block; returns False if this takes more than `timeout` seconds."""
+        """Waits until `recv` would not block. Returns False if that takes more than `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.failure is None:
             events = self._poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000)
@@ -76,7 +77,8 @@ class Replies:
         reply, succeeded = None, False
         self._due -= 1
         try:
-            # After the end of the worker, the pipe may still have a reply. `Connection.poll` takes longer than the rest of this.
+            # After the worker has ended, the pipe may still have a reply. Look for it in the events, because
+            # `Connection.poll` takes longer than the rest of the method.
             if any(descriptor == self._descriptor for descriptor, _ in events):
                 reply, succeeded = self._pipe.recv()
         except (EOFError, OSError):

@@ -19,7 +19,7 @@ from tensorlend._vector.layout import split
 from tensorlend.loader.control import Control
 from tensorlend.loader.failure import Failure
 
-#: Calls that `call` refuses, because the worker would not notice their effect on the episode.
+#: Names that `call` rejects, because the worker would not notice their effect on the episode.
 _REFUSED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 
@@ -44,15 +44,15 @@ class Seat:
     ) -> None:
         """Runs worker `index`, with the arguments that gymnasium gives to workers."""
         parent_pipe.close()
-        # A forked worker inherits the program's handlers, which would keep SIGTERM from ending it.
+        # Reset the handler: a forked worker inherits the program's handlers, with which SIGTERM may not end it.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             control = Control(pipe)
             try:
                 label = f"environment {index}"
                 with connect(list(self.address), namespace=self.namespace, label=label) as client:
-                    # The program takes a message before it asks for the next, unless a call timed out: then the message is
-                    # dropped, and the worker does not wait.
+                    # One message suffices: the program takes a message before it requests the next one. If a call timed
+                    # out, the stream drops its message, and the worker does not wait.
                     with client.stream(self.streams[index], capacity=1, policy="drop-oldest") as stream:
                         env = env_fn()
                         try:
@@ -64,7 +64,7 @@ class Seat:
                 control.leave_if_orphaned()
                 pipe.send((Failure.of(error, f"the process of environment {index}"), False))
         except (KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
-            # The program was interrupted, too, or has closed its end: no process would read an error.
+            # Send no error: the program was interrupted, too, or has closed its end of the pipe.
             pass
 
 
@@ -77,7 +77,7 @@ class _Worker:
         self._mode = mode
         self._permit = semaphore if semaphore is not None else nullcontext()
         self._sent = 0
-        # The last observation, which a reset of other environments sends again.
+        # The last observation. The worker sends it again if the program resets other environments only.
         self._last: Any = None
         # Whether the next step begins an episode.
         self._ended = False
@@ -100,7 +100,7 @@ class _Worker:
             pipe.send((commands[command](data), True))
 
     def _lend(self, observation: Any) -> tuple[int, Any]:
-        """Sends the arrays of an observation; returns the number of the message, and the rest of the observation."""
+        """Sends the arrays of an observation. Returns the number of the message, and the rest of the observation."""
         self._last = observation
         arrays: list[np.ndarray[Any, Any]] = []
         rest = split(self._space, observation, arrays)

@@ -20,8 +20,10 @@ class Arena:
         return self._create(shape, dtype)
 
     def own(self, view: Any, draft: Draft) -> None:
-        """Records that `view` covers the whole of `draft`: a batch that contains the view sends the draft without a copy."""
-        # The view is kept so that its id is not given to another object.
+        """Records that `view` covers the whole of `draft`. A batch that contains the view then sends the draft without
+        a copy.
+        """
+        # Store the view, too, so that no other object gets its id.
         self._drafts[id(view)] = (view, draft)
 
     def find(self, view: Any) -> Draft | None:
@@ -34,7 +36,7 @@ class Arena:
         self._drafts.clear()
 
 
-#: The arena of this process, if it is a worker. A global, since collating functions have no argument for it.
+#: The arena of this process, if it is a worker. It is a global, because collating functions have no argument for it.
 current: Arena | None = None
 
 

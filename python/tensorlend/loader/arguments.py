@@ -7,7 +7,9 @@ from multiprocessing.context import BaseContext
 
 
 def worker_count(workers: int | None, num_workers: int | None) -> int:
-    """Returns the number of workers: `num_workers` is torch's name of `workers`; 0 if neither is given."""
+    """Returns the number of workers from `workers` or `num_workers`, which is torch's name for it; 0 if neither is
+    given.
+    """
     if workers is not None and num_workers is not None and workers != num_workers:
         raise ValueError(f"workers and num_workers are two words for one option, but got {workers} and {num_workers}")
     count = workers if workers is not None else num_workers
@@ -21,7 +23,7 @@ def worker_count(workers: int | None, num_workers: int | None) -> int:
 
 
 def prefetch(prefetch_factor: int | None, workers: int) -> int:
-    """Returns the number of batches that each worker makes ahead."""
+    """Returns the number of batches that each worker makes in advance."""
     if workers == 0 and prefetch_factor is not None:
         raise ValueError("prefetch_factor option needs workers > 0")
     if prefetch_factor is None:

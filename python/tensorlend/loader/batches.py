@@ -10,7 +10,7 @@ from tensorlend.loader.epochs import Epoch
 
 
 class Batches(Iterator[Any]):
-    """Batches of one epoch. Dropping the iterator ends the workers, unless they persist."""
+    """An iterator over the batches of one epoch. Dropping it ends the workers, unless they persist."""
 
     def __init__(self, crew: Crew, epoch: Epoch, persistent: bool) -> None:
         self._crew = crew
@@ -32,14 +32,14 @@ class Batches(Iterator[Any]):
                 self._crew.close()
             raise
         except (KeyboardInterrupt, SystemExit):
-            # The other batches have no reader.
+            # End the epoch: no process reads the other batches.
             self._take = _ended
             self._crew.close()
             raise
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process numbers of the workers; empty if they have ended."""
+        """Process ids of the workers; empty if they have ended."""
         return [] if self._crew.closed else self._crew.pids
 
     @property

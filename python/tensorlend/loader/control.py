@@ -1,4 +1,4 @@
-"""Orders of the trainer to a worker."""
+"""A worker's side of the trainer's orders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOK_SECONDS = 1.0
 
 
 class Control:
-    """A worker's end of the pipe."""
+    """A worker's end of the pipe to the trainer."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -40,7 +40,7 @@ class Control:
         return self._heard.popleft()
 
     def pending(self) -> bool:
-        """Whether an order has arrived."""
+        """Whether an order or a task has arrived."""
         return bool(self._heard) or bool(self._poll.poll(0))
 
     def dismissed(self) -> bool:
@@ -50,22 +50,24 @@ class Control:
 
     def orphaned(self) -> bool:
         """Whether the trainer has ended."""
-        # A fork server's children have another parent than the trainer.
+        # The sentinel shows whether the trainer has ended. Children of a fork server have another parent, so the
+        # parent's pid would not.
         gone = self._trainer is None or bool(wait([self._trainer.sentinel], timeout=0))
         return gone or os.getppid() != self._parent
 
     def complain(self, what: Any) -> None:
-        """Sends the trainer an error that cannot be sent by the stream."""
+        """Sends an error to the trainer through the pipe, if it cannot be sent through the stream."""
         self._pipe.send(what)
 
     def leave_if_orphaned(self) -> None:
-        """Ends the process at once if the trainer has ended. An orderly exit could hang: the daemon may have ended
-        with it, while its sockets are held open by this process's siblings."""
+        """Ends the process at once if the trainer has ended. A regular exit could hang: the daemon may have ended with
+        the trainer, while siblings of this process hold the daemon's sockets open.
+        """
         if self.orphaned():
             os._exit(1)
 
     def _watch(self) -> None:
-        # In all states of the worker: waiting for orders, or for a sample.
+        # This thread runs in all states of the worker: while it waits for orders, and while it waits for a sample.
         while True:
             self.leave_if_orphaned()
             time.sleep(_LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""The trainer's handle of its workers."""
+"""The trainer's control of its worker processes: starts them, sends orders, receives their messages, and ends them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tensorlend.loader.job import Job
 from tensorlend.loader.orders import BATCH_BITS, Order, Task
 from tensorlend.loader.worker import work
 
-#: Interval of checks that the workers live, during a wait for a message, in seconds.
+#: Interval in seconds at which a wait for a message checks that the workers live.
 _LOOK_SECONDS = 0.2
-#: Time that a worker has to exit after its stream has ended, in seconds.
+#: Time in seconds that a worker has to exit after its stream has ended.
 _EXIT_SECONDS = 5.0
-#: Time that workers have to end before SIGTERM, then before SIGKILL, and that the kernel then has to end them, in seconds. The
-#: sum bounds the delay of a program that ends.
+#: Time in seconds that workers have to end before SIGTERM, then before SIGKILL, and that the kernel then has to end
+#: them. The sum bounds the time by which a program ends later.
 _END_SECONDS = 0.5
 _TERMINATE_SECONDS = 0.5
 _KILL_SECONDS = 0.5
 
 
 class Crew:
-    """Worker processes, each with a pipe for orders and a stream of batches."""
+    """The worker processes of a trainer, each with a pipe for orders and a stream of batches."""
 
     def __init__(self, host: Host, jobs: list[Job], context: Any, mode: Mode, any_order: bool) -> None:
         self.host = host
@@ -64,7 +64,7 @@ class Crew:
 
     @classmethod
     def stream_names(cls, count: int) -> list[str]:
-        """Returns unique names."""
+        """Returns unique names for the workers' streams."""
         token = secrets.token_hex(6)
         return [f"loader/{token}/{worker}" for worker in range(count)]
 
@@ -81,7 +81,7 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """Process numbers of the workers."""
+        """Process ids of the workers."""
         return [process.pid for process in self._processes]
 
     @property
@@ -90,7 +90,7 @@ class Crew:
         return not self._end.alive
 
     def close(self) -> None:
-        """Dismisses the workers; batches that were not taken are lost."""
+        """Dismisses the workers. Batches that were not taken are lost."""
         self._end()
 
     def order(self, order: Order) -> None:
@@ -99,14 +99,16 @@ class Crew:
             self.tell(worker, order)
 
     def begin(self) -> int:
-        """Returns the number of the next epoch; messages of earlier epochs are skipped."""
-        # A worker may still need the indices of the previous epoch.
+        """Begins the next epoch and returns its number. From now on, messages of earlier epochs are skipped."""
+        # Keep the indices of the previous epoch, which a worker may still need.
         self._forget(keep=1)
         self.epoch += 1
         return self.epoch
 
     def publish(self, indices: Any) -> str:
-        """Publishes the indices of this epoch until the next one, and returns their name."""
+        """Publishes the indices of this epoch, and returns their name. The name lasts until the epoch after the next
+        begins.
+        """
         name = f"{self._jobs[0].stream.rpartition('/')[0]}/order/{self.epoch}"
         self.host.client.put(name, indices, ephemeral=True)
         self._named.append(name)
@@ -124,7 +126,9 @@ class Crew:
             self._lost(worker)
 
     def receive(self, worker: int, stamp: int, timeout: float) -> Message:
-        """Returns the message of a worker with that stamp; older ones are skipped. `timeout` in seconds, 0 for none."""
+        """Returns the message of a worker with this stamp, and skips older messages. `timeout` is in seconds; 0 means
+        no limit.
+        """
         subscription = self._subscriptions[worker]
         message = None
         if subscription is not None:
@@ -137,7 +141,9 @@ class Crew:
         return self._wait(worker, stamp, message, timeout)
 
     def take(self, worker: int, stamp: int, timeout: float, recipe: Recipe | None) -> Any:
-        """Does the same as `receive`; a message that has arrived and fits the recipe is returned as a batch."""
+        """Receives a message as `receive` does. If the message has already arrived and the recipe applies to it,
+        returns its batch instead.
+        """
         subscription = self._subscriptions[worker]
         if subscription is None or recipe is None:
             return self.receive(worker, stamp, timeout)
@@ -166,7 +172,7 @@ class Crew:
             except StreamEndedError:
                 self._lost(worker)
             except ClosedError:
-                # Another thread closed the loader.
+                # Another thread may have closed the loader.
                 if self.closed:
                     raise RuntimeError("the loader was closed while a batch was waited for") from None
                 raise
@@ -184,11 +190,11 @@ class Crew:
                             return worker, message
                     poll.register(subscription.fileno(), select.POLLIN)
                 except TimeoutError:
-                    # This worker has not opened its stream yet.
+                    # If the worker has not opened its stream yet, check that the worker lives.
                     self._look()
                 except StreamEndedError:
                     self._lost(worker)
-            # A producer that was killed wakes no subscriber.
+            # Wait with a limit, because a producer that was killed wakes no subscriber.
             poll.poll(self._nap(deadline, timeout) * 1000)
             self._look()
 
@@ -213,7 +219,7 @@ class Crew:
         return subscription
 
     def _lost(self, worker: int) -> NoReturn:
-        """Raises because a worker's stream has ended, as it does when the worker dies."""
+        """Raises the error for a stream that has ended, usually because its worker has died."""
         if not self.closed:
             self._processes[worker].join(_EXIT_SECONDS)
         self._look()
@@ -257,11 +263,11 @@ def _end(
     named: list[str],
 ) -> None:
     if os.getpid() != pid:
-        # In a forked child, which drops its copy of the crew: the workers belong to the parent.
+        # A forked child drops its copy of the crew. It must not end the workers, which belong to the parent.
         return
     for pipe in pipes:
         _dismiss(pipe)
-    # Without subscribers, no worker waits for space in its stream.
+    # Close the subscriptions first: without subscribers, no worker waits for room in its stream.
     for subscription in subscriptions:
         if subscription is not None:
             subscription.close()
@@ -283,12 +289,13 @@ def _end(
         for name in named:
             host.client.delete(name)
     except Error:
-        # The daemon has ended, and all names with it.
+        # Ignore the error: all names have ended with the daemon.
         pass
 
 
 def _dismiss(pipe: Connection) -> None:
-    # Workers that were forked later have this end of the pipe, too. So closing it does not tell the worker: send None first.
+    # Send None before closing. Closing alone does not reach the worker, because workers that were forked later also
+    # hold this end of the pipe open.
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLOUT)
     try:

@@ -1,4 +1,4 @@
-"""One epoch of the trainer: which worker's message is the next batch."""
+"""The epochs of the trainer. An epoch decides which worker's message is the next batch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from tensorlend.loader.parcel import End, Unpacker
 
 
 class Epoch(Protocol):
-    """One epoch."""
+    """The interface of one epoch."""
 
     def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
-        """Starts the workers, `ahead` batches each; a batch that takes more than `timeout` seconds is an error.
-        `settle` is of the epoch before."""
+        """Starts the epoch. Each worker makes `ahead` batches in advance; a batch that takes more than `timeout`
+        seconds is an error. `settle` is the result of the previous epoch's method of this name.
+        """
 
     def settle(self) -> Settle:
-        """Ends the epoch early: returns the number of batches that each worker must make before it begins another."""
+        """Ends the epoch early. Returns the number of batches that each worker must make before it begins the next
+        epoch.
+        """
 
     def take(self) -> Any:
-        """Returns the next batch; raises StopIteration after the last."""
+        """Returns the next batch, or raises StopIteration after the last one."""
 
 
 class Known:
-    """Map-style, with indices that are known from the start: the trainer sends one order, and then receives batches."""
+    """An epoch of a map-style dataset whose indices are known from the start: the trainer sends one order, and then
+    receives batches.
+    """
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class Known:
         batch_size: int | None,
         drop_last: bool,
     ) -> None:
-        """`indices` has, or yields, `length` indices; None for 0, 1, 2 ..."""
+        """`indices` contains or yields `length` indices; None stands for 0, 1, 2 ..."""
         size = batch_size or 1
         self._count = length // size if drop_last else -(-length // size)
         self._length = min(length, self._count * size)
@@ -87,7 +92,7 @@ class Known:
 
 
 class Drawn:
-    """A map-style dataset whose indices the trainer draws from a sampler while it takes batches."""
+    """An epoch of a map-style dataset whose indices the trainer draws from a sampler while it takes batches."""
 
     def __init__(self, indices: Iterator[Any], in_order: bool) -> None:
         """`indices` yields the indices of one batch at a time."""
@@ -130,7 +135,7 @@ class Drawn:
 
 
     def settle(self) -> Settle:
-        # The workers complete all tasks that were sent. Their batches are received here, so that the pipes do not fill up.
+        # The workers complete all tasks that were sent. Receive their batches here, so that the pipes do not fill up.
         workers = len(self._crew)
         for taken in range(self._taken, self._given):
             if self._in_order:
@@ -142,7 +147,9 @@ class Drawn:
 
 
 class Iterated:
-    """An iterable dataset: the trainer takes batches from the workers in turn, each until its dataset ends."""
+    """An epoch of an iterable dataset. The trainer takes batches from the workers in turn, from each until its dataset
+    ends.
+    """
 
     def __init__(self, in_order: bool) -> None:
         self._in_order = in_order

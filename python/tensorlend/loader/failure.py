@@ -20,7 +20,7 @@ class _Text(str):
 
 @dataclass(frozen=True)
 class Failure:
-    """A caught exception: its type, and its traceback as text."""
+    """A caught exception, as its type and its traceback in text form."""
 
     #: The type, pickled by reference; None if it cannot be pickled.
     kind: bytes | None
@@ -33,7 +33,7 @@ class Failure:
             kind = pickle.dumps(type(error))
         except Exception:
             kind = None
-        # Only the text: frames would keep the failed batch alive.
+        # Store only the text, because frames would keep the failed batch alive.
         text = "".join(traceback.format_exception(error))
         return cls(kind, f"Caught {type(error).__name__} in {where}.\nOriginal {text}")
 
@@ -47,11 +47,12 @@ class Failure:
         return cls(*pickle.loads(data))
 
     def error(self) -> BaseException:
-        """Returns an exception of the same type, if that type takes one message; otherwise a RuntimeError. The message is
-        the traceback."""
+        """Returns an exception of the same type if this type can be made from one message, and otherwise a
+        RuntimeError. The message is the traceback.
+        """
         try:
             kind = pickle.loads(self.kind) if self.kind is not None else RuntimeError
-            # It would end the iteration without an error.
+            # Do not raise StopIteration, which would end the iteration without an error.
             if issubclass(kind, StopIteration):
                 return RuntimeError(self.message)
             error = kind(_Text(self.message) if issubclass(kind, KeyError) else self.message)

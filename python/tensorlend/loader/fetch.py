@@ -1,4 +1,4 @@
-"""Batches from a worker's dataset."""
+"""Functions that make batches from a worker's dataset."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tensorlend.loader.job import Job
 
 
 def by_index(job: Job) -> Callable[[Any], Any]:
-    """Returns a function that makes a batch of its indices: a list or array of them, or one index where samples are not batched."""
+    """Returns a function that makes a batch from a list or an array of indices or, if samples are not batched, from one
+    index.
+    """
     dataset, collate = job.dataset, job.collate
     if not job.batched:
         return lambda index: collate(dataset[_plain(index)])
@@ -26,12 +28,14 @@ def by_index(job: Job) -> Callable[[Any], Any]:
 
 
 def _plain(indices: Any) -> Any:
-    # Datasets expect Python's int as an index.
+    # Convert numpy's integers, because datasets expect Python's int as an index.
     return indices.tolist() if isinstance(indices, (np.ndarray, np.generic)) else indices
 
 
 def by_iteration(job: Job) -> Iterator[Any]:
-    """Batches until the dataset ends. An exception of the dataset does not end the iterator: the caller may take the next batch."""
+    """Yields batches until the dataset ends. An exception of the dataset does not end the iteration: the caller may
+    take the next batch.
+    """
     return _Iteration(job)
 
 

@@ -10,7 +10,7 @@ from tensorlend._native import Client, Embedded, connect, embedded
 
 
 class Host:
-    """A daemon, and this process's client of it."""
+    """A daemon, and this process's client of the daemon."""
 
     def __init__(self, address: str | os.PathLike[str] | Sequence[str] | None, namespace: str | None) -> None:
         broker: Embedded | None = None
@@ -20,13 +20,13 @@ class Host:
         self.client: Client = connect(address, namespace=namespace, label="loader")
         self.address: tuple[str, ...] = tuple(os.fspath(path) for path in self.client.address)
         self.namespace: str | None = self.client.namespace
-        # A forked child does not own it.
+        # The process that owns the daemon: a forked child must not stop it.
         self.pid = os.getpid()
         self._end = weakref.finalize(self, _end, self.client, broker)
 
     @classmethod
     def of(cls, client: Client) -> Host:
-        """Returns the host of a given client, which stays the caller's."""
+        """Returns a host that uses the caller's client, and does not close it."""
         host = cls.__new__(cls)
         host.client = client
         host.address = tuple(os.fspath(path) for path in client.address)

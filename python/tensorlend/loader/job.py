@@ -28,7 +28,7 @@ class Job:
     dataset: Any
     #: Whether the dataset is iterated, rather than indexed.
     iterable: bool
-    #: None: samples are not collated into batches.
+    #: Samples of a batch; None if samples are not collated into batches.
     batch_size: int | None
     #: Whether indices come in groups, each of which makes a batch.
     batched: bool
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Description of a worker process: its number, the number of workers, its seed and its copy of the dataset."""
+    """The description of a worker process: its number, the number of workers, its seed and its copy of the dataset."""
 
     id: int
     num_workers: int

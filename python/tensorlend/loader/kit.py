@@ -18,13 +18,15 @@ class Kit(Protocol):
         """Makes this process the worker of `job`: seeds, threads, the result of `get_worker_info`, collating into drafts."""
 
     def kind(self, value: Any) -> str | None:
-        """Returns the letter of the library of the array `value`, if it can be a leaf; None for other values, which are pickled."""
+        """Returns the letter that identifies the array library of `value`, if the value can be a leaf. Returns None for
+        other values, which are pickled.
+        """
 
     def spec(self, value: Any) -> tuple[Sequence[int], Any]:
         """Returns shape and dtype of a leaf."""
 
     def covers(self, value: Any, draft: Draft) -> bool:
-        """Whether `value` still views the whole of `draft`: arrays can be reshaped in place."""
+        """Whether `value` still views the whole of `draft`. It may not, because arrays can be reshaped in place."""
 
     def copy(self, value: Any, draft: Draft) -> None:
         """Copies a leaf into a draft of its shape and dtype."""

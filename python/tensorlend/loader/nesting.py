@@ -14,17 +14,18 @@ Builder = Callable[[list[Any]], Any]
 
 
 class NotPlainError(Exception):
-    """The batch contains another type."""
+    """The batch contains a value that is neither a leaf nor a list, tuple or dict of them."""
 
 
 def describe(batch: Any, leaf: Callable[[Any], int | None]) -> bytes:
-    """Returns the bytes of a batch's nesting; `leaf` returns the number of a leaf. Raises NotPlainError if the batch has
-    other values."""
+    """Returns the bytes of a batch's nesting. `leaf` returns the number of a leaf, or None for another value. Raises
+    NotPlainError if the batch has such values.
+    """
     return json.dumps(_describe(batch, leaf), separators=(",", ":")).encode()
 
 
 def _describe(value: Any, leaf: Callable[[Any], int | None]) -> Any:
-    # Subclasses may hold more than their items.
+    # Compare the exact type, because subclasses may hold more than their items.
     kind = type(value)
     if kind is list:
         return [_describe(item, leaf) for item in value]
@@ -41,16 +42,18 @@ def _describe(value: Any, leaf: Callable[[Any], int | None]) -> Any:
 
 
 def builder(described: bytes) -> Builder:
-    """Returns a function that nests a new list of leaves as described."""
+    """Returns a function that nests a list of leaves as `describe` described it."""
     node = json.loads(described)
-    # The most common case by far: the list of leaves is the batch.
+    # In the most common case, the batch is the list of leaves.
     if isinstance(node, list) and node == list(range(len(node))):
         return _same
     return _builder(node)
 
 
 def word(described: bytes) -> Literal["one", "list", "tuple"] | None:
-    """Returns the nesting of a list or tuple of all leaves in their order, or of a single leaf."""
+    """Returns "list" or "tuple" if the batch is a list or tuple of all leaves in their order, "one" if it is a single
+    leaf, and None for other nestings.
+    """
     node = json.loads(described)
     if node == 0:
         return "one"

@@ -1,4 +1,4 @@
-"""Collating of samples into batches, for numpy."""
+"""Functions that collate samples into batches of numpy arrays."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def stack(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     if first.ndim == 0:
         out[:] = arrays
     else:
-        # Concatenation along the first axis is many times faster than adding an axis to each array.
+        # Concatenate along the first axis, which is many times faster than adding an axis to each array.
         np.concatenate(arrays, axis=0, out=out.reshape(len(arrays) * first.shape[0], *first.shape[1:]))
     return out
 
@@ -176,7 +176,7 @@ class ArrayDataset:
         gathered = []
         for array in self.arrays:
             out = empty((len(indices), *array.shape[1:]), array.dtype)
-            # The indices are valid. With "wrap", numpy does not check them again, and so makes no second copy.
+            # The indices are valid, so pass "wrap": numpy then does not check them again, and makes no second copy.
             gathered.append(np.take(array, indices, axis=0, out=out, mode="wrap"))
         return self._named(tuple(gathered))
 

@@ -1,4 +1,4 @@
-"""The kit for numpy."""
+"""The kit for loaders of numpy arrays."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _DTYPES = frozenset(
 
 
 class NumpyKit:
-    """Arrays of numpy."""
+    """The kit for loaders whose leaves are numpy arrays."""
 
     def enter(self, job: Job) -> None:
         jobs.enter(job)
         random.seed(job.seed)
-        # Not the worker's seed itself: random and numpy use the same generator, and would draw the same numbers.
+        # Seed numpy with other words than the worker's seed, which `random` gets: both use the same generator, and
+        # would draw the same numbers.
         words = [job.worker, job.base_seed & 0xFFFFFFFF, job.base_seed >> 32, 0]
         np.random.seed(np.random.SeedSequence(words).generate_state(4))
 
     def kind(self, value: Any) -> str | None:
-        # A subclass may hold more than its elements. A memory map does not: the trainer does not need its file.
+        # Accept memory maps, whose file the trainer does not need. Other subclasses may hold more than their elements.
         if type(value) in (np.ndarray, np.memmap) and value.dtype.name in _DTYPES and value.dtype.isnative:
             return "n"
         return None

@@ -1,4 +1,4 @@
-"""The loader for numpy."""
+"""The loader whose batches are numpy arrays."""
 
 from __future__ import annotations
 
@@ -80,9 +80,10 @@ class SharedLoader:
 
     Notes
     -----
-    Worker i modulo `workers` makes batch i, and batches come in order. An array keeps its memory: batches that are kept are not
-    overwritten. `next` raises errors of workers as the same type where that takes one message, with the worker's traceback. Close
-    the loader, or use it as a context manager.
+    Worker i modulo `workers` makes batch i, and batches come in order. An array keeps its memory: batches
+    that are kept are not overwritten. If a worker raises an exception, `next` raises one of the same type, or a
+    RuntimeError if that type cannot be made from one message; the message contains the worker's traceback. Close the
+    loader, or use it as a context manager.
 
     Examples
     --------
@@ -148,7 +149,7 @@ class SharedLoader:
         batched = self.batch_size is not None or batch_sampler is not None
         self._iterable = iterable
         self._generator = np.random.default_rng(generator)
-        # Separate from the generator of the order, so that the order does not depend on how often workers are started.
+        # The seeds have a generator of their own, so that the order does not depend on how often workers are started.
         self._seeds = np.random.default_rng(self._generator.integers(1 << 63))
         self._manner = Manner(
             context=arguments.context(multiprocessing_context, count) or multiprocessing.get_context(),
@@ -215,7 +216,8 @@ class SharedLoader:
         return self._generator.permutation(len(self.dataset)) if self.shuffle else None
 
     def _indices(self) -> Iterator[Any]:
-        """What makes each batch."""
+        """Returns an iterator over the indices of each batch: a list of them or, if samples are not batched, one index.
+        """
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)
         samples: Iterable[Any] | None = self.sampler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-#: A message's timestamp is its epoch and the number of its batch, in this number of bits.
+#: A message's timestamp consists of its epoch and, in this number of low bits, the number of its batch.
 BATCH_BITS = 40
 
 
@@ -22,14 +22,15 @@ Settle = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """Worker w of W makes the batches w, w + W, w + 2 W ... of an order of indices that is known from the start."""
+    """An order whose indices are known from the start. Of W workers, worker w makes the batches w, w + W, w + 2 W ...
+    """
 
     epoch: int
-    #: Batches in all.
+    #: Number of batches of the epoch.
     count: int
-    #: Indices in all.
+    #: Number of indices of the epoch.
     length: int
-    #: None: each index is a batch of its own.
+    #: Indices of a batch; None if each index is a batch of its own.
     batch_size: int | None
     #: Name of an int64 tensor with the indices; None for 0, 1, 2 ...
     order: str | None
@@ -38,7 +39,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Each worker makes the batches of its tasks, one after the other."""
+    """An order to make the batches of the tasks that follow, one after the other."""
 
     epoch: int
     settle: Settle = ()
@@ -54,7 +55,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Whole:
-    """Each worker iterates over its copy of the dataset until it ends."""
+    """An order to iterate over the worker's copy of the dataset until the dataset ends."""
 
     epoch: int
     settle: Settle = ()

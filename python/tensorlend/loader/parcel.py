@@ -1,4 +1,4 @@
-"""Batches as messages: a worker packs them, the trainer unpacks them.
+"""Batches as messages: a worker packs a batch, and the trainer unpacks it.
 
 A message's metadata begin with a letter for its kind; its leaves are the tensors of a dataset, named "0", "1" ... in
 order, or one tensor if there is one.
@@ -21,22 +21,22 @@ from tensorlend.loader.failure import Failure
 if TYPE_CHECKING:
     from tensorlend.loader.kit import Kit
 
-#: Lists, tuples and dicts of leaves. The kinds of the leaves, a space and the nesting follow.
+#: A batch of lists, tuples and dicts of leaves. The kinds of the leaves, a space and the nesting follow the letter.
 PLAIN = b"N"
-#: Any other batch. A pickle follows, in which leaves are references.
+#: Any other batch. The letter is followed by a pickle that refers to the leaves.
 PICKLED = b"P"
-#: As PICKLED, with a pickle that is too long for metadata: the last leaf holds it.
+#: Any other batch with a pickle that is too long for metadata: the last leaf contains the pickle.
 PICKLED_LEAF = b"Q"
-#: An exception. The only leaf holds its bytes.
+#: An exception. The only leaf contains its bytes.
 FAILED = b"F"
 #: The worker's iterable dataset has ended.
 ENDED = b"E"
 
-#: Maximum length of a pickle in metadata. Metadata may have 64 KiB.
+#: Maximum length in bytes of a pickle in metadata, which may have 64 KiB.
 _METADATA_BYTES_MAX = 16 << 10
-#: Maximum number of leaves: a dataset may have 4096 tensors, and one may be a pickle.
+#: Maximum number of leaves. A dataset may have 4096 tensors, one of which may be the pickle.
 _LEAVES_MAX = 4095
-#: Nestings that the trainer caches.
+#: Maximum number of nestings that the trainer caches.
 _KNOWN_MAX = 256
 
 Content = Draft | Mapping[str, Draft]
@@ -87,11 +87,12 @@ class _Leaves:
         self.kinds: list[str] = []
         self._kit = kit
         self._arena = arena
-        # By id, with the value, so that no other object gets its id.
+        # The number of each leaf by the value's id, with the value, so that no other object gets its id.
         self._known: dict[int, tuple[int, Any]] = {}
 
     def number(self, value: Any) -> int | None:
-        """Returns the number of a leaf; one leaf that occurs twice has one number. None if the value cannot be a leaf."""
+        """Returns the number of a leaf, the same each time the leaf occurs. Returns None if the value cannot be a leaf.
+        """
         known = self._known.get(id(value))
         if known is not None:
             return known[0]
@@ -127,12 +128,12 @@ class End:
 
 
 class Unpacker:
-    """Converts messages to batches, whose arrays view the slots and keep them."""
+    """Converts messages to batches, whose arrays view the slots and hold the leases."""
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
         self._known: dict[bytes, tuple[Callable[[Any], Any], Recipe | None]] = {}
-        #: Makes batches from messages that are like the last one; None if that one was not simple enough.
+        #: The recipe for messages that are like the last one; None if the last one was too complex for a recipe.
         self.recipe: Recipe | None = None
 
     def batch(self, value: Lease | DeviceLease | Dataset) -> Any:

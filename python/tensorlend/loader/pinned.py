@@ -12,12 +12,14 @@ import torch
 
 from tensorlend.loader.batches import Batches
 
-#: Interval at which the thread checks whether batches still have a reader, in seconds.
+#: Interval in seconds at which the thread checks whether a reader still wants batches.
 _LOOK_SECONDS = 0.1
 
 
 def pin(batch: Any) -> Any:
-    """Returns the batch with its tensors in page-locked memory; an object with a method `pin_memory` pins itself."""
+    """Returns the batch with its tensors in page-locked memory. For an object with a method `pin_memory`, it returns
+    the result of that method.
+    """
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()
     if isinstance(batch, (str, bytes)):
@@ -39,7 +41,8 @@ def _like(batch: Any, members: Any) -> Any:
 
 
 class Pinned(Iterator[Any]):
-    """Batches that a thread pins, at most `ahead` in advance. Dropping the iterator ends the thread."""
+    """An iterator over batches that a thread pins, at most `ahead` in advance. Dropping the iterator ends the thread.
+    """
 
     def __init__(self, batches: Batches, ahead: int, device: int) -> None:
         self._batches = batches
@@ -72,7 +75,7 @@ class Pinned(Iterator[Any]):
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process numbers of the workers; empty if they have ended."""
+        """Process ids of the workers; empty if they have ended."""
         return self._batches.worker_pids
 
     def close(self) -> None:
@@ -83,7 +86,7 @@ class Pinned(Iterator[Any]):
 
 
 def _run(batches: Batches, out: queue.Queue[tuple[bool, Any]], stop: threading.Event, device: int) -> None:
-    # One thread: copying would otherwise use all cores.
+    # Use one thread, because torch would otherwise copy with all cores.
     torch.set_num_threads(1)
     torch.accelerator.set_device_index(device)
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""The kit for torch."""
+"""The torch-specific parts of a loader. Leaves may be torch tensors or numpy arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DTYPES = frozenset(
 
 
 class TorchKit(NumpyKit):
-    """The kit for torch's tensors, and for numpy's arrays among them."""
+    """The kit for loaders whose leaves are torch tensors or numpy arrays."""
 
     def enter(self, job: Job) -> None:
         super().enter(job)
@@ -44,7 +44,7 @@ class TorchKit(NumpyKit):
     def covers(self, value: Any, draft: Draft) -> bool:
         if not isinstance(value, torch.Tensor):
             return super().covers(value, draft)
-        # A tensor's shape and its storage can be replaced in place.
+        # Compare shape, dtype and address, because a tensor's shape and storage can be replaced in place.
         same = tuple(value.shape) == draft.shape and str(value.dtype) == f"torch.{draft.dtype}"
         return same and value.is_contiguous() and value.data_ptr() == draft.torch().data_ptr()
 
@@ -111,7 +111,7 @@ class _Gather:
         self._tensors = tensors
 
     def __call__(self, indices: Any) -> list[torch.Tensor]:
-        # A copy: leased arrays are read-only, and torch warns of read-only arrays.
+        # Copy the indices: leased arrays are read-only, and torch warns about read-only arrays.
         chosen = torch.as_tensor(np.array(indices, np.int64))
         length = len(self._tensors[0])
         chosen = torch.where(chosen < 0, chosen + length, chosen)
@@ -123,7 +123,9 @@ class _Gather:
 
 
 def _tell_torch(job: Job) -> None:
-    """Sets the result of `torch.utils.data.get_worker_info`, for which torch has no public function."""
+    """Sets the result of `torch.utils.data.get_worker_info` through torch's private modules, because torch has no
+    public function for this.
+    """
     from torch.utils.data._utils import worker
 
     worker._worker_info = worker.WorkerInfo(
@@ -132,8 +134,9 @@ def _tell_torch(job: Job) -> None:
 
 
 def _stack_into_slots() -> None:
-    """Makes `default_collate` stack tensors directly into drafts in this process, also when a `collate_fn` calls it. Uses
-    the table of collate functions that torch documents."""
+    """Makes torch's `default_collate` stack tensors directly into drafts in this process, even if a `collate_fn` calls
+    it. It changes the table of collate functions that torch documents.
+    """
     from torch.utils.data._utils.collate import default_collate_fn_map
 
     usual = default_collate_fn_map[torch.Tensor]
@@ -143,7 +146,7 @@ def _stack_into_slots() -> None:
         if not is_leaf(first):
             stacked: torch.Tensor = usual(batch, collate_fn_map=collate_fn_map)
             return stacked
-        # Checked here, because torch would resize the output tensor.
+        # Check the shapes here, because torch would resize the output tensor.
         if any(tensor.shape != first.shape for tensor in batch):
             return torch.stack(batch, 0)
         return torch.stack(batch, 0, out=empty((len(batch), *first.shape), first.dtype))

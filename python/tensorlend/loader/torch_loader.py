@@ -1,4 +1,4 @@
-"""The loader for torch."""
+"""The loader whose batches are torch tensors."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class SharedLoader(DataLoader[Any]):
             **options,
         )
         self._in_order = in_order
-        # Under the names of the arguments: Lightning makes new loaders from attributes.
+        # The attributes have the names of the arguments, because Lightning makes new loaders from attributes.
         self.address = address
         self.namespace = namespace
         self.client = client
@@ -220,7 +220,7 @@ def _known(indices: Any) -> Known | None:
     """Returns the epoch of torch's own samplers, whose indices nothing can change after the epoch has begun; None for
     others."""
     size, drop_last, sampler = None, False, indices
-    # Subclasses of these samplers may do anything.
+    # Compare the exact types, because subclasses of these samplers may do anything.
     if type(indices) is BatchSampler:
         size, drop_last, sampler = indices.batch_size, indices.drop_last, indices.sampler
     if type(sampler) is SequentialSampler:

@@ -1,4 +1,4 @@
-"""A worker process."""
+"""The work of a worker process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tensorlend.loader.job import Job
 from tensorlend.loader.orders import Order, Shares, Task, Tasks, Whole, stamp
 from tensorlend.loader.parcel import Content, Packer
 
-#: Interval of checks that the trainer lives, during the wait for its subscription, in seconds.
+#: Interval in seconds at which the wait for the trainer's subscription checks that the trainer lives.
 _SUBSCRIBE_SECONDS = 0.1
 
 #: Number of attempts to send during the time in which the trainer takes one batch of this worker, and the bounds of the sleep
 #: between two attempts, in seconds.
 _LOOKS = 8
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 20e-6, 2e-3
-#: Time after which the worker sleeps until the trainer wakes it, in seconds.
+#: Time in seconds of polling after which the worker sleeps until the trainer wakes it.
 _LOOK_SECONDS = 0.1
 
 #: The number of a batch in its epoch, and the function that makes it.
@@ -42,7 +42,7 @@ def work(job: Job, pipe: Connection) -> None:
         _reset_signals()
         _serve(job, Control(pipe))
     except (KeyboardInterrupt, BrokenPipeError):
-        # The trainer was interrupted as well, or has ended: the error has no reader.
+        # Send no error: the trainer was interrupted, too, or has ended.
         pass
 
 
@@ -62,8 +62,9 @@ def _serve(job: Job, control: Control) -> None:
 
 
 def _reset_signals() -> None:
-    """Undoes what a forked worker has inherited: the trainer's handlers, by which SIGTERM would not end it, and blocked signals.
-    Ignored signals stay ignored."""
+    """Resets the signal state that a forked worker has inherited: the trainer's handlers, with which SIGTERM would not
+    end the worker, and blocked signals. Ignored signals stay ignored.
+    """
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -79,11 +80,11 @@ class _Worker:
         self._arena = Arena(client.create)
         self._packer = Packer(job.kit, self._arena)
         self._subscribed = False
-        # Time of the last send, and the least time that the trainer took to make space.
+        # Time of the last send, and the shortest time in which the trainer made room, both in seconds.
         self._sent = 0.0
         self._pace = 0.0
         self._by_index: Callable[[Any], Any] | None = None
-        # Errors before the first batch.
+        # An error before the first batch, which is sent in place of that batch.
         self._failed: Failure | None = None
 
     def run(self) -> None:
@@ -116,7 +117,9 @@ class _Worker:
         return self._control.wait()
 
     def _settle(self, batch: int, make: Callable[[], Any], rest: Iterator[Batch], end: int) -> None:
-        """Makes batches and drops them."""
+        """Makes the batches that the previous epoch still owes, and drops them, so that random numbers do not depend on
+        the interruption.
+        """
         while batch < end:
             try:
                 make()
@@ -124,7 +127,7 @@ class _Worker:
                 if self._job.iterable:
                     return
             except Exception:
-                # Of a batch without a reader.
+                # Ignore the error, because no process reads this batch.
                 pass
             self._arena.clear()
             following = next(rest, None)
@@ -146,7 +149,7 @@ class _Worker:
             try:
                 indices = self._client.get(order.order).numpy()
             except NotFoundError:
-                # The trainer has ended.
+                # Stop: the trainer has ended.
                 return
         size = order.batch_size
         for batch in range(job.worker, order.count, job.workers):
@@ -158,7 +161,8 @@ class _Worker:
 
         def following() -> Any:
             nonlocal batches
-            # Here, so that an exception of the dataset's first use becomes the error of its first batch.
+            # Make the iterator here, so that an exception of the dataset's first use becomes the error of its first
+            # batch.
             if batches is None:
                 batches = fetch.by_iteration(self._job)
             return next(batches)
@@ -171,7 +175,7 @@ class _Worker:
         return self._by_index(indices)
 
     def _make(self, epoch: int, batch: int, make: Callable[[], Any]) -> bool:
-        """Makes a batch and sends it, or its error; returns False if the dataset has ended."""
+        """Makes a batch, and sends it or its error. Returns False if the dataset has ended."""
         more = True
         try:
             if self._failed is not None:
@@ -187,20 +191,20 @@ class _Worker:
                 content, metadata = self._sorry(stop)
         except Exception as error:
             content, metadata = self._sorry(error)
-        # Drops the views of the sent slots: a view would keep a slot in use after the trainer has released it.
+        # Drop the views of the sent slots, because a view would keep a slot in use after the trainer has released it.
         self._arena.clear()
         self._send(content, metadata, stamp(epoch, batch))
         return more
 
     def _sorry(self, error: BaseException) -> tuple[Content, bytes]:
         failure = self._failure(error)
-        # The traceback may hold the failed batch, and thus the memory that was short.
+        # Drop the traceback, which may hold the failed batch, and so the memory that was short.
         error.__traceback__ = None
         self._arena.clear()
         try:
             return self._packer.failure(failure)
         except Exception:
-            # There is not even memory for the error.
+            # There is not even memory to send the error through the stream.
             self._control.complain(failure)
             raise
 
@@ -219,7 +223,7 @@ class _Worker:
         self._sent = time.monotonic()
 
     def _send_unwoken(self, content: Content, metadata: bytes, stamp: int) -> bool:
-        """Sends as soon as the stream has room, for which it polls; returns False after a long time without room.
+        """Polls the stream for room, and sends as soon as there is some. Returns False after a long time without room.
 
         The trainer must wake a worker that sleeps for room, which costs the trainer more than taking the batch does: a system call, and
         an interrupt for the other core. So workers do not sleep as long as the trainer takes batches.

@@ -21,18 +21,18 @@ Address = str | os.PathLike[str] | Sequence[str]
 
 @dataclass(frozen=True)
 class Manner:
-    """Options of the workers."""
+    """The options that apply to all workers of a loader."""
 
-    #: Of `multiprocessing`.
+    #: The context of `multiprocessing` that starts the workers.
     context: Any
-    #: Number of batches that each worker makes ahead.
+    #: Number of batches that each worker makes in advance.
     ahead: int
     #: Whether the workers stay for the next epoch.
     persistent: bool
     in_order: bool
-    #: "read" or "cow".
+    #: The mode of the leases on batches: "read" or "cow".
     mode: Mode
-    #: Maximum time of a batch in seconds; 0 for no limit.
+    #: Maximum wait for a batch in seconds; 0 for no limit.
     timeout: float
 
 
@@ -54,7 +54,7 @@ class Workforce:
         self._unpacker: Unpacker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Processes and sessions are this process's own: the receiver of a copy starts others.
+        # Omit processes and sessions, which belong to this process. The receiver of a copy starts its own.
         return {**self.__dict__, "_host": None, "_crew": None, "_epoch": None, "_unpacker": None}
 
     def batches(self, job: Job, workers: int, manner: Manner, draw_seed: Callable[[], int], epoch: Epoch) -> Batches:
@@ -77,7 +77,7 @@ class Workforce:
         return Batches(crew, epoch, manner.persistent)
 
     def close(self) -> None:
-        """Ends persistent workers, and the loader's own daemon unless an iterator still uses it."""
+        """Ends persistent workers, and the loader's own daemon unless an iterator still uses that daemon."""
         if self._crew is not None:
             self._crew.close()
         self._crew = self._host = self._epoch = None
@@ -93,7 +93,7 @@ class Workforce:
             namespace=host.namespace,
             base_seed=base_seed,
             workers=workers,
-            # A worker that waits for space holds one more batch.
+            # The capacity is one less than `ahead`, because a worker that waits for room holds one more batch.
             capacity=max(manner.ahead - 1, 1),
         )
         jobs = [replace(common, worker=worker, stream=name) for worker, name in enumerate(names)]

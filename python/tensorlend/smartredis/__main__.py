@@ -23,7 +23,8 @@ def main(arguments: list[str]) -> None:
         case ["-h" | "--help", *_]:
             print(_USAGE, end="")
         case ["-m", module, *_]:
-            # As Python does it: the first argument becomes the module's file, and the current folder is added to the path.
+            # Do as Python does: the first argument becomes the module's file, and the current folder is added to the
+            # path.
             sys.argv = arguments[1:]
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case [program, *_] if not program.startswith("-"):

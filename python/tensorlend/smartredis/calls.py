@@ -9,7 +9,7 @@ __all__ = ["Calls"]
 
 
 class Calls:
-    """A part of the client: calls over one connection."""
+    """The base class of a part of the client, whose calls use one connection."""
 
     @property
     def _connection(self) -> Connection:

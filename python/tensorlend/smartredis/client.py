@@ -36,7 +36,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         legacy = isinstance(a[0], bool) if a else ("cluster" in kw or "address" in kw)
         if a and not legacy and a[0] is not None and not isinstance(a[0], ConfigOptions):
             raise TypeError(f"the first argument is a {type(a[0]).__name__}; it must be ConfigOptions, None or bool")
-        # Programs replace these two methods to watch the construction of clients. So they are looked up at each call.
+        # Look these two methods up at each call, because programs replace them to observe the construction of clients.
         connection = self.__address_construction(*a, **kw) if legacy else self.__standard_construction(*a, **kw)
         super().__init__(connection)
 
@@ -118,7 +118,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def put_dataset(self, dataset: Dataset) -> None:
-        """Copies a dataset to the broker. Readers see the whole dataset or the previous value.
+        """Copies a dataset to the daemon's memory. Readers see the whole dataset or the previous value.
 
         :raises RedisRuntimeError: if it is empty
         :raises RedisBadAllocError: if memory is exhausted
@@ -198,13 +198,17 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def key_exists(self, key: str) -> bool:
-        """Whether the key has a value: a tensor, a list, ``{name}.meta``, ``{name}.tensor``; with prefix."""
+        """Returns whether the key, with its prefix, has a value: a tensor, a list, ``{name}.meta`` or
+        ``{name}.tensor``.
+        """
         typecheck(key, "key", str)
         return key_exists(self._broker, key)
 
     @exception_handler
     def poll_key(self, key: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Whether the key gets a value within ``num_tries`` times ``poll_frequency_ms``."""
+        """Waits until the key has a value, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it
+        has.
+        """
         typecheck(key, "key", str)
         _check_poll(poll_frequency_ms, num_tries)
         return poll_key(self._broker, key, poll_frequency_ms, num_tries)
@@ -259,7 +263,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         self._prefixes.models = use_prefix
 
     def _rename(self, source: str, target: str) -> None:
-        # Renaming to the same name changes nothing, but a missing tensor is an error.
+        # A rename to the same name must still raise an error if the tensor does not exist.
         if source != target or not self._broker.exists(source):
             self._broker.rename(source, target)
 

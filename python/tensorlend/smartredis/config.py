@@ -18,7 +18,9 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 
 class Options:
-    """Values by name. A value that was read once stays: later changes of the environment do not affect it."""
+    """Values of options by name. A value is read from the environment once; later changes of the environment do not
+    affect it.
+    """
 
     def __init__(self, suffix: str = "") -> None:
         self._suffix = suffix
@@ -41,7 +43,7 @@ class Options:
             text = self._read(name, default is not None)
             if text and not _INTEGER.fullmatch(text):
                 raise ValueError(f"{self._variable(name)} is {text!r}; it must be a whole number")
-            # Set but empty counts as unset. Without a default, the value is then -1, as in SmartRedis.
+            # An empty variable counts as unset. Without a default its value is -1, as in SmartRedis.
             value = int(text) if text else (-1 if default is None else default)
             if not -(2**31) <= value < 2**31:
                 raise ValueError(f"{self._variable(name)} is {value}; it must fit into 32 bits")
@@ -94,7 +96,7 @@ class ConfigOptions:
     @classmethod
     @exception_handler
     def create_from_environment(cls, db_suffix: str) -> "ConfigOptions":
-        """Options from the environment.
+        """Returns options that are read from the environment.
 
         :param db_suffix: with ``"big"``, the option ``SSDB`` is read from ``SSDB_big``; with ``""`` from ``SSDB``
         """
@@ -103,7 +105,7 @@ class ConfigOptions:
 
     @staticmethod
     def from_pybind(configoptions: Options) -> "ConfigOptions":
-        """The options with these values."""
+        """Returns the options object with these values."""
         new = ConfigOptions()
         new.set_configoptions(configoptions)
         return new
@@ -111,12 +113,12 @@ class ConfigOptions:
     @exception_handler
     @_managed
     def get_data(self) -> Options:
-        """Their values."""
+        """Returns the values of these options."""
         return self._source
 
     @exception_handler
     def set_configoptions(self, configoptions: Options) -> None:
-        """Gives them other values."""
+        """Replaces the values of these options."""
         typecheck(configoptions, "configoptions", Options)
         self._options = configoptions
 

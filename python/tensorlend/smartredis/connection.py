@@ -19,7 +19,7 @@ _TCP = "tcp://"
 _ALLOWED = re.compile(r"[A-Za-z0-9.:,/_-]+")
 _PORT = re.compile(r"[0-9]+")
 
-# Each host is logged once in a process: programs make clients by the hundred.
+# The hosts that were logged. Each is logged once in a process, because programs make hundreds of clients.
 _told: set[str] = set()
 _told_lock = threading.Lock()
 
@@ -80,7 +80,7 @@ class Connection(Context):
             try:
                 return tensorlend.connect(socket, label=self.context or None)
             except tensorlend.DisconnectedError as e:
-                # A program may start before its daemon does.
+                # Try again until the deadline, because a program may start before its daemon does.
                 if time.monotonic() + interval > deadline:
                     raise RedisConnectionError(f"no broker within {seconds} s (SR_CONN_TIMEOUT): {e}") from e
                 if not waits:

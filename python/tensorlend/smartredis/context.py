@@ -32,17 +32,17 @@ class SRObject:
 
     @exception_handler
     def log_warning(self, level: SRLoggingLevel, data: str) -> None:
-        """As :meth:`log_data`, marked ``WARNING``."""
+        """Logs a line as :meth:`log_data` does, marked ``WARNING``."""
         logging.log_warning(self._srobject.context, level, data)
 
     @exception_handler
     def log_error(self, level: SRLoggingLevel, data: str) -> None:
-        """As :meth:`log_data`, marked ``ERROR``."""
+        """Logs a line as :meth:`log_data` does, marked ``ERROR``."""
         logging.log_error(self._srobject.context, level, data)
 
 
 class LogContext(SRObject):
-    """A name to log under."""
+    """A name under which a program logs."""
 
     def __init__(self, context: str) -> None:
         typecheck(context, "context", str)
@@ -58,11 +58,11 @@ class LogContext(SRObject):
 
     @exception_handler
     def get_context(self) -> Context:
-        """Returns its state."""
+        """Returns the state of this context."""
         return self._srobject
 
     @exception_handler
     def set_context(self, logcontext: Context) -> None:
-        """Sets its state."""
+        """Replaces the state of this context."""
         typecheck(logcontext, "logcontext", Context)
         self._srobject = logcontext

@@ -22,7 +22,7 @@ _METADATA_BYTES_MAX = 60 * 1024
 
 
 class Content(Context):
-    """The content of a dataset."""
+    """The tensors and fields of a dataset."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -72,7 +72,7 @@ class Content(Context):
 class Dataset(SRObject):
     """Tensors and metadata fields under one name.
 
-    It is in this process's memory: ``Client.put_dataset`` and ``Client.get_dataset`` copy.
+    A dataset is in this process's private memory: ``Client.put_dataset`` and ``Client.get_dataset`` copy it.
 
     :param name: its name
     """
@@ -102,7 +102,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_name(self) -> str:
-        """Its name, without prefixes."""
+        """Returns the dataset's name, without prefixes."""
         return self._content.name
 
     @exception_handler
@@ -199,7 +199,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def get_metadata_field_names(self) -> list[str]:
-        """The names of all fields."""
+        """Returns the names of all fields."""
         return self._content.fields.names()
 
     @exception_handler

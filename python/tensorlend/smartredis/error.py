@@ -61,7 +61,7 @@ class RedisInternalError(RedisReplyError):
 
 
 class RedisTimeoutError(RedisReplyError):
-    """It took too long."""
+    """The response did not arrive within the timeout."""
 
 
 class RedisKeyError(RedisReplyError):

@@ -12,7 +12,9 @@ __all__ = ["key_exists", "poll_key", "poll_name", "tensor_at"]
 
 
 def key_exists(client: tensorlend.Client, key: str) -> bool:
-    """Whether the key has a value. A dataset stands at ``{name}.meta``, its tensors at ``{name}.tensor``."""
+    """Returns whether the key has a value. A dataset has the key ``{name}.meta``, and its tensors have the keys
+    ``{name}.tensor``.
+    """
     if not key:
         return False
     return client.exists(key) or client.length(key) > 0 or _in_dataset(client, key)
@@ -40,14 +42,16 @@ def tensor_at(client: tensorlend.Client, key: str) -> Array:
 
 
 def poll_key(client: tensorlend.Client, key: str, milliseconds: int, tries: int) -> bool:
-    """Whether the key gets a value within `tries` polls that are `milliseconds` apart."""
+    """Returns whether the key has a value within `tries` polls that are `milliseconds` apart."""
     return poll_name(client, key, milliseconds, tries, lambda: key_exists(client, key))
 
 
 def poll_name(
     client: tensorlend.Client, name: str, milliseconds: int, tries: int, is_there: Callable[[], bool]
 ) -> bool:
-    """Whether ``is_there`` returns true within this number of polls; between two polls it sleeps until ``name`` has a value."""
+    """Returns whether ``is_there`` returns true within this number of polls. Between two polls it sleeps until ``name``
+    has a value.
+    """
     seconds = max(milliseconds, 0) / 1000
     for _ in range(tries):
         if is_there():

@@ -77,7 +77,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def get_dataset_list_range(self, list_name: str, start_index: int, end_index: int) -> list[Dataset]:
-        """The datasets from one index to another, both included; -1 is the last one, and indices beyond the end are left out.
+        """Returns the datasets from one index to another, both included. Index -1 is the last dataset; indices beyond
+        the end are ignored.
 
         :raises ValueError: for an empty name
         """

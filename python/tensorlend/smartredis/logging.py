@@ -104,14 +104,14 @@ def log_data(context: str, level: SRLoggingLevel, data: str) -> None:
 
 @exception_handler
 def log_warning(context: str, level: SRLoggingLevel, data: str) -> None:
-    """As :func:`log_data`, marked ``WARNING``."""
+    """Logs a line as :func:`log_data` does, marked ``WARNING``."""
     _check(context, level, data)
     _write(context, level, f"WARNING: {data}")
 
 
 @exception_handler
 def log_error(context: str, level: SRLoggingLevel, data: str) -> None:
-    """As :func:`log_data`, marked ``ERROR``."""
+    """Logs a line as :func:`log_data` does, marked ``ERROR``."""
     _check(context, level, data)
     _write(context, level, f"ERROR: {data}")
 

@@ -1,5 +1,6 @@
-"""Models, which ``tensorlend-runner`` runs, and scripts: this package checks their arguments as SmartRedis does, and runs no
-scripts."""
+"""The client's calls on models and scripts. ``tensorlend-runner`` runs models. No process runs scripts: their calls
+only check the arguments as SmartRedis does.
+"""
 
 import inspect
 import json
@@ -178,7 +179,7 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """As ``set_model``: all runners of the model share its callers."""
+        """Adds a model as ``set_model`` does. All runners of the model share its callers."""
         typecheck(name, "name", str)
         _check_model(backend, batch_size, min_batch_size, min_batch_timeout, tag)
         _check_gpus(first_gpu, num_gpus)
@@ -200,7 +201,7 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Adds the model in an ONNX file, as ``set_model``.
+        """Adds the model in an ONNX file, as ``set_model`` does.
 
         :raises FileNotFoundError: if there is no such file
         """
@@ -229,7 +230,7 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """As ``set_model_from_file``: all runners of the model share its callers.
+        """Adds a model as ``set_model_from_file`` does. All runners of the model share its callers.
 
         :raises FileNotFoundError: if there is no such file
         """
@@ -269,7 +270,7 @@ class ModelCalls(Calls):
     def run_model_multigpu(
         self, name: str, offset: int, first_gpu: int, num_gpus: int, inputs: Names = None, outputs: Names = None
     ) -> None:
-        """As ``run_model``, on any free runner."""
+        """Runs a model as ``run_model`` does, on any free runner."""
         typecheck(name, "name", str)
         typecheck(offset, "offset", int)
         given = _names(inputs), _names(outputs)
@@ -284,7 +285,7 @@ class ModelCalls(Calls):
 
     @exception_handler
     def delete_model_multigpu(self, name: str, first_gpu: int, num_gpus: int) -> None:
-        """As ``delete_model``."""
+        """Deletes a model as ``delete_model`` does."""
         typecheck(name, "name", str)
         _check_gpus(first_gpu, num_gpus)
         self._delete_model(name)
@@ -341,7 +342,7 @@ class ModelCalls(Calls):
         return [dict(info) for _ in address]
 
     def _before(self, key: str) -> dict[str, dict[str, int]]:
-        """The counters at the last reset."""
+        """Returns the counters of a model's runners at the last reset."""
         try:
             with self._broker.get(_reset_name(key)) as lease:
                 found: dict[str, dict[str, int]] = json.loads(bytes(memoryview(lease)))
@@ -358,7 +359,7 @@ class ModelCalls(Calls):
             model,
             batch_max=max(size, 1),
             batch_min=min(least, max(size, 1)) or None,
-            # With 0, the runner runs the waiting requests together, and waits for no more.
+            # With 0 ms, the runner runs the requests that have already arrived together, and waits for no further ones.
             batch_wait_ms=milliseconds,
             tag=tag,
         )
@@ -371,7 +372,7 @@ class ModelCalls(Calls):
     def _run_model(self, name: str, inputs: list[str], outputs: list[str]) -> None:
         key = self._prefixes.model(name, reads=True)
         seconds = self._connection.options.integer("SR_MODEL_TIMEOUT", _MODEL_TIMEOUT_MS) / 1000
-        # By position: programs of other backends do not know the names in the graph.
+        # Pass inputs by position, because programs for other backends do not know the names in the graph.
         given = {f"#{at}": self._prefixes.tensor(tensor, reads=True) for at, tensor in enumerate(inputs)}
         wanted = {f"#{at}": self._prefixes.tensor(tensor, reads=False) for at, tensor in enumerate(outputs)}
         try:
@@ -380,7 +381,9 @@ class ModelCalls(Calls):
             raise RedisRuntimeError(f"there is no model {name!r}", key=key) from e
 
     def _model(self, key: str) -> tensorlend.Model:
-        """The connection to a runner of each model, one for each thread of each process."""
+        """Returns the connection to a runner of this model. Each thread of each process has one connection for each
+        model.
+        """
         local = self.__dict__.setdefault("_ways", threading.local())
         if getattr(local, "process", None) != os.getpid():
             local.process, local.ways = os.getpid(), {}

@@ -1,4 +1,4 @@
-"""Administration of the database. The daemon takes the part of its only node."""
+"""Administration of the database, whose only node is the daemon."""
 
 import fnmatch
 import re

@@ -59,7 +59,7 @@ def value_key(dataset_key: str) -> str:
 
 
 def dataset_name(dataset_key: str) -> str:
-    """Returns the name in a dataset's key."""
+    """Returns the dataset's name from its key."""
     return dataset_key[dataset_key.index("{") + 1 : dataset_key.rindex("}")]
 
 

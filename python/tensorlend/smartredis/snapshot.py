@@ -16,7 +16,7 @@ def copied(lease: tensorlend.Lease | tensorlend.DeviceLease) -> Array:
     programs fork workers after they have loaded data.
     """
     array = lease.numpy()
-    # numpy has two integer types of 8 bytes. An array from a buffer may be of numpy.longlong although numpy.int64 was put, and
-    # programs compare types.
+    # numpy has two integer types of 8 bytes. An array from a buffer may have numpy.longlong although numpy.int64 was
+    # put. Restore numpy.int64, because programs compare types.
     exact = array.view(array.dtype.str) if array.dtype.kind in "iu" else array
     return exact.copy()

@@ -48,7 +48,7 @@ _TYPES: dict[str, type] = {
     "STRING": str,
 }
 
-# The first match counts.
+# The translations of exceptions. The first entry whose type matches is used.
 _TRANSLATIONS: tuple[tuple[type[Exception], type[error.RedisReplyError]], ...] = (
     (tensorlend.TimeoutError, error.RedisTimeoutError),
     (tensorlend.DisconnectedError, error.RedisDatabaseError),
@@ -137,7 +137,7 @@ def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _method(func: Callable[..., object], args: tuple[object, ...]) -> str:
-    # The client inherits most of its calls. The error names the client's class, which the user knows.
+    # The client inherits most of its calls from parts. Name the client's class in the error, which the user knows.
     if "." not in func.__qualname__ or not args:
         return func.__name__
     owner = args[0] if isinstance(args[0], type) else type(args[0])

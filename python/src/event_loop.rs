@@ -1,0 +1,171 @@
+//! Waits of asyncio's event loops. A loop sleeps on descriptors; no Python code runs in another thread for it.
+
+use crate::client::Client;
+use crate::draft::lock;
+use crate::dtype;
+use crate::errors::OrRaise;
+use crate::lease::Mode;
+use crate::lists::wanted;
+use crate::names::{expect, seen};
+use crate::received::show;
+use pyo3::prelude::*;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use tensorlend::{Error, Version};
+
+/// The numbers of the waits that are over, and a descriptor that is readable while there are some.
+///
+/// The waiting thread adds a number under the lock, and writes one byte if the list was empty. The loop's thread reads all
+/// bytes, and then takes the list under the lock. A number is added either before the list is taken, and the loop gets it, or
+/// after; then the list was empty, and its byte comes after those that were read.
+#[pyclass(frozen, name = "_Wakeups", module = "tensorlend._native")]
+pub struct Wakeups {
+    ours: UnixStream,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    told: Mutex<Vec<u64>>,
+    theirs: UnixStream,
+}
+
+impl Wakeups {
+    /// Returns a function that reports the end of a wait. It never blocks, and needs no interpreter.
+    pub fn tell(&self, number: u64) -> impl FnOnce(Result<(), Error>) + Send + 'static {
+        let shared = self.shared.clone();
+        // The task polls again, and raises the error itself.
+        move |_| {
+            let mut told = lock(&shared.told);
+            told.push(number);
+            if told.len() == 1 {
+                // If the buffer were full, the descriptor would be readable already.
+                let _ = (&shared.theirs).write(&[1]);
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Wakeups {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        theirs.set_nonblocking(true)?;
+        Ok(Self { ours, shared: Arc::new(Shared { told: Mutex::default(), theirs }) })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.ours.as_raw_fd()
+    }
+
+    /// Returns the numbers of the waits that are over, each once.
+    fn take(&self) -> PyResult<Vec<u64>> {
+        let mut bytes = [0; 64];
+        loop {
+            match (&self.ours).read(&mut bytes) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
+                _ => return Ok(std::mem::take(&mut *lock(&self.shared.told))),
+            }
+        }
+    }
+}
+
+/// A wait in the waiting thread. It ends when this object is dropped.
+#[pyclass(frozen, name = "_Ticket", module = "tensorlend._native")]
+pub struct Ticket {
+    _ticket: tensorlend::Ticket,
+}
+
+impl From<tensorlend::Ticket> for Ticket {
+    fn from(ticket: tensorlend::Ticket) -> Self {
+        Self { _ticket: ticket }
+    }
+}
+
+/// A loop's own duplicate of a wake descriptor: its number stays the loop's, whoever closes the original.
+#[pyclass(frozen, name = "_Descriptor", module = "tensorlend._native")]
+pub struct Descriptor(OwnedFd);
+
+impl Descriptor {
+    pub fn of(wake: BorrowedFd<'_>) -> PyResult<Self> {
+        Ok(Self(wake.try_clone_to_owned()?))
+    }
+}
+
+#[pymethods]
+impl Descriptor {
+    fn fileno(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+#[pymethods]
+impl Client {
+    /// Raises if the client was closed or the daemon has ended.
+    fn _check(&self, py: Python<'_>) -> PyResult<()> {
+        self.awaited(&self.session(py)?).check()
+    }
+
+    /// As wait_newer, without waiting; None if there is no such value.
+    fn _try_newer(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+        mode: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let (mode, seen) = (Mode::parse(mode)?, self::seen(seen)?);
+        let dtype = dtype.map(dtype::parse).transpose()?;
+        let client = self.session(py)?;
+        if client.version(name).or_raise()?.is_none_or(|now| now == seen) {
+            return Ok(None);
+        }
+        let value = match py.detach(|| client.get_value(name)) {
+            // Deleted at this moment.
+            Err(Error::NotFound(_)) => return Ok(None),
+            other => other.or_raise()?,
+        };
+        expect(&value, dtype, name)?;
+        show(py, &client, value, mode, self.origin(name, true)).map(Some)
+    }
+
+    /// Reports `number` to `wakeups` once `_try_newer` may find a value; None for a name of another machine.
+    fn _tell_newer(
+        &self,
+        py: Python<'_>,
+        wakeups: &Wakeups,
+        number: u64,
+        name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Ticket>> {
+        let seen: Version = self::seen(seen)?;
+        let notifications = self.notifications(py)?;
+        Ok(notifications.newer(name, seen, wakeups.tell(number)).or_raise()?.map(Ticket::from))
+    }
+
+    /// As wait_length, without waiting; None if the list has another length.
+    fn _try_length(&self, py: Python<'_>, name: &str, length: u64, op: &str) -> PyResult<Option<u64>> {
+        let wanted = wanted(length, op)?;
+        Ok(Some(self.session(py)?.length(name)).filter(|&length| wanted.is(length)))
+    }
+
+    /// Reports `number` to `wakeups` once `_try_length` may succeed.
+    fn _tell_length(
+        &self,
+        py: Python<'_>,
+        wakeups: &Wakeups,
+        number: u64,
+        name: &str,
+        length: u64,
+        op: &str,
+    ) -> PyResult<Ticket> {
+        let wanted = wanted(length, op)?;
+        Ok(self.notifications(py)?.length(name, wanted, wakeups.tell(number)).or_raise()?.into())
+    }
+}

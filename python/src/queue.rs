@@ -1,0 +1,486 @@
+//! Queues: each item goes to one of several consumers.
+
+use crate::client::Client;
+use crate::draft::lock;
+use crate::errors::{OrRaise, argument, raise};
+use crate::given::{To, drafted};
+use crate::lease::{Mode, Origin};
+use crate::received::Received;
+use crate::shown;
+use crate::wait::{Awaited, in_thread, options, timeout, wait};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::Mutex;
+use tensorlend::{Error, ValueDraft};
+use tensorlend_os::fork;
+
+/// Rejects use in a forked child, which has no session of its own yet.
+fn ours(forks: u64) -> PyResult<()> {
+    if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
+}
+
+#[pymethods]
+impl Client {
+    /// Returns a queue, whose items each go to one of several consumers.
+    ///
+    /// Parameters
+    /// ----------
+    /// name : str
+    ///     The queue's name, which is that of a list. The first item creates it.
+    /// maxsize : int, default 0
+    ///     The number of waiting items at which `put` of this object waits; 0 for no maximum.
+    ///
+    /// Returns
+    /// -------
+    /// Queue
+    ///     The queue.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The name is invalid, or of another machine.
+    #[pyo3(signature = (name, *, maxsize=0))]
+    fn queue(slf: &Bound<'_, Self>, name: &str, maxsize: u64) -> PyResult<Queue> {
+        let py = slf.py();
+        let client = slf.get().session(py)?;
+        let queue = py.detach(|| client.queue(name)).or_raise()?.max_waiting(maxsize);
+        let (awaited, origin) = (slf.get().awaited(&client), slf.get().origin(name, false));
+        let forks = fork::generation();
+        Ok(Queue { inner: queue, owner: slf.clone().unbind(), client, awaited, origin, maxsize, forks })
+    }
+}
+
+/// A queue: many producers, many consumers, and each item goes to one consumer. `Client.queue` returns it.
+///
+/// A consumer confirms its item, by `QueueItem.done` or at the end of a `with` block. If its process ends before that, another consumer gets the item. So an
+/// item may be delivered twice: after the work of a consumer that was killed before it confirmed the item.
+///
+/// Notes
+/// -----
+/// Thread-safe. It belongs to the process that made it.
+///
+/// Examples
+/// --------
+/// >>> jobs = client.queue("docs/jobs", maxsize=100)
+/// >>> jobs.put([1.0, 2.0])
+/// 0
+/// >>> with jobs.get() as job:
+/// ...     job.numpy()
+/// array([1., 2.])
+/// >>> jobs.empty()
+/// True
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct Queue {
+    inner: tensorlend::Queue,
+    owner: Py<Client>,
+    client: tensorlend::Client,
+    awaited: Awaited,
+    origin: Origin,
+    maxsize: u64,
+    forks: u64,
+}
+
+impl Queue {
+    fn offer(&self, py: Python<'_>, draft: ValueDraft, limit: Option<f64>) -> PyResult<u64> {
+        let limit = self::timeout(limit)?;
+        let mut offer = py.detach(|| self.inner.offer(draft)).or_raise()?;
+        wait(py, &self.awaited, limit, |slice| offer.wait(Some(slice)))
+    }
+}
+
+#[pymethods]
+impl Queue {
+    /// Appends a tensor, or a mapping of several. Waits while the queue is full.
+    ///
+    /// Parameters
+    /// ----------
+    /// item : array_like, Draft, tensor or mapping of these
+    ///     The item. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The item's number, counted from 0.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was full the whole time. A Draft is used up.
+    /// DTypeError
+    ///     The elements cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (item, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn put(
+        &self,
+        py: Python<'_>,
+        item: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'_, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        ours(self.forks)?;
+        let to = To::parse(device, stream)?;
+        let draft = drafted(&self.client, item, &to, metadata, timestamp)?;
+        self.offer(py, draft, timeout)
+    }
+
+    /// Awaits `put`, which runs in a thread of its own. Cancelling ends the wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// item : array_like, Draft, tensor or mapping of these
+    ///     The item. A mapping becomes a dataset.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// metadata : mapping or bytes or None, default None
+    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
+    /// timestamp : int, default 0
+    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
+    /// device : str, int or device or None, default None
+    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which the array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of the array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The item's number, counted from 0.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was full the whole time. A Draft is used up.
+    /// DTypeError
+    ///     The elements cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (item, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn put_async<'py>(
+        slf: &Bound<'py, Self>,
+        item: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        metadata: Option<&Bound<'py, PyAny>>,
+        timestamp: u64,
+        device: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let options = options!(slf.py(), metadata, timestamp, device, stream);
+        in_thread(slf, "put", (item, timeout), options, None)
+    }
+
+    /// Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns it.
+    ///
+    /// Parameters
+    /// ----------
+    /// obj : object
+    ///     Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The item's number, counted from 0.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was full the whole time.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (obj, timeout=None))]
+    fn put_object(&self, py: Python<'_>, obj: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<u64> {
+        ours(self.forks)?;
+        let draft = py.import("tensorlend.objects")?.call_method1("_draft", (&self.owner, obj))?;
+        let draft = drafted(&self.client, &draft, &To::default(), None, 0)?;
+        self.offer(py, draft, timeout)
+    }
+
+    /// Awaits `put_object`, which runs in a thread of its own. Cancelling ends the wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// obj : object
+    ///     Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     The item's number, counted from 0.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was full the whole time.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (obj, timeout=None))]
+    fn put_object_async<'py>(
+        slf: &Bound<'py, Self>,
+        obj: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "put_object", (obj, timeout), None, None)
+    }
+
+    /// Claims the first item that waits. Waits while the queue is empty.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// QueueItem
+    ///     The item. Use it as a context manager, or call `done`.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was empty the whole time.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
+    #[pyo3(signature = (timeout=None, *, mode="read"))]
+    fn get(&self, py: Python<'_>, timeout: Option<f64>, mode: &str) -> PyResult<QueueItem> {
+        ours(self.forks)?;
+        let (mode, limit) = (Mode::parse(mode)?, self::timeout(timeout)?);
+        let item = wait(py, &self.awaited, limit, |slice| self.inner.get(Some(slice)))?;
+        let number = item.number();
+        let (value, claim) = item.split();
+        let received = Received::new(py, "item", &self.client, value, mode, self.origin.clone())?;
+        Ok(QueueItem { received, claim: Mutex::new(Some(claim)), number, forks: self.forks })
+    }
+
+    /// Awaits `get`, which runs in a thread of its own. Cancelling ends the wait, and gives an item back that came too late.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// QueueItem
+    ///     The item. Use it as a context manager, or call `done`.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was empty the whole time.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended.
+    #[pyo3(signature = (timeout=None, *, mode="read"))]
+    fn get_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "get", (timeout,), options!(slf.py(), mode), None)
+    }
+
+    /// Returns the number of items that wait for a consumer. Asks the daemon.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     Number of items; those that a consumer has claimed do not count.
+    fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
+        ours(self.forks)?;
+        py.detach(|| self.inner.waiting()).or_raise()
+    }
+
+    /// Returns the number of items that consumers have claimed and not confirmed. Asks the daemon.
+    ///
+    /// Returns
+    /// -------
+    /// int
+    ///     Number of items.
+    fn claimed(&self, py: Python<'_>) -> PyResult<u64> {
+        ours(self.forks)?;
+        py.detach(|| self.inner.claimed()).or_raise()
+    }
+
+    /// Returns whether no item waits for a consumer. Asks the daemon.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     True if none waits; items that a consumer has claimed may come back.
+    fn empty(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.qsize(py)? == 0)
+    }
+
+    /// The queue's name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    /// The number of waiting items at which `put` waits; 0: no maximum.
+    #[getter]
+    fn maxsize(&self) -> u64 {
+        self.maxsize
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.qsize(py)? as usize)
+    }
+
+    // Without it, the truth of a queue would be its length, which asks the daemon.
+    #[allow(clippy::unused_self, reason = "Python calls it as a method")]
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Queue {}>", shown::quoted(self.inner.name()))
+    }
+}
+
+/// An item that this consumer has claimed: no other consumer gets it until it is given back.
+///
+/// As a context manager it confirms the item at the end of the block, and gives it back after an exception. An item that
+/// is neither confirmed nor given back goes back when the object is deleted.
+///
+/// Notes
+/// -----
+/// Thread-safe.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct QueueItem {
+    received: Received,
+    claim: Mutex<Option<tensorlend::Claim>>,
+    number: u64,
+    forks: u64,
+}
+
+impl QueueItem {
+    fn take(&self) -> PyResult<tensorlend::Claim> {
+        ours(self.forks)?;
+        lock(&self.claim).take().ok_or_else(|| argument("the item was confirmed or given back already"))
+    }
+}
+
+#[pymethods]
+impl QueueItem {
+    /// The item: a Lease, a DeviceLease or a Dataset.
+    #[getter]
+    fn value(&self, py: Python<'_>) -> Py<PyAny> {
+        self.received.value(py)
+    }
+
+    /// The item's number, counted from 0.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns a numpy array that views the tensor in place, and keeps it alive.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     The array; read-only unless the mode is "cow".
+    ///
+    /// Raises
+    /// ------
+    /// TypeError
+    ///     The item is a dataset.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.received.numpy(py)
+    }
+
+    /// Returns an object that `Queue.put_object` appended. Arrays in it view shared memory and keep it alive.
+    ///
+    /// Parameters
+    /// ----------
+    /// trust_pickle : bool, default False
+    ///     Whether to load pickles in the object, which lets its producer run any code here.
+    ///
+    /// Returns
+    /// -------
+    /// object
+    ///     The object.
+    ///
+    /// Raises
+    /// ------
+    /// UntrustedPickleError
+    ///     The object contains a pickle, and `trust_pickle` is False.
+    #[pyo3(signature = (*, trust_pickle=false))]
+    fn get_object<'py>(&self, py: Python<'py>, trust_pickle: bool) -> PyResult<Bound<'py, PyAny>> {
+        let value = self.received.tensor(py)?;
+        py.import("tensorlend.objects")?.call_method1("_value", (value, trust_pickle))
+    }
+
+    /// Confirms the item, which is deleted.
+    ///
+    /// Returns
+    /// -------
+    /// bool
+    ///     False if the claim was over: the queue was cleared, or the daemon was replaced and another consumer has the item.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The item was confirmed or given back already.
+    /// DisconnectedError
+    ///     The daemon has ended. The item may be delivered again.
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        let claim = self.take()?;
+        py.detach(|| claim.done()).or_raise()
+    }
+
+    /// Gives the item back: it is the next one that a consumer gets.
+    ///
+    /// Raises
+    /// ------
+    /// ArgumentError
+    ///     The item was confirmed or given back already.
+    fn give_back(&self, py: Python<'_>) -> PyResult<()> {
+        let claim = self.take()?;
+        py.detach(|| claim.give_back()).or_raise()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        let failed = exception.get_item(0).is_ok_and(|kind| !kind.is_none());
+        // The block may have confirmed the item, or given it back.
+        match self.take() {
+            Ok(claim) if failed => py.detach(|| claim.give_back()).or_raise()?,
+            Ok(claim) => drop(py.detach(|| claim.done()).or_raise()?),
+            Err(_) => {}
+        }
+        Ok(false)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<QueueItem {} of {}>", self.number, self.received.repr(py)?))
+    }
+}

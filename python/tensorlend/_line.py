@@ -1,0 +1,330 @@
+"""Waits of an event loop: the loop sleeps on descriptors, and one native thread of each client waits for names and lists.
+
+docs/adr/0021-event-loops-sleep-on-descriptors.md says why no wakeup is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary, ref
+
+from tensorlend import _native
+from tensorlend._errors import ArgumentError
+
+_T = TypeVar("_T")
+
+#: Interval at which a loop with waiting tasks polls their objects, in seconds. No descriptor becomes readable if a producer was
+#: killed or has opened its stream again, or if the client was closed.
+_LOOK_AGAIN = 0.1
+
+#: Number of wakeups by a descriptor without a message after which a line relies on polling until the next message.
+_FALSE_WAKEUPS = 64
+
+
+class Checked(Protocol):
+    """An object whose waits end with its client."""
+
+    def _check(self) -> None: ...
+
+
+class Source(Checked, Protocol):
+    """An object from which tasks take messages."""
+
+    @property
+    def _key(self) -> tuple[str, int]: ...
+    def _news(self) -> bool: ...
+    def _descriptor(self) -> _native._Descriptor | None: ...
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Returns the time of the running loop at which a wait ends."""
+    if timeout is None:
+        return None
+    if not timeout >= 0:
+        raise ArgumentError(f"a timeout of {timeout} seconds: give 0 or more, or None for no limit")
+    return asyncio.get_running_loop().time() + timeout
+
+
+def _end(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def _sleep(ready: asyncio.Future[None], deadline: float | None) -> None:
+    """Waits for `ready`, or until the deadline."""
+    if deadline is None:
+        await ready
+        return
+    timer = asyncio.get_running_loop().call_at(deadline, _end, ready)
+    try:
+        await ready
+    finally:
+        timer.cancel()
+
+
+class _Line:
+    """The tasks of one loop that wait for one object: a wakeup goes to the first of them.
+
+    A task that was woken polls the object. It wakes the next task when it has taken a message or gives up, and goes back to
+    the front when it has found nothing. So as long as tasks wait, either the descriptor is watched or a woken task will run.
+    """
+
+    def __init__(self, owner: Source, loop: _Loop) -> None:
+        self.owner = owner
+        self.loop = loop
+        self.users = 0
+        self.false_wakeups = 0
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._descriptor: _native._Descriptor | None = None
+        self._watching: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None
+
+    def join(self, ready: asyncio.Future[None], in_front: bool) -> None:
+        """Adds a task whose poll has found nothing."""
+        self._waiting[ready] = None
+        if in_front:
+            self._waiting.move_to_end(ready, last=False)
+        if self._descriptor is None and self.false_wakeups < _FALSE_WAKEUPS:
+            self._descriptor = self.owner._descriptor()
+            if self._descriptor is not None:
+                loop = ready.get_loop()
+                self._watching = ref(loop)
+                loop.add_reader(self._descriptor.fileno(), self._readable)
+        if isinstance(self.owner, _native.Server):
+            self.loop.await_callers(self.owner)
+
+    def leave(self, ready: asyncio.Future[None]) -> None:
+        """Removes a task."""
+        self._waiting.pop(ready, None)
+        if not self._waiting:
+            self._unwatch()
+
+    def wake_next(self) -> None:
+        """Wakes the first task that sleeps."""
+        while self._waiting:
+            ready, _ = self._waiting.popitem(last=False)
+            if not ready.done() and not ready.get_loop().is_closed():
+                ready.set_result(None)
+                return
+        self._unwatch()
+
+    def poll(self) -> None:
+        """Wakes a task if the object has news, or all of them if it has ended."""
+        try:
+            if not self.owner._news():
+                return
+            rounds = 1
+        except Exception:
+            # Each task polls, and raises the error itself.
+            rounds = len(self._waiting)
+        self.false_wakeups = 0
+        # The object may have another descriptor by now.
+        self._unwatch()
+        for _ in range(rounds):
+            self.wake_next()
+
+    def _readable(self) -> None:
+        # The descriptor stays readable until a poll has found nothing, so it is not watched until then.
+        self._unwatch()
+        self.false_wakeups += 1
+        self.wake_next()
+
+    def _unwatch(self) -> None:
+        if self._descriptor is not None:
+            # A task that is destroyed leaves without a running loop.
+            loop = self._watching()
+            if loop is not None and not loop.is_closed():
+                loop.remove_reader(self._descriptor.fileno())
+            self._descriptor = None
+
+
+class _Loop:
+    """The waits of one event loop."""
+
+    def __init__(self) -> None:
+        self.wakeups = _native._Wakeups()
+        self._numbers = itertools.count()
+        self._expected: dict[int, Callable[[], None]] = {}
+        self._lines: dict[tuple[str, int], _Line] = {}
+        #: Waits for new callers. They outlast the line, so that a server needs none for each request.
+        self._callers: WeakKeyDictionary[_native.Server, _native._Ticket] = WeakKeyDictionary()
+        self._owners: dict[int, tuple[Checked, dict[asyncio.Future[None], None]]] = {}
+        self._is_polling = False
+        asyncio.get_running_loop().add_reader(self.wakeups.fileno(), self._take)
+
+    def expect(self, call: Callable[[], None]) -> int:
+        """Returns a number that the waiting thread reports, upon which the loop calls `call`."""
+        number = next(self._numbers)
+        self._expected[number] = call
+        return number
+
+    def forget(self, number: int) -> None:
+        """Ignores a number from now on."""
+        self._expected.pop(number, None)
+
+    def _take(self) -> None:
+        for number in self.wakeups.take():
+            call = self._expected.pop(number, None)
+            if call is not None:
+                call()
+
+    def line(self, owner: Source) -> _Line:
+        """Returns the line of an object. Each user must call `quit`."""
+        line = self._lines.get(owner._key)
+        if line is None:
+            line = self._lines[owner._key] = _Line(owner, self)
+        line.users += 1
+        self._keep_polling()
+        return line
+
+    def quit(self, line: _Line) -> None:
+        """Ends the use of a line."""
+        line.users -= 1
+        if line.users == 0:
+            del self._lines[line.owner._key]
+
+    def wake(self, owner: Source) -> None:
+        """Wakes the first task that waits for the object."""
+        line = self._lines.get(owner._key)
+        if line is not None:
+            line.wake_next()
+
+    def await_callers(self, server: _native.Server) -> None:
+        """Wakes a task of the server's line when a caller asks to connect."""
+        if server in self._callers:
+            return
+        weak = ref(server)
+
+        def told() -> None:
+            server = weak()
+            if server is not None:
+                self._callers.pop(server, None)
+                self.wake(server)
+
+        number, ticket = self.expect(told), None
+        try:
+            ticket = server._tell(self.wakeups, number)
+        finally:
+            if ticket is None:
+                self.forget(number)
+        if ticket is not None:
+            self._callers[server] = ticket
+
+    def watch(self, owner: Checked, ready: asyncio.Future[None]) -> None:
+        """Ends the wait of `ready` with its object."""
+        self._owners.setdefault(id(owner), (owner, {}))[1][ready] = None
+        self._keep_polling()
+
+    def unwatch(self, owner: Checked, ready: asyncio.Future[None]) -> None:
+        """Undoes `watch`."""
+        futures = self._owners[id(owner)][1]
+        del futures[ready]
+        if not futures:
+            del self._owners[id(owner)]
+
+    def _keep_polling(self) -> None:
+        if not self._is_polling:
+            self._is_polling = True
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._poll)
+
+    def _poll(self) -> None:
+        self._is_polling = False
+        for line in list(self._lines.values()):
+            line.poll()
+        for owner, futures in list(self._owners.values()):
+            try:
+                owner._check()
+            except Exception:
+                for ready in futures:
+                    _end(ready)
+        if self._lines or self._owners:
+            self._keep_polling()
+
+
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary()
+
+#: Held while `_loops` changes, which loops of several threads do.
+_changing = threading.Lock()
+
+
+def running() -> _Loop:
+    """Returns the waits of the running loop."""
+    loop = asyncio.get_running_loop()
+    waits = _loops.get(loop)
+    if waits is None:
+        waits = _Loop()
+        with _changing:
+            # A loop that was closed with tasks that wait would live for ever: their futures lead to it.
+            for closed in [other for other in _loops if other.is_closed()]:
+                del _loops[closed]
+            _loops[loop] = waits
+    return waits
+
+
+async def take(
+    owner: Source, poll: Callable[[], _T | None], deadline: float | None, timed_out: Callable[[], Exception]
+) -> _T:
+    """Awaits what `poll` returns. It takes nothing after the task was cancelled, and returns what it has taken at once."""
+    found = poll()
+    if found is not None:
+        return found
+    owner._check()
+    loop, line, in_front = asyncio.get_running_loop(), running().line(owner), False
+    try:
+        while True:
+            if deadline is not None and loop.time() >= deadline:
+                raise timed_out()
+            ready: asyncio.Future[None] = loop.create_future()
+            try:
+                line.join(ready, in_front)
+                await _sleep(ready, deadline)
+            finally:
+                line.leave(ready)
+            found = poll()
+            if found is not None:
+                line.false_wakeups = 0
+                return found
+            owner._check()
+            in_front = True
+    finally:
+        # A task that leaves may have been woken, so it wakes the next one: there may be more messages.
+        line.wake_next()
+        line.loop.quit(line)
+
+
+async def until(
+    owner: Checked,
+    poll: Callable[[], _T | None],
+    tell: Callable[[_native._Wakeups, int], _native._Ticket | None],
+    deadline: float | None,
+) -> _T | None:
+    """Awaits what `poll` returns, with the waiting thread of a client. Returns None after the deadline, and if the thread
+    cannot wait for it."""
+    found = poll()
+    if found is not None:
+        return found
+    owner._check()
+    loop, waits = asyncio.get_running_loop(), running()
+    ticket: _native._Ticket | None
+    while deadline is None or loop.time() < deadline:
+        ready: asyncio.Future[None] = loop.create_future()
+        number = waits.expect(lambda ready=ready: _end(ready))  # type: ignore[misc]
+        waits.watch(owner, ready)
+        try:
+            # The thread polls after this call, so it finds an event that came since the poll above.
+            ticket = tell(waits.wakeups, number)
+            if ticket is None:
+                return None
+            await _sleep(ready, deadline)
+        finally:
+            ticket = None
+            waits.forget(number)
+            waits.unwatch(owner, ready)
+        found = poll()
+        if found is not None:
+            return found
+        owner._check()
+    return None

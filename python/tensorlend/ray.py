@@ -1,0 +1,184 @@
+"""A tensor transport of Ray: actors on one machine send tensors as leases. See docs/how-to/ray.md."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from ray.experimental import register_tensor_transport  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from ray.experimental.rdt.tensor_transport_manager import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    CommunicatorMetadata,
+    TensorTransportManager,
+    TensorTransportMetadata,
+)
+
+from tensorlend import _transit
+from tensorlend._errors import Error, NotFoundError
+from tensorlend._refs import client_for, where
+
+if TYPE_CHECKING:
+    from tensorlend._native import Client
+    from tensorlend._types import Mode
+
+__all__ = ["NAME", "install"]
+
+#: The transport's name: `@ray.method(tensor_transport="tensorlend")`.
+NAME = "TENSORLEND"
+
+_installed: tuple[tuple[tuple[str, ...], str | None], Mode] | None = None
+
+
+def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
+    """Registers the tensor transport "tensorlend" with Ray. Call it above the classes of actors that use it, before `ray.init`.
+
+    Results of methods under `@ray.method(tensor_transport="tensorlend")` then travel in lent memory. Each receiver's tensor is
+    its own. All actors must run on this machine. Further calls with the same daemon and mode do nothing.
+
+    Parameters
+    ----------
+    client : Client or None, default None
+        A client of the daemon that holds the tensors; None for one of the running daemon, or of a daemon in this process.
+    mode : {"read", "cow"}, default "cow"
+        "cow": receivers may write to their tensors. "read" is faster, and a write ends the receiver's process.
+
+    Raises
+    ------
+    DisconnectedError
+        The daemon that the environment names cannot be reached.
+    ValueError
+        The transport is registered already, with another daemon or mode.
+    """
+    global _installed
+    from tensorlend._default import default_client
+
+    address, of = where(client or default_client()), mode
+    if _installed == (address, of):
+        return
+
+    # A class of this call's own: Ray sends it to the actors by value, and the daemon's address with it.
+    class Transport(LeaseTransport):
+        broker = address
+        mode = of
+
+    register_tensor_transport(NAME, ["cpu"], Transport, torch.Tensor)
+    _installed = (address, of)
+
+
+@dataclass
+class _Lent(TensorTransportMetadata):  # type: ignore[misc, unused-ignore]
+    """The daemon that holds the tensors of an object, and the name and version of each."""
+
+    broker: tuple[tuple[str, ...], str | None] = ((), None)
+    values: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
+
+
+class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignore]
+    """Ray's interface of a tensor transport, implemented by leases.
+
+    The steps of one object. Producer P, receiver R, owner O, the process that called P's method:
+
+    1. P publishes a copy of each tensor under a new, ephemeral name.
+    2. P's reply carries names and versions to O, and O passes them to each R.
+    3. R leases each name, and checks its version. The names stay, because other receivers may follow.
+    4. After the last reference to the object is gone, O asks P to delete the names.
+
+    If P ends, its names end with its session. Leases that receivers have stay valid.
+    """
+
+    #: Address and namespace of the daemon to which producers publish.
+    broker: ClassVar[tuple[tuple[str, ...], str | None]]
+    #: Mode of the receivers' tensors.
+    mode: ClassVar[Mode]
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lent: dict[str, _Lent] = {}
+
+    def tensor_transport_backend(self) -> str:
+        """Returns the transport's name."""
+        return NAME
+
+    @staticmethod
+    def is_one_sided() -> bool:
+        """Returns True: receivers need nothing from the producer but the names."""
+        return True
+
+    @staticmethod
+    def can_abort_transport() -> bool:
+        """Returns True: Ray must not kill actors after an error."""
+        return True
+
+    def actor_has_tensor_transport(self, actor: Any) -> bool:
+        """Returns True: `install` has registered it for all actors."""
+        return True
+
+    def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[torch.Tensor]) -> _Lent:
+        """Publishes the tensors of an object. A repeated call returns the names of the first one."""
+        with self._lock:
+            lent = self._lent.get(obj_id)
+            if lent is None:
+                lent = self._publish(rdt_object)
+                self._lent[obj_id] = lent
+            return lent
+
+    def _publish(self, tensors: list[torch.Tensor]) -> _Lent:
+        lent = _Lent([(tensor.shape, tensor.dtype) for tensor in tensors], "cpu" if tensors else None, self.broker)
+        client = client_for(*self.broker)
+        try:
+            for tensor in tensors:
+                if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+                    raise TypeError(f"a tensor on {tensor.device} with {tensor.layout}: the transport sends dense CPU tensors")
+                name = _transit.new_name()
+                version = client.put(name, tensor.detach().resolve_conj().resolve_neg(), ephemeral=True)
+                lent.values.append((name, version.words))
+        except BaseException:
+            self._delete(lent)
+            raise
+        return lent
+
+    def get_communicator_metadata(self, src_actor: Any, dst_actor: Any, backend: str | None = None) -> CommunicatorMetadata:
+        """Returns nothing of interest: the names are enough."""
+        return CommunicatorMetadata()
+
+    def recv_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: Any,
+        communicator_metadata: CommunicatorMetadata,
+        target_buffers: list[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
+        """Leases the tensors of an object, or copies them into the given ones."""
+        lent: _Lent = tensor_transport_metadata
+        client = client_for(*lent.broker)
+        mode = self.mode if target_buffers is None else "read"
+        try:
+            views = [_transit.view(client, *value, mode, "torch") for value in lent.values]
+        except NotFoundError as error:
+            raise NotFoundError(f"the tensors of Ray's object {obj_id} are gone: the actor that made them has ended") from error
+        if target_buffers is None:
+            return views
+        return [target.copy_(tensor) for target, tensor in zip(target_buffers, views, strict=True)]
+
+    def send_multiple_tensors(self, tensors: Any, tensor_transport_metadata: Any, communicator_metadata: Any) -> None:
+        """Is not called: the transport is one-sided."""
+        raise NotImplementedError("receivers lease the tensors by their names")
+
+    def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: Any) -> None:
+        """Deletes the names of an object to which no reference exists any more."""
+        with self._lock:
+            lent = self._lent.pop(obj_id, None)
+        if lent is not None:
+            self._delete(lent)
+
+    def _delete(self, lent: _Lent) -> None:
+        try:
+            for name, _ in lent.values:
+                client_for(*self.broker).delete(name)
+        except Error:
+            # The daemon has ended, and the names with it.
+            return
+
+    def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
+        """Does nothing: no step waits for another process."""
