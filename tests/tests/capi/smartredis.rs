@@ -1,0 +1,175 @@
+//! The SmartRedis interfaces of C++, C and Fortran: built as a user builds them, and a program of each language that makes
+//! every call.
+
+use super::built::Kit;
+use crate::{cmake, ran};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tensorlend_tests::{Daemon, budget, run, skip, skip_without};
+
+/// The library and its programs, in a folder that ends with the test.
+struct Programs {
+    folder: tempfile::TempDir,
+    kit: &'static Kit,
+    fortran: bool,
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../smartredis").canonicalize().expect("the sources are there")
+}
+
+impl Programs {
+    /// Builds and installs the library, then the programs, with these flags for C and C++. `None`, with a recorded reason,
+    /// where there are no compilers.
+    fn build(flags: &str, fortran: bool) -> Option<Self> {
+        let kit = Kit::get()?;
+        if skip_without("cmake") || skip_without("make") {
+            return None;
+        }
+        let fortran = fortran && !skip_without("gfortran");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let programs = Self { folder, kit, fortran };
+        let project = programs.folder.path().join("programs");
+        std::fs::create_dir(&project).expect("a folder is made");
+        std::fs::write(project.join("CMakeLists.txt"), PROJECT).expect("a project is written");
+        for (mark, file) in [("\n```cpp\n", "guide.cpp"), ("\n```fortran\n", "guide.F90")] {
+            let page = std::fs::read_to_string(sources().join("../docs/smartredis.md")).expect("the page is there");
+            let (_, block) = page.split_once(mark).expect("the page has a block");
+            let (block, _) = block.split_once("```").expect("the block ends");
+            std::fs::write(project.join(file), block).expect("a program is written");
+        }
+        let definitions = [
+            format!("-DCMAKE_INSTALL_PREFIX={}", programs.prefix().display()),
+            format!("-DTESTS={}", sources().join("tests").display()),
+            format!("-DSMARTREDIS_FORTRAN={}", if fortran { "ON" } else { "OFF" }),
+            format!("-DCMAKE_CXX_FLAGS={flags}"),
+            format!("-DCMAKE_C_FLAGS={flags}"),
+            "-DSMARTREDIS_WERROR=ON".into(),
+            // Without optimization, which takes longer than the test.
+            "-DCMAKE_BUILD_TYPE=None".into(),
+            "-DCMAKE_INSTALL_LIBDIR=lib".into(),
+        ];
+        let given: Vec<&str> = definitions.iter().map(String::as_str).collect();
+        let library = sources().display().to_string();
+        programs.cmake(&[&["--no-warn-unused-cli", "-S", &library, "-B", "library"], &given[..]].concat());
+        programs.cmake(&["--build", "library", "--target", "install", "--parallel", "2"]);
+        programs.cmake(&[&["--no-warn-unused-cli", "-S", "programs", "-B", "built"], &given[..]].concat());
+        programs.cmake(&["--build", "built", "--parallel", "2"]);
+        Some(programs)
+    }
+
+    fn prefix(&self) -> PathBuf {
+        self.folder.path().join("prefix")
+    }
+
+    fn cmake(&self, arguments: &[&str]) {
+        let prefixes = format!("{}:{}", self.prefix().display(), self.kit.prefix().display());
+        let (done, said) = cmake(arguments, self.folder.path(), Path::new(&prefixes));
+        assert!(done, "cmake {arguments:?}: {said}");
+    }
+
+    /// Runs a program by a command, which may be a tool that checks it. Each has a daemon of its own.
+    fn run(&self, tool: &[&str], program: &str, last_line: impl Into<Option<&'static str>>) {
+        let daemon = Daemon::start("");
+        let program = self.folder.path().join("built").join(program);
+        let last_line: Option<&str> = last_line.into();
+        let mut command = match tool {
+            [] => Command::new(&program),
+            [tool, arguments @ ..] => {
+                let mut command = Command::new(tool);
+                command.args(arguments).arg(&program);
+                command
+            }
+        };
+        command.env(
+            "LD_LIBRARY_PATH",
+            format!("{}:{}", self.prefix().join("lib").display(), self.kit.libraries().display()),
+        );
+        for (name, value) in [
+            ("SSDB", "127.0.0.1:6379"),
+            ("SR_DB_TYPE", "Standalone"),
+            ("SSKEYIN", "one,two"),
+            ("SSKEYOUT", "one"),
+            ("SR_LOG_LEVEL", "INFO"),
+            ("SR_MODEL_TIMEOUT", "1"),
+        ] {
+            command.env(name, value);
+        }
+        command.env("SR_LOG_FILE", self.folder.path().join("log"));
+        assert_eq!(ran(&mut command, &daemon).lines().last(), last_line, "{} {tool:?}", program.display());
+    }
+}
+
+/// A project of a user, which finds the library under the names of SmartRedis.
+const PROJECT: &str = "cmake_minimum_required(VERSION 3.16)
+project(programs C CXX)
+# Programs use some of the enumerators that they include.
+add_compile_options(-Wall -Wextra -Werror $<$<COMPILE_LANGUAGE:Fortran>:-Wno-unused-parameter>)
+find_package(smartredis 0.6 REQUIRED)
+add_executable(every_call_cpp ${TESTS}/every_call.cpp)
+target_link_libraries(every_call_cpp smartredis)
+add_executable(every_call_c ${TESTS}/every_call.c)
+target_link_libraries(every_call_c smartredis)
+add_executable(guide_cpp guide.cpp)
+target_link_libraries(guide_cpp smartredis)
+if(SMARTREDIS_FORTRAN)
+    enable_language(Fortran)
+    find_package(smartredis-fortran REQUIRED)
+    add_executable(every_call_fortran ${TESTS}/every_call.F90)
+    # Copies must have equal elements.
+    target_compile_options(every_call_fortran PRIVATE -ffree-line-length-none -Wno-compare-reals)
+    target_link_libraries(every_call_fortran smartredis-fortran)
+    add_executable(guide_fortran guide.F90)
+    target_compile_options(guide_fortran PRIVATE -cpp)
+    target_link_libraries(guide_fortran smartredis-fortran)
+    add_executable(solver ${TESTS}/../../examples/smartredis/solver.F90)
+    target_link_libraries(solver smartredis-fortran)
+endif()
+";
+
+#[test]
+fn every_call_of_smartredis_works_from_cpp_c_and_fortran() {
+    let Some(programs) = Programs::build("", true) else { return };
+    programs.run(&[], "every_call_cpp", "every call of C++ worked");
+    programs.run(&[], "every_call_c", "every call of C worked");
+    programs.run(&[], "guide_cpp", None);
+    if programs.fortran {
+        programs.run(&[], "every_call_fortran", "every call of Fortran worked");
+        programs.run(&[], "guide_fortran", None);
+        programs.run(&[], "solver", "published 10 states");
+    }
+    if skip_without("pkg-config") {
+        return;
+    }
+    // Compiled in one line, with the original's names.
+    let folder = programs.prefix().join("lib/pkgconfig");
+    let mut command = Command::new("sh");
+    command.args(["-c", "gcc -std=gnu11 $0 -o built/every_call_pc $(pkg-config --cflags --libs smartredis)"]);
+    command.arg(sources().join("tests/every_call.c")).current_dir(programs.folder.path());
+    command.env(
+        "PKG_CONFIG_PATH",
+        format!("{}:{}", folder.display(), programs.kit.libraries().join("pkgconfig").display()),
+    );
+    let done = run(&mut command);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    programs.run(&[], "every_call_pc", "every call of C worked");
+}
+
+#[test]
+fn the_sanitizers_and_valgrind_find_nothing_in_smartredis() {
+    if budget(0, 1) == 0 {
+        return skip("the sanitizers' build takes half a minute: TENSORLEND_TEST=full runs it");
+    }
+    let flags = "-fsanitize=address,undefined -fno-sanitize-recover=all -g -Wno-maybe-uninitialized";
+    let Some(programs) = Programs::build(flags, false) else { return };
+    programs.run(&[], "every_call_cpp", "every call of C++ worked");
+    programs.run(&[], "every_call_c", "every call of C worked");
+    if skip_without("valgrind") {
+        return;
+    }
+    let Some(programs) = Programs::build("-g", false) else { return };
+    let valgrind =
+        ["valgrind", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "--quiet"];
+    programs.run(&valgrind, "every_call_cpp", "every call of C++ worked");
+    programs.run(&valgrind, "every_call_c", "every call of C worked");
+}
