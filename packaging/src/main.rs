@@ -1,16 +1,18 @@
-//! `tensorlend-pages`: writes what packages hold beside the programs, made from the programs' own definitions.
+//! `tensorlend-pages`: writes the manual pages and completions of packages, made from the programs' own definitions.
 //!
 //! ```text
 //! DIR/man1/tensorlend.1, tensorlend-COMMAND.1    the command line tool, and each of its commands
-//! DIR/man5/tensorlendd.toml.5                    the configuration
-//! DIR/man8/tensorlendd.8                         the daemon
-//! DIR/bash, DIR/zsh, DIR/fish                    completions of both, named as each shell looks for them
+//! DIR/man1/tensorlend-runner.1                   the runner
+//! DIR/man5/tensorlendd.toml.5                    the configuration of the daemon
+//! DIR/man5/tensorlend-gateway.toml.5             the configuration of the gateway
+//! DIR/man8/tensorlendd.8, tensorlend-gateway.8   the daemon and the gateway
+//! DIR/bash, DIR/zsh, DIR/fish                    completions of all four, named as each shell looks for them
 //! ```
 
 mod options;
 mod page;
 
-use clap::{Command, Parser};
+use clap::{Command, CommandFactory, Parser};
 use clap_complete::{Shell, generate_to};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,20 +39,22 @@ fn main() -> ExitCode {
 
 fn write(folder: &Path) -> io::Result<()> {
     let (tool, daemon) = (tensorlend_cli::command(), tensorlend_daemon::program::command());
+    let (gateway, runner) = (tensorlend_gateway::args::Args::command(), tensorlend_runner::args::Args::command());
     let made = |name: &str| {
         let made = folder.join(name);
         std::fs::create_dir_all(&made).map(|()| made)
     };
-    for page in page::all(tool.clone(), "1") {
-        page.write(&made("man1")?)?;
+    for (program, section) in [(&tool, "1"), (&runner, "1"), (&daemon, "8"), (&gateway, "8")] {
+        for page in page::all(program.clone(), section) {
+            page.write(&made(&format!("man{section}"))?)?;
+        }
     }
-    for page in page::all(daemon.clone(), "8") {
-        page.write(&made("man8")?)?;
+    for configuration in [options::DAEMON, options::GATEWAY] {
+        options::page(&configuration).write(&made("man5")?)?;
     }
-    options::page(tensorlend_daemon::EXAMPLE).write(&made("man5")?)?;
     for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
         let completions = made(name)?;
-        for program in [&tool, &daemon] {
+        for program in [&tool, &daemon, &gateway, &runner] {
             complete(shell, program.clone(), &completions)?;
         }
     }

@@ -1,4 +1,4 @@
-//! The manual page of the configuration, made from the file that explains every option.
+//! The manual pages of configurations, made from the files that explain every option.
 
 use crate::page::Page;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -6,52 +6,105 @@ use clap_mangen::roff::{Roff, bold, roman};
 /// Starts a line that shows an example, or a default that depends on the machine.
 const EXAMPLE: &str = "#= ";
 
-/// The page of a file in which comments stand above the options that they explain.
-pub fn page(file: &str) -> Page {
-    let (head, options) = file.split_once("\n\n").expect("the file begins with words about itself");
+/// A configuration file.
+pub struct Configuration {
+    /// The program that reads the file.
+    pub program: &'static str,
+    /// The name of the page.
+    pub name: &'static str,
+    /// The file's usual path.
+    pub path: &'static str,
+    /// The call that checks a file.
+    pub check: &'static str,
+    /// The file, in which comments stand above the options that they explain.
+    pub text: &'static str,
+}
+
+/// The configuration of the daemon.
+pub const DAEMON: Configuration = Configuration {
+    program: "tensorlendd",
+    name: "tensorlendd.toml",
+    path: "/etc/tensorlend/tensorlendd.toml",
+    check: "tensorlendd --check-config --config FILE",
+    text: tensorlend_daemon::EXAMPLE,
+};
+
+/// The configuration of the gateway.
+pub const GATEWAY: Configuration = Configuration {
+    program: "tensorlend-gateway",
+    name: "tensorlend-gateway.toml",
+    path: "/etc/tensorlend/gateway.toml",
+    check: "tensorlend-gateway --check --config FILE",
+    text: tensorlend_gateway::config::EXAMPLE,
+};
+
+/// The page of a configuration.
+pub fn page(of: &Configuration) -> Page {
+    let (head, options) = of.text.split_once("\n\n").expect("the file begins with words about itself");
     let source = format!("tensorlend {}", env!("CARGO_PKG_VERSION"));
     let mut roff = Roff::new();
-    roff.control("TH", ["tensorlendd.toml", "5", "", source.as_str(), "tensorlend"]);
-    roff.control("SH", ["NAME"]).text([roman("tensorlendd.toml - configuration of tensorlendd")]);
-    roff.control("SH", ["SYNOPSIS"]).text([roman("/etc/tensorlend/tensorlendd.toml")]);
+    roff.control("TH", [of.name, "5", "", source.as_str(), "tensorlend"]);
+    roff.control("SH", ["NAME"]).text([roman(format!("{} - configuration of {}", of.name, of.program))]);
+    roff.control("SH", ["SYNOPSIS"]).text([roman(of.path)]);
     roff.control("SH", ["DESCRIPTION"]);
     let words: Vec<&str> = head.lines().map(|line| line.trim_start_matches(['#', ' '])).collect();
-    // What it says of its marks is about the file.
+    // The sentence about the signs of the file does not fit the page, which has no signs.
     let words = words.join(" ").replace("Lines that begin with \"#=\" show", "Shown are also");
-    let words = words.trim_start_matches("tensorlendd: ");
+    let words = words.trim_start_matches(of.program).trim_start_matches(": ");
     roff.text([roman(capital(words))]);
-    roff.text([roman("The file is TOML. "), bold("tensorlendd --print-config"), roman(" prints all of it; ")]);
-    roff.text([bold("tensorlendd --check-config --config FILE"), roman(" says what is wrong with one.")]);
+    let print = format!("{} --print-config", of.program);
+    roff.text([roman("The file is TOML. "), bold(print), roman(" prints all of it; ")]);
+    roff.text([bold(of.check), roman(" names the faults of a file.")]);
     roff.control("SH", ["OPTIONS"]);
     for block in options.split("\n\n") {
         explain(block, &mut roff);
     }
-    roff.control("SH", ["SEE ALSO"]).text([bold("tensorlendd"), roman("(8), "), bold("tensorlend"), roman("(1)")]);
-    Page { name: "tensorlendd.toml.5".into(), text: roff.render().into_bytes() }
+    let (program, section) = (of.program, "(8), ");
+    roff.control("SH", ["SEE ALSO"]).text([bold(program), roman(section), bold("tensorlend"), roman("(1)")]);
+    Page { name: format!("{}.5", of.name), text: roff.render().into_bytes() }
 }
 
-/// A block: words, and the lines that they are about. A table's head may stand before or after its words.
+/// Explains a block of the file: comments, each above the options that it is about. The head of a table may stand before
+/// or after its comment.
 fn explain(block: &str, roff: &mut Roff) {
     let mut words: Vec<&str> = Vec::new();
     let mut lines: Vec<&str> = Vec::new();
     for line in block.lines() {
-        let example = line.strip_prefix(EXAMPLE);
-        if let Some(comment) = line.strip_prefix('#').filter(|_| example.is_none()) {
-            words.push(comment.trim_start());
-        } else if line.starts_with('[') {
-            roff.control("SS", [line]);
-            for word in words.drain(..) {
-                roff.text([roman(word)]);
+        // An option without effect has no space after its sign.
+        let option =
+            line.strip_prefix(EXAMPLE).or_else(|| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')));
+        let option =
+            option.filter(|option| !option.is_empty()).or_else(|| Some(line).filter(|line| !line.starts_with('#')));
+        match option {
+            Some(head) if head.starts_with('[') => {
+                describe(&mut words, &mut lines, roff);
+                roff.control("SS", [head]);
+                for word in words.drain(..) {
+                    roff.text([roman(word)]);
+                }
             }
-        } else {
-            lines.push(example.unwrap_or(line));
+            Some(option) => lines.push(option),
+            None => {
+                if !lines.is_empty() {
+                    describe(&mut words, &mut lines, roff);
+                }
+                words.push(line.trim_start_matches('#').trim_start());
+            }
         }
     }
-    for (at, line) in lines.iter().enumerate() {
-        roff.control(if at == 0 { "TP" } else { "TQ" }, []);
-        roff.text([bold(*line)]);
+    describe(&mut words, &mut lines, roff);
+}
+
+/// Writes options and what explains them. Without options the words wait for the head of a table.
+fn describe(words: &mut Vec<&str>, lines: &mut Vec<&str>, roff: &mut Roff) {
+    if lines.is_empty() {
+        return;
     }
-    for word in words {
+    for (at, line) in lines.drain(..).enumerate() {
+        roff.control(if at == 0 { "TP" } else { "TQ" }, []);
+        roff.text([bold(line)]);
+    }
+    for word in words.drain(..) {
         roff.text([roman(word)]);
     }
 }
@@ -66,15 +119,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_option_is_told_under_its_table() {
-        let page = page(tensorlend_daemon::EXAMPLE);
-        let text = String::from_utf8(page.text).unwrap();
-        let options = tensorlend_daemon::EXAMPLE.lines().filter(|line| {
-            let line = line.strip_prefix(EXAMPLE).unwrap_or(line);
-            line.split_once(" = ").is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        });
-        let shown = text.lines().filter(|line| line.starts_with("\\fB") && line.contains(" = ")).count();
-        assert_eq!(shown, options.count(), "{text}");
-        assert!(text.contains(".SS [pool]\n") && text.contains(".SS [uid]\n"), "{text}");
+    fn every_option_is_explained_under_its_table() {
+        for (of, tables) in [(DAEMON, [".SS [pool]\n", ".SS [uid]\n"]), (GATEWAY, [".SS [[namespace]]\n", "export"])] {
+            let page = page(&of);
+            let text = String::from_utf8(page.text).unwrap();
+            let options = of.text.lines().filter(|line| {
+                let line = line.strip_prefix(EXAMPLE).unwrap_or(line).trim_start_matches('#');
+                line.split_once(" = ").is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+            });
+            let shown = text.lines().filter(|line| line.starts_with("\\fB") && line.contains(" = ")).count();
+            assert_eq!(shown, options.count(), "{text}");
+            assert!(tables.iter().all(|table| text.contains(table)), "{text}");
+        }
     }
 }

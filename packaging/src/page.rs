@@ -86,7 +86,14 @@ fn sections(foot: &str) -> Roff {
 
 fn see_also(command: &Command, section: &str) -> Roff {
     let own = command.get_display_name().unwrap_or_else(|| command.get_name());
-    let all = [("tensorlend", "1"), ("tensorlendd.toml", "5"), ("tensorlendd", "8")];
+    let all = [
+        ("tensorlend", "1"),
+        ("tensorlend-runner", "1"),
+        ("tensorlendd.toml", "5"),
+        ("tensorlend-gateway.toml", "5"),
+        ("tensorlend-gateway", "8"),
+        ("tensorlendd", "8"),
+    ];
     let others = all.into_iter().filter(|other| *other != (own, section));
     let words = others.enumerate().flat_map(|(at, (name, section))| {
         let comma = if at == 0 { "" } else { ", " };

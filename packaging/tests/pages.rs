@@ -21,10 +21,10 @@ fn tried(command: &mut Command) -> Option<Output> {
     (!skip_without(&program)).then(|| run(command))
 }
 
-/// The pages of a command and of what it is divided into.
+/// The pages of a command and of its subcommands, except the hidden ones, which only completions run.
 fn expect(command: &clap::Command, name: &str, pages: &mut BTreeSet<String>) {
     pages.insert(format!("{name}.1"));
-    for one in command.get_subcommands() {
+    for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
         expect(one, &format!("{name}-{}", one.get_name()), pages);
     }
 }
@@ -35,9 +35,11 @@ fn every_command_has_a_page() {
     let mut wanted = BTreeSet::new();
     expect(&tensorlend_cli::command(), "tensorlend", &mut wanted);
     assert!(["tensorlend.1", "tensorlend-put.1", "tensorlend-model-run.1"].iter().all(|&page| wanted.contains(page)));
+    wanted.insert("tensorlend-runner.1".to_owned());
     assert_eq!(names(&folder.path().join("man1")), wanted);
-    assert_eq!(names(&folder.path().join("man5")), ["tensorlendd.toml.5".to_owned()].into());
-    assert_eq!(names(&folder.path().join("man8")), ["tensorlendd.8".to_owned()].into());
+    let named = |names: [&str; 2]| names.map(str::to_owned).into();
+    assert_eq!(names(&folder.path().join("man5")), named(["tensorlend-gateway.toml.5", "tensorlendd.toml.5"]));
+    assert_eq!(names(&folder.path().join("man8")), named(["tensorlend-gateway.8", "tensorlendd.8"]));
 }
 
 #[test]
@@ -70,8 +72,11 @@ fn examples_keep_their_lines() {
 #[test]
 fn shells_read_the_completions() {
     let folder = written();
-    let files = [("bash", "tensorlend"), ("bash", "tensorlendd"), ("zsh", "_tensorlend"), ("zsh", "_tensorlendd")];
-    for (shell, file) in files.into_iter().chain([("fish", "tensorlend.fish"), ("fish", "tensorlendd.fish")]) {
+    let programs = ["tensorlend", "tensorlendd", "tensorlend-gateway", "tensorlend-runner"];
+    let files = programs
+        .iter()
+        .flat_map(|name| [("bash", (*name).to_owned()), ("zsh", format!("_{name}")), ("fish", format!("{name}.fish"))]);
+    for (shell, file) in files {
         let path = folder.path().join(shell).join(file);
         assert!(path.exists(), "{}", path.display());
         if let Some(output) = tried(Command::new(shell).arg("-n").arg(&path)) {

@@ -73,16 +73,78 @@ assert spec['securityContext']['runAsNonRoot'] and client['securityContext']['ca
     let _ = looked_at(program, "client.yaml");
 }
 
+/// The images, with the uid of each as the chart has it.
+const IMAGES: [(&str, u32); 4] = [("daemon", 970), ("gateway", 972), ("runner", 1000), ("client", 1000)];
+
 #[test]
-fn images_copy_what_is_there_and_their_user_is_the_manifests() {
+fn images_copy_what_is_there_and_their_users_are_the_charts() {
     let read = |file: &str| std::fs::read_to_string(workspace("packaging").join(file)).unwrap();
-    let daemon = read("container/Containerfile.daemon");
-    assert!(daemon.contains("--uid 970 ") && read("kubernetes/daemonset.yaml").contains("runAsUser: 970\n"));
-    let copied = daemon.lines().filter_map(|line| line.strip_prefix("COPY packaging/")?.split_whitespace().next());
-    for file in copied {
-        assert!(workspace("packaging").join(file).exists(), "{file}");
-    }
-    // The image uses the compiler that the workspace requires.
     let version = read("../Cargo.toml").lines().find_map(|line| Some(line.strip_prefix("rust-version = ")?.to_owned()));
-    assert!(daemon.contains(&format!("rust:{}-", version.unwrap().trim_matches('"'))));
+    let rust = format!("ARG RUST=docker.io/library/rust:{}-", version.unwrap().trim_matches('"'));
+    assert!(read("kubernetes/daemonset.yaml").contains("runAsUser: 970\n"));
+    assert!(read("kubernetes/daemonset.yaml").contains("runAsUser: 970\n"));
+    let chart = read("helm/tensorlend/values.yaml");
+    for (image, uid) in IMAGES {
+        let file = read(&format!("container/Containerfile.{image}"));
+        assert!(file.contains(&format!("--uid {uid} ")) || file.contains(&format!("--uid {uid}\n")), "{image}");
+        let copied = file.lines().filter_map(|line| line.strip_prefix("COPY ")?.split_whitespace().next());
+        for path in copied.filter(|path| !path.starts_with(['-', '.']) && !path.starts_with("target/")) {
+            assert!(workspace(path).exists(), "{image}: {path}");
+        }
+        // A build argument chooses each base image, so that it can be named by its digest.
+        let bases: Vec<&str> = file.lines().filter_map(|line| line.strip_prefix("FROM ")).collect();
+        assert!(bases.iter().all(|base| base.starts_with("${")), "{image}: {bases:?}");
+        if image != "client" {
+            // The image uses the compiler that the workspace requires.
+            assert!(file.contains(&rust), "{image}");
+            assert!(file.contains("TENSORLEND_LOG_FORMAT=json"), "{image}");
+            let section = chart.split("\n\n").find(|section| format!("\n{section}").contains(&format!("\n{image}:\n")));
+            let section = section.unwrap_or_else(|| panic!("the chart has no values of {image}"));
+            assert!(section.contains(&format!("  uid: {uid}\n")), "{image}: {section}");
+        }
+    }
+    // Docker reads another name than Podman.
+    assert_eq!(std::fs::read_link(workspace(".dockerignore")).unwrap().to_str(), Some(".containerignore"));
+}
+
+/// Each line that the gateway and the runner log is a JSON object. `tests/logs.rs` tests the daemon's log.
+#[test]
+fn programs_log_json_where_the_images_ask_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("wrong.toml"), "[[[").unwrap();
+    let cases = [
+        ("tensorlend-gateway", vec!["--config", "wrong.toml"]),
+        ("tensorlend-runner", vec!["--socket", "nobody-listens"]),
+    ];
+    for (program, arguments) in cases {
+        let mut command = Command::new(binary(program));
+        let done = run(command.args(arguments).current_dir(folder.path()).env("TENSORLEND_LOG_FORMAT", "json"));
+        assert!(!done.status.success(), "{program}");
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(!said.trim().is_empty(), "{program}");
+        for line in said.lines() {
+            let object = serde_json::from_str::<serde_json::Value>(line);
+            assert!(object.is_ok_and(|object| object["level"] == "ERROR"), "{program}: {line}");
+        }
+    }
+}
+
+/// The chart installs the programs of this version.
+#[test]
+fn the_chart_has_the_version_of_the_programs() {
+    let read = |file: &str| std::fs::read_to_string(workspace(file)).unwrap();
+    let version =
+        read("Cargo.toml").lines().find_map(|line| Some(line.strip_prefix("version = ")?.to_owned())).unwrap();
+    let chart = read("packaging/helm/tensorlend/Chart.yaml");
+    assert!(chart.contains(&format!("\nappVersion: {version}\n")), "{version}\n{chart}");
+    assert!(chart.contains(&format!("\nversion: {}\n", version.trim_matches('"'))), "{version}\n{chart}");
+    let schema = read("packaging/helm/tensorlend/values.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    // Every value of the first level has a type.
+    let values = read("packaging/helm/tensorlend/values.yaml");
+    let keys = values.lines().filter_map(|line| line.split_once(':').filter(|(key, _)| !key.contains([' ', '#'])));
+    for (key, _) in keys {
+        assert!(schema["properties"][key]["type"].is_string(), "{key}");
+    }
 }
