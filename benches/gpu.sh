@@ -112,7 +112,7 @@ step() {
 }
 
 run() {
-    local fake=no folder out logs bench=(--bench) quick=() python=python3 stamp work failed=()
+    local fake=no folder out logs bench=(--bench) quick=() weights=() python=python3 stamp work failed=()
     if [[ ${1:-} == --fake ]]; then
         fake=yes
         shift
@@ -136,6 +136,7 @@ run() {
         export TENSORLEND_CUDA_LIB=$folder/fake
         bench=(--quick)
         quick=(--quick)
+        weights=(--bytes $((1 << 30)) --tensors 16)
     fi
     if compgen -G "$folder/wheel/*.whl" >/dev/null; then
         # A wheel is a zip archive. Python can import the package from the unpacked archive without an installation.
@@ -159,9 +160,11 @@ run() {
     # The fake driver writes a log of calls, which the benchmark counts.
     if [[ $fake == yes ]]; then export FAKECUDA_LOG=$work/calls; fi
     step allocators 190 "$folder/bin/allocators" "${bench[@]}"
+    if [[ $fake == yes ]]; then step calls 120 "$folder/bin/tensorlend-gpu-calls" "$logs/calls.json"; fi
     unset FAKECUDA_LOG
     step handover 100 "$folder/bin/handover" "${bench[@]}"
-    step torch 60 "$python" "$folder/gpu/torch_ipc.py" "${quick[@]}" --out "$logs/torch.json"
+    step engine 90 "$python" "$folder/gpu/engine.py" --bin "$folder/bin" "${weights[@]}" --out "$logs/engine.json"
+    step arrays 90 "$python" "$folder/gpu/arrays.py" --bin "$folder/bin" "${quick[@]}" --out "$logs/arrays.json"
     step cupy 50 "$python" "$folder/gpu/cupy_check.py" --bin "$folder/bin" --out "$logs/cupy.json"
     "$python" "$folder/gpu/report.py" --logs "$logs" --out "$out" --stamp "$stamp" --commit "$(cat "$folder/commit")" --fake "$fake"
     if ((${#failed[@]} > 0)); then

@@ -7,6 +7,7 @@
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::{CudaContext, CudaStream, sys};
+use serde::{Deserialize, Serialize};
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use tensorlend_cuda::{Device, Driver};
@@ -328,7 +329,70 @@ pub fn about(device: &Device) -> String {
 
 /// Returns the number of driver calls of this process in the fake driver's log, if it writes one.
 pub fn driver_calls() -> Option<u64> {
+    calls().map(|calls| calls.all)
+}
+
+/// Numbers of driver calls, by their effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Calls {
+    /// Device memory and pools: `cuMemAlloc`, `cuMemCreate`, `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`.
+    pub allocate: u64,
+    /// Their counterparts.
+    pub free: u64,
+    /// Waits on the host: for a stream, an event or a context. `cuMemFree` waits, too, and is not included.
+    pub synchronize: u64,
+    /// Addresses, mappings and access rights, and memory of other processes.
+    pub map: u64,
+    /// Events: recorded, queried, waited for in a stream.
+    pub event: u64,
+    /// All calls.
+    pub all: u64,
+}
+
+impl Calls {
+    fn add(&mut self, name: &str) {
+        let name = name.split("_v").next().unwrap_or(name);
+        self.all += 1;
+        match name {
+            "cuMemAlloc" | "cuMemCreate" | "cuMemAllocAsync" | "cuMemAllocFromPoolAsync" => self.allocate += 1,
+            "cuMemFree" | "cuMemRelease" | "cuMemFreeAsync" => self.free += 1,
+            "cuStreamSynchronize" | "cuCtxSynchronize" | "cuEventSynchronize" => self.synchronize += 1,
+            "cuMemMap" | "cuMemUnmap" | "cuMemSetAccess" | "cuMemAddressReserve" | "cuMemAddressFree" => self.map += 1,
+            _ if name.contains("Import") || name.contains("Export") => self.map += 1,
+            "cuEventRecord" | "cuEventQuery" | "cuStreamWaitEvent" => self.event += 1,
+            _ => {}
+        }
+    }
+
+    /// Returns the calls since `before`.
+    pub fn since(self, before: Self) -> Self {
+        self.with(before, |after, before| after - before)
+    }
+
+    /// Returns the sum.
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, |one, other| one + other)
+    }
+
+    fn with(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            allocate: of(self.allocate, other.allocate),
+            free: of(self.free, other.free),
+            synchronize: of(self.synchronize, other.synchronize),
+            map: of(self.map, other.map),
+            event: of(self.event, other.event),
+            all: of(self.all, other.all),
+        }
+    }
+}
+
+/// Returns the driver calls of this process in the fake driver's log, if it writes one.
+pub fn calls() -> Option<Calls> {
     let text = std::fs::read_to_string(std::env::var_os("FAKECUDA_LOG")?).ok()?;
     let mine = format!("{} ", std::process::id());
-    Some(text.lines().filter(|line| line.starts_with(&mine)).count() as u64)
+    let mut calls = Calls::default();
+    // Lines of more words are notes about a call.
+    let names = text.lines().filter_map(|line| line.strip_prefix(&mine)).filter(|name| !name.contains(' '));
+    names.for_each(|name| calls.add(name));
+    Some(calls)
 }

@@ -525,6 +525,23 @@ typedef struct tensorlend_options tensorlend_options;
 typedef struct tensorlend_outstanding tensorlend_outstanding;
 
 /**
+ * A queue: many producers, many consumers, and each item goes to one consumer. Any thread may use it. tensorlend_queue_free
+ * frees the handle; the queue and its items remain. Its items are those of the list with its name, so tensorlend_list_clear
+ * deletes it.
+ */
+typedef struct tensorlend_queue tensorlend_queue;
+
+/**
+ * An item that this consumer has claimed: a lease on its value, and the right to confirm it. No other consumer gets the item
+ * until it is given back. If the consumer's process ends before it confirms the item, another consumer gets it. One thread
+ * at a time uses the handle.
+ *
+ * tensorlend_queue_item_done and tensorlend_queue_item_give_back take it over, and set the caller's variable to NULL.
+ * tensorlend_queue_item_free gives an item back that was not taken over.
+ */
+typedef struct tensorlend_queue_item tensorlend_queue_item;
+
+/**
  * A request that a server received: a lease on its value, and the right to respond once. Any thread may respond, but only one
  * thread at a time uses the handle. A program may respond to its requests in any order. A request may outlive the server's
  * handle.
@@ -843,6 +860,18 @@ typedef struct {
      * Files of spilled segments that could not be written or read.
      */
     uint64_t spill_failures;
+    /**
+     * Requests refused because a limit of the configuration or of the machine was reached.
+     */
+    uint64_t refusals_limit;
+    /**
+     * Requests refused that the daemon never grants: damaged, impossible, or without the rights.
+     */
+    uint64_t refusals_invalid;
+    /**
+     * Requests refused because another client, or the daemon, was faster.
+     */
+    uint64_t refusals_race;
 } tensorlend_figures;
 
 /**
@@ -1548,6 +1577,95 @@ tensorlend_status tensorlend_list_clear(const tensorlend_client *client,
 tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
                                          const char *from,
                                          const char *to);
+
+/**
+ * Opens a queue, which exists once it has an item. max_waiting is the number of waiting items at which
+ * tensorlend_queue_put of this handle waits; 0: no maximum.
+ *
+ * TENSORLEND_ARGUMENT for an invalid name, or one of another machine: a queue serves the processes of one machine.
+ */
+tensorlend_status tensorlend_queue_open(const tensorlend_client *client,
+                                        const char *name,
+                                        uint64_t max_waiting,
+                                        tensorlend_queue **queue);
+
+/**
+ * Appends an item, a tensor or a dataset. Waits while the queue is full: timeout_ns nanoseconds at most, without limit if
+ * that is below 0, not at all if it is 0. Takes *item over, and drops it if the call fails. Writes the item's number,
+ * counted from 0, to *number, unless that is NULL.
+ *
+ * TENSORLEND_TIMEOUT if the queue was full the whole time. Otherwise errors are those of tensorlend_list_append.
+ */
+tensorlend_status tensorlend_queue_put(const tensorlend_queue *queue,
+                                       tensorlend_draft **item,
+                                       int64_t timeout_ns,
+                                       uint64_t *number);
+
+/**
+ * Claims the first item that waits. Waits while the queue is empty: timeout_ns nanoseconds at most, without limit if that is
+ * below 0, not at all if it is 0.
+ *
+ * TENSORLEND_TIMEOUT if the queue was empty the whole time; TENSORLEND_REFUSED without the right to write, or with 4096
+ * claimed items; TENSORLEND_LIMIT with 4096 leases held already: the item waits again; TENSORLEND_DAMAGED if a faulty
+ * producer put the item, which is then removed.
+ */
+tensorlend_status tensorlend_queue_get(const tensorlend_queue *queue,
+                                       int64_t timeout_ns,
+                                       tensorlend_queue_item **item);
+
+/**
+ * Writes the number of items that wait for a consumer to *items. Asks the daemon.
+ */
+tensorlend_status tensorlend_queue_waiting(const tensorlend_queue *queue, uint64_t *items);
+
+/**
+ * Writes the number of items that consumers have claimed and not confirmed to *items. Asks the daemon.
+ */
+tensorlend_status tensorlend_queue_claimed(const tensorlend_queue *queue,
+                                           uint64_t *items);
+
+/**
+ * The queue's name, borrowed from the handle; NULL for NULL.
+ */
+const char *tensorlend_queue_name(const tensorlend_queue *queue);
+
+/**
+ * Frees the handle; NULL does nothing. The queue, its items and claimed items remain.
+ */
+void tensorlend_queue_free(tensorlend_queue *queue);
+
+/**
+ * A lease on the item's value, borrowed from the item; NULL for NULL. tensorlend_lease_clone makes a lease that outlives
+ * the item.
+ */
+const tensorlend_lease *tensorlend_queue_item_value(const tensorlend_queue_item *item);
+
+/**
+ * The item's number, counted from 0; 0 for NULL.
+ */
+uint64_t tensorlend_queue_item_number(const tensorlend_queue_item *item);
+
+/**
+ * Confirms an item, which the daemon deletes. Takes *item over. Writes to *existed, unless that is NULL, whether the claim
+ * still existed: false if the queue was cleared, or if the daemon was replaced and gave the item to another consumer.
+ *
+ * TENSORLEND_DISCONNECTED if no daemon answers: the client confirms the item with its next request. The item is delivered
+ * again if the session ends before that.
+ */
+tensorlend_status tensorlend_queue_item_done(tensorlend_queue_item **item,
+                                             bool *existed);
+
+/**
+ * Gives an item back: it is the next one that a consumer gets. Takes *item over. Errors are those of
+ * tensorlend_queue_item_done.
+ */
+tensorlend_status tensorlend_queue_item_give_back(tensorlend_queue_item **item);
+
+/**
+ * Gives an item back that was neither confirmed nor given back, and frees the handle; NULL does nothing. The borrowed lease
+ * is invalid then.
+ */
+void tensorlend_queue_item_free(tensorlend_queue_item *item);
 
 /**
  * Opens a stream, whose messages are numbered from 0. It holds capacity messages for subscribers that lag or subscribe late:

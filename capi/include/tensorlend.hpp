@@ -588,6 +588,32 @@ struct Subscription : Handle<tensorlend_subscription, tensorlend_subscription_cl
     const char *name() const && = delete;
 };
 
+/// An item that this consumer has claimed. Its end gives it back, unless done() has confirmed it. Views of the value end with it.
+struct QueueItem : Handle<tensorlend_queue_item, tensorlend_queue_item_free>, Reads<QueueItem> {
+    const tensorlend_lease *leased() const noexcept { return tensorlend_queue_item_value(get()); }
+    /// A lease on the item's value that outlives the item.
+    Lease clone() const { return made<Lease>(tensorlend_lease_clone, leased()); }
+    uint64_t number() const noexcept { return tensorlend_queue_item_number(get()); }
+    /// Confirms the item, which the daemon deletes; false if the claim was over.
+    bool done() { return made<bool>(tensorlend_queue_item_done, taken()); }
+    /// Gives the item back: it is the next one that a consumer gets.
+    void give_back() { check(tensorlend_queue_item_give_back(taken())); }
+};
+
+/// A queue: each item goes to one consumer. Any thread may use it. Its handle is `queue.Handle::get()`.
+struct Queue : Handle<tensorlend_queue, tensorlend_queue_free> {
+    /// Appends an item; waits while the queue is full. Returns its number.
+    uint64_t put(Draft item, Timeout timeout = forever) const {
+        return made<uint64_t>(tensorlend_queue_put, Handle::get(), item.taken(), timeout.count());
+    }
+    /// Claims the first item that waits; waits while the queue is empty.
+    QueueItem get(Timeout timeout = forever) const { return made<QueueItem>(tensorlend_queue_get, Handle::get(), timeout.count()); }
+    uint64_t waiting() const { return made<uint64_t>(tensorlend_queue_waiting, Handle::get()); }
+    uint64_t claimed() const { return made<uint64_t>(tensorlend_queue_claimed, Handle::get()); }
+    const char *name() const & noexcept { return tensorlend_queue_name(Handle::get()); }
+    const char *name() const && = delete;
+};
+
 /// A name that keeps its last values.
 struct History : Handle<tensorlend_history, tensorlend_history_close> {
     tensorlend_version publish(Draft value) { return made<tensorlend_version>(tensorlend_history_publish, get(), value.taken()); }
@@ -859,6 +885,11 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     }
     bool clear(const Name &list) const { return made<bool>(tensorlend_list_clear, get(), list.c_str()); }
     void rename_list(const Name &from, const Name &to) const { check(tensorlend_list_rename(get(), from.c_str(), to.c_str())); }
+
+    /// A queue. Its put() waits while `max_waiting` items wait; 0: no maximum.
+    Queue queue(const Name &name, uint64_t max_waiting = 0) const {
+        return made<Queue>(tensorlend_queue_open, get(), name.c_str(), max_waiting);
+    }
 
     Stream stream(const Name &name, uint32_t capacity = 0, tensorlend_policy policy = TENSORLEND_POLICY_BLOCK) const {
         return made<Stream>(tensorlend_stream_open, get(), name.c_str(), capacity, int32_t(policy));

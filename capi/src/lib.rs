@@ -15,7 +15,7 @@
 //! rules on which it relies:
 //!
 //! 1. *Handles.* A pointer to a handle is NULL, or one that this library made and the program has not freed. Drafts,
-//!    subscriptions, callers, servers, requests and models are used by one thread at a time; handles are freed once no other
+//!    items of queues, subscriptions, callers, servers, requests and models are used by one thread at a time; handles are freed once no other
 //!    thread uses them.
 //! 2. *Variables.* A pointer to a variable is NULL, or points to a variable of its type that no other thread accesses during the
 //!    call.
@@ -52,6 +52,7 @@ mod model;
 mod names;
 mod options;
 mod process;
+mod queue;
 mod remote;
 mod server;
 mod stat;
@@ -65,8 +66,10 @@ const _: fn() = || {
     fn by_all<T: Send + Sync>() {}
     fn by_one_at_a_time<T: Send>() {}
     by_all::<tensorlend::Client>();
+    by_all::<tensorlend::Queue>();
     by_all::<tensorlend::Stream>();
     by_all::<tensorlend::History>();
+    by_one_at_a_time::<tensorlend::QueueItem>();
     by_one_at_a_time::<tensorlend::Subscription>();
     by_one_at_a_time::<tensorlend::Caller>();
     by_one_at_a_time::<tensorlend::Server>();

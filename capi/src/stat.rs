@@ -51,6 +51,12 @@ pub struct tensorlend_figures {
     pub bytes_spilled: u64,
     /// Files of spilled segments that could not be written or read.
     pub spill_failures: u64,
+    /// Requests refused because a limit of the configuration or of the machine was reached.
+    pub refusals_limit: u64,
+    /// Requests refused that the daemon never grants: damaged, impossible, or without the rights.
+    pub refusals_invalid: u64,
+    /// Requests refused because another client, or the daemon, was faster.
+    pub refusals_race: u64,
 }
 
 /// A snapshot of the daemon's metrics. `tensorlend_stat_free` frees it.
@@ -85,7 +91,7 @@ pub unsafe extern "C" fn tensorlend_stat_get(
             names_ephemeral_gone: it.names_ephemeral_gone,
             sessions_revoked: it.sessions_revoked,
             requests: it.requests,
-            refusals: it.refusals,
+            refusals: it.refusals.total(),
             wakeups: it.wakeups,
             pid: it.pid,
             segments: it.segments,
@@ -93,6 +99,9 @@ pub unsafe extern "C" fn tensorlend_stat_get(
             frozen: it.frozen,
             bytes_spilled: it.bytes_spilled,
             spill_failures: it.spill_failures,
+            refusals_limit: it.refusals.limit,
+            refusals_invalid: it.refusals.invalid,
+            refusals_race: it.refusals.race,
         };
         let mut stat = Box::new(tensorlend_stat { figures, texts });
         stat.figures.version = stat.texts[0].as_ptr();

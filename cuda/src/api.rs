@@ -62,6 +62,7 @@ functions! {
         cuDeviceCanAccessPeer(*mut c_int, sys::CUdevice, sys::CUdevice);
         cuDevicePrimaryCtxRetain(*mut sys::CUcontext, sys::CUdevice);
         cuDevicePrimaryCtxRelease_v2(sys::CUdevice);
+        cuDevicePrimaryCtxGetState(sys::CUdevice, *mut c_uint, *mut c_int);
         cuCtxPushCurrent_v2(sys::CUcontext);
         cuCtxPopCurrent_v2(*mut sys::CUcontext);
         cuCtxGetCurrent(*mut sys::CUcontext);

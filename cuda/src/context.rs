@@ -60,6 +60,18 @@ impl Context {
         Ok(Self { held: Arc::new(Held { raw, device: device.raw(), is_retained: true }) })
     }
 
+    /// Returns whether this process has the device's primary context already. Makes none.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn is_primary_active(device: &Device) -> Result<bool> {
+        let (api, mut flags, mut active) = (Driver::api()?, 0, 0);
+        // SAFETY: the call writes one unsigned int and one int.
+        let answer = unsafe { (api.cuDevicePrimaryCtxGetState)(device.raw(), &raw mut flags, &raw mut active) };
+        check(answer, "cuDevicePrimaryCtxGetState", || format!("asking for the primary context of {device}"))?;
+        Ok(active != 0)
+    }
+
     /// Wraps a foreign context, such as that of [`Context::current`], without releasing it later.
     ///
     /// # Safety

@@ -102,6 +102,34 @@ impl Driver {
         }
     }
 
+    /// Returns the driver if this process uses it already, through this crate or another library. Does not load the library, and
+    /// does not initialize it: an initialized driver would make CUDA unusable in children that the process forks.
+    ///
+    /// ```
+    /// assert!(tensorlend_cuda::Driver::in_use().is_none(), "this program has not used CUDA");
+    /// ```
+    pub fn in_use() -> Option<&'static Self> {
+        if DRIVER.get().is_none() && !Self::is_initialized() {
+            return None;
+        }
+        Self::get().ok()
+    }
+
+    /// Returns whether another library of this process has loaded and initialized the driver.
+    fn is_initialized() -> bool {
+        // SAFETY: the name is a C string. With this flag the call loads nothing: it only counts another user of a loaded library,
+        // and the library is never unloaded afterwards, since the handle is kept.
+        let loaded = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        if loaded.is_null() {
+            return false;
+        }
+        // SAFETY: the code above found the library.
+        let Ok(api) = (unsafe { Api::load() }) else { return false };
+        let mut devices = 0;
+        // SAFETY: the call writes one int. Before an initialization it returns an error.
+        unsafe { (api.cuDeviceGetCount)(&raw mut devices) == number::SUCCESS && devices > 0 }
+    }
+
     fn find() -> Result<Self, Unavailable> {
         fork::watch();
         let forks = fork::generation();

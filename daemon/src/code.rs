@@ -33,6 +33,7 @@ impl DaemonError {
             Self::Running(_) => "TL-1116",
             Self::NoAnswer { .. } => "TL-1117",
             Self::Activation(_) => "TL-1118",
+            Self::FdStore { .. } => "TL-1119",
         }
     }
 }

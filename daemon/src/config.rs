@@ -89,8 +89,14 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket. Default: 0o666 in system mode (the kernel reports the client's user), else 0o600.
     pub socket_mode: Option<u32>,
+    /// Path of the socket of a `tensorlendd --fd-store`, which stores the daemon's descriptors. Default: the service
+    /// manager's store, if there is one.
+    pub fd_store: Option<PathBuf>,
     /// System or user mode. Default: auto.
     pub mode: ModeChoice,
+    /// Users and groups that see names, sizes and holders of all namespaces, and no values: names, numbers, or `@group`.
+    /// Default: none.
+    pub observers: Vec<String>,
     /// Limits and properties of the pool.
     pub pool: PoolConfig,
     /// Memory of CUDA devices.
@@ -126,6 +132,8 @@ pub struct PoolConfig {
     pub huge_pages: HugePages,
     /// NUMA placement of segments on a machine with several memory nodes. Default: local.
     pub numa: NumaChoice,
+    /// Whether clients that use a CUDA device lock the pages of the segments that they map. Default: false.
+    pub page_lock: bool,
 }
 
 impl Default for PoolConfig {
@@ -138,6 +146,7 @@ impl Default for PoolConfig {
             idle_bytes_max: Bytes(256 << 20),
             huge_pages: HugePages::Never,
             numa: NumaChoice::default(),
+            page_lock: false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::core::settings::Mode;
-use crate::sys::{DaemonError, Devices, FdStore, Listener, Shell, Stop, limits, spill};
+use crate::sys::{DaemonError, Devices, FdStore, Inherited, Listener, Shell, Stop, Supply, limits, spill};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -71,8 +71,15 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
     embedded_with(&Config::default())
 }
 
-/// Starts a daemon as [`embedded`] does, with a configuration. Its options `socket`, `socket_mode` and `mode` are
-/// ignored.
+/// Starts a daemon as [`embedded`] does, with a configuration. Its options `socket_mode` and `mode` are ignored.
+///
+/// The option `fd_store` names the socket of a `tensorlendd --fd-store`. After the death of this process, the next
+/// daemon with the same `fd_store` and `socket` continues with all tensors. Without `fd_store`, the option `socket` is
+/// ignored too.
+///
+/// # Errors
+/// If the configuration is invalid, or a resource of the system is missing. Also if the process of `fd_store` does not
+/// respond within ten seconds, or if `fd_store` is set without `socket`.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     limits::check_system()?;
     fork::watch();
@@ -80,10 +87,10 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     spill::check(&settings)?;
     let devices = Devices::open(&config.cuda);
     devices.tell(&mut settings);
-    let folder = folder()?;
-    let socket = folder.path().join(SOCKET);
+    let Place { folder, socket, left } = Place::choose(config)?;
     let listener = Listener::bind(&socket, 0o600)?;
-    let shell = Shell::new(listener, settings, (limits::backing(config)?, devices), (FdStore::default(), Vec::new()))?;
+    let supply = Supply { backing: limits::backing(config)?, devices };
+    let shell = Shell::new(listener, settings, supply, left)?;
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
@@ -92,7 +99,29 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
         let _ = shell.run(&*stopped);
     });
     let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
-    Ok(Embedded { socket, stop, thread: Some(thread), folder: Some(folder), forks: fork::generation() })
+    Ok(Embedded { socket, stop, thread: Some(thread), folder, forks: fork::generation() })
+}
+
+/// The socket of an embedded daemon, and what the daemon before it has left.
+struct Place {
+    folder: Option<TempDir>,
+    socket: PathBuf,
+    left: Inherited,
+}
+
+impl Place {
+    fn choose(config: &Config) -> Result<Self, DaemonError> {
+        let Some(fd_store) = &config.fd_store else {
+            let folder = folder()?;
+            let socket = folder.path().join(SOCKET);
+            return Ok(Self { folder: Some(folder), socket, left: Inherited::default() });
+        };
+        let Some(socket) = config.socket.clone() else {
+            let text = "fd_store is set without socket: clients find the next daemon by the path of its socket";
+            return Err(ConfigError::Value(text.into()).into());
+        };
+        Ok(Self { folder: None, socket, left: FdStore::of_process(fd_store)? })
+    }
 }
 
 /// Creates a folder that only this user can enter. It is in /tmp if TMPDIR is too long for the path of a socket.

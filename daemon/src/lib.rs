@@ -8,6 +8,7 @@ mod code;
 mod config;
 pub mod core;
 mod embedded;
+mod fd_store;
 mod log;
 mod options;
 pub mod program;

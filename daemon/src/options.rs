@@ -59,6 +59,7 @@ pub fn without_restart(wanted: Config, running: &Config) -> Config {
     Config {
         socket: now.socket,
         socket_mode: now.socket_mode,
+        fd_store: now.fd_store,
         mode: now.mode,
         pool: PoolConfig {
             segment_bytes: now.pool.segment_bytes,
@@ -77,16 +78,39 @@ type Options = BTreeMap<String, (Takes, Option<String>)>;
 /// Returns all options. Each structure is destructured without `..`, so that the compiler rejects this function if it
 /// omits an option.
 fn options(config: &Config) -> Options {
-    let Config { socket, socket_mode, mode, pool, cuda, spill, uid, streams, namespace_default, namespace } = config;
+    let Config {
+        socket,
+        socket_mode,
+        fd_store,
+        mode,
+        observers,
+        pool,
+        cuda,
+        spill,
+        uid,
+        streams,
+        namespace_default,
+        namespace,
+    } = config;
     let mut all = Options::new();
     let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));
 
     put("socket", Takes::Restart, debug(socket.as_ref()));
     put("socket_mode", Takes::Restart, socket_mode.map(|mode| format!("{mode:#o}")));
+    put("fd_store", Takes::Restart, debug(fd_store.as_ref()));
     put("mode", Takes::Restart, debug(Some(mode)));
+    put("observers", Takes::Now, debug(Some(observers)));
 
-    let PoolConfig { bytes_max, sheet_bytes_max, segment_bytes, spare_segments, idle_bytes_max, huge_pages, numa } =
-        pool;
+    let PoolConfig {
+        bytes_max,
+        sheet_bytes_max,
+        segment_bytes,
+        spare_segments,
+        idle_bytes_max,
+        huge_pages,
+        numa,
+        page_lock,
+    } = pool;
     put("pool.bytes_max", Takes::Now, bytes(*bytes_max));
     put("pool.sheet_bytes_max", Takes::Now, bytes(*sheet_bytes_max));
     put("pool.segment_bytes", Takes::Restart, bytes(Some(*segment_bytes)));
@@ -94,6 +118,7 @@ fn options(config: &Config) -> Options {
     put("pool.idle_bytes_max", Takes::Now, bytes(Some(*idle_bytes_max)));
     put("pool.huge_pages", Takes::Restart, debug(Some(huge_pages)));
     put("pool.numa", Takes::Restart, debug(Some(numa.0)));
+    put("pool.page_lock", Takes::Now, debug(Some(page_lock)));
 
     // Ignore `allow_fake`, because no configuration file sets it.
     let CudaConfig { devices, allocator, bytes_max, segment_bytes, idle_bytes_max, quarantine_ms, allow_fake: _ } =
@@ -193,9 +218,9 @@ mod tests {
     fn only_what_needs_a_restart_is_put_off() {
         let running = Config::default();
         let wanted = config(
-            "socket = \"/x\"\nsocket_mode = 0o600\nmode = \"user\"\n\
+            "socket = \"/x\"\nsocket_mode = 0o600\nfd_store = \"/x\"\nmode = \"user\"\nobservers = [\"0\"]\n\
              [pool]\nbytes_max = \"1GiB\"\nsheet_bytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\nspare_segments = 3\n\
-             idle_bytes_max = 4096\nhuge_pages = \"advise\"\nnuma = \"interleave\"\n\
+             idle_bytes_max = 4096\nhuge_pages = \"advise\"\nnuma = \"interleave\"\npage_lock = true\n\
              [cuda]\ndevices = [\"all\"]\nallocator = \"arena\"\nbytes_max = \"1GiB\"\nsegment_bytes = \"2MiB\"\n\
              idle_bytes_max = 0\nquarantine_ms = 7\n\
              [spill]\ndirectory = \"/x\"\nbytes_max = 1\nuid_bytes_max = 1\nhigh_water_percent = 7\n\

@@ -18,6 +18,12 @@ struct Arguments {
     /// Path of the control socket, instead of the configuration's
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Do not run a daemon: store a daemon's descriptors, on a Unix socket at this path, until SIGTERM
+    ///
+    /// For containers, and machines without systemd. The daemon's option fd_store names the same path. After the
+    /// daemon's death, the next daemon gets the descriptors and continues with all tensors.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "socket", "check_config", "reload", "print_config"])]
+    fd_store: Option<PathBuf>,
     /// Also lend memory of devices whose driver is a fake for tests
     #[arg(long)]
     allow_fake_cuda: bool,
@@ -88,7 +94,10 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 }
 
 fn start(arguments: Arguments) -> Result<(), DaemonError> {
-    let Arguments { config, socket, allow_fake_cuda, check_config, reload, .. } = arguments;
+    let Arguments { config, socket, fd_store, allow_fake_cuda, check_config, reload, .. } = arguments;
+    if let Some(path) = fd_store {
+        return crate::fd_store::run(&path);
+    }
     let load = move || {
         let mut config = match &config {
             Some(path) => Config::load(path)?,

@@ -4,9 +4,11 @@ use crate::config::{Config, ConfigError, ModeChoice};
 use crate::core::settings::{Mode, Settings};
 use crate::sys::notify::{self, Watchdog};
 use crate::sys::reload::{Load, Reloader};
-use crate::sys::{Backing, DaemonError, Devices, FdStore, Listener, Shell, Signals, await_turn, limits, spill};
+use crate::sys::{
+    Backing, DaemonError, Devices, FdStore, Inherited, Listener, Shell, Signals, Supply, await_turn, limits, spill,
+};
 use rustix::io::Errno;
-use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal, kill_process};
+use rustix::process::{DumpableBehavior, Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -40,7 +42,7 @@ impl Parts {
         }
         let (mut settings, unknown) = limits::settings_and_unknown(config, mode)?;
         let backing = limits::backing(config)?;
-        raise_descriptors();
+        limits::raise_descriptors();
         settings.descriptors_max = limits::descriptors();
         let spill = spill::check(&settings).err();
         // Opening the devices must follow `raise_descriptors`, because the driver opens some descriptors for each
@@ -103,8 +105,11 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
         Listener::bind(&path, socket_mode(&config, mode))?
     };
     let pool = settings.pool_bytes_max;
-    let left = (FdStore::of_this_process(), stored);
-    let shell = Shell::new(listener, settings, (backing, devices), left)?.watched(Watchdog::asked_for());
+    let left = match &config.fd_store {
+        Some(path) => FdStore::of_process(path)?,
+        None => Inherited { fd_store: FdStore::of_this_process(), stored },
+    };
+    let shell = Shell::new(listener, settings, Supply { backing, devices }, left)?.watched(Watchdog::asked_for());
     let reloader = Reloader::new(load, config, mode, pool).with_faults(unknown, spill);
     let status = reloader.status();
     tracing::info!("{status}");
@@ -151,15 +156,6 @@ fn socket_mode(config: &Config, mode: Mode) -> u32 {
         Mode::System => 0o666,
         Mode::User => 0o600,
     })
-}
-
-/// Raises the limit of open descriptors: the daemon has one for every segment and every sheet.
-fn raise_descriptors() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
-        tracing::warn!("the limit of open descriptors could not be raised from {:?}", limit.current);
-    }
 }
 
 /// Waits for [`RETRY_PAUSE`] after a failed start, to limit the rate at which a service manager restarts the daemon.

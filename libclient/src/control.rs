@@ -1,5 +1,7 @@
 //! The control socket: one request, one reply.
 
+mod unanswered;
+
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -12,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Hello, QueueReply, QueueRequest, Refusal, Reply, Request, decode, encode};
 use tensorlend_os::packet::{self, Packet};
+use unanswered::Unanswered;
 
 /// The connection to the daemon. One thread uses it at a time.
 pub struct Control {
@@ -22,6 +25,8 @@ pub struct Control {
     timeout: Duration,
     /// Whether a daemon that does not know the session has answered.
     dead: AtomicBool,
+    /// Requests of [`Control::deliver`] that no daemon has answered.
+    unanswered: Unanswered,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
     resume: OnceLock<Box<dyn Resume>>,
 }
@@ -165,6 +170,7 @@ impl Control {
                         path: path.clone(),
                         timeout,
                         dead: AtomicBool::new(false),
+                        unanswered: Unanswered::default(),
                         resume: OnceLock::new(),
                     });
                 }
@@ -276,9 +282,10 @@ impl Control {
         doing: &'static str,
         budget: Budget,
     ) -> Result<Arrived> {
-        if let Some(packet) = Self::take_late(connection, request, doing, budget)? {
+        if let Some(packet) = self.take_late(connection, request, doing, budget)? {
             return Ok(Arrived { packet, acknowledged: false });
         }
+        self.repeat_unanswered(connection, doing, budget)?;
         if matches!(request, Request::GrowCells)
             && let Some(packet) = connection.cells.take()
         {
@@ -286,6 +293,9 @@ impl Control {
         }
         send(&connection.socket, request, descriptors, doing)?;
         tensorlend_layout::crash_point!("request: sent");
+        if matches!(request, Request::Queue(QueueRequest::Done(_))) {
+            tensorlend_layout::crash_point!("queue: confirmation sent");
+        }
         if !self.replies(&connection.socket, budget.timeout / 2) {
             connection.late = Some(request.clone());
             return Err(not_answering(connection, doing, budget.timeout, true));
@@ -298,6 +308,7 @@ impl Control {
     /// Receives the reply to a request that was given up, if there is one. `Some`: that reply also answers this
     /// request.
     fn take_late(
+        &self,
         connection: &mut Connection,
         request: &Request,
         doing: &'static str,
@@ -318,6 +329,12 @@ impl Control {
                 send(&connection.socket, &Request::Ack, &[], doing)?;
             }
             match (late, decode::<Reply>(&packet.bytes)) {
+                (_, Some(Reply::Refused(Refusal::Stopping))) => {
+                    return Err(Error::Disconnected { doing, asked: false });
+                }
+                (Some(late @ Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_))), _) => {
+                    self.unanswered.answered(&late);
+                }
                 // No thread knows of this segment: return it.
                 (Some(Request::Segment { .. }), Some(Reply::Segment { base, .. })) => {
                     let back = Request::ReturnSegment { base };
@@ -326,8 +343,8 @@ impl Control {
                 }
                 (Some(Request::GrowCells), Some(Reply::Cells { .. })) => connection.cells = Some(packet),
                 // No thread knows of this item.
-                (Some(Request::Queue(_)), Some(Reply::Queue(QueueReply::Claimed(item)))) => {
-                    let back = Request::Queue(QueueRequest::GiveBack(item));
+                (Some(Request::Queue(_)), Some(Reply::Queue(QueueReply::Claimed(claim)))) => {
+                    let back = Request::Queue(QueueRequest::GiveBack(claim));
                     send(&connection.socket, &back, &[], doing)?;
                     connection.late = Some(back);
                 }
@@ -433,12 +450,13 @@ impl Control {
         let whole = self.connection.lock().is_ok_and(|connection| matches!(connection.state, State::Whole));
         if let Some(resume) = self.resume.get().filter(|_| whole) {
             resume.settle();
+            self.settle_unanswered();
         }
     }
 
     /// Checks whether the daemon has hung up, and reopens the session without a request. Returns false if it must be
     /// called again: the session is not reopened yet, or another thread uses the connection.
-    pub fn look_after(&self) -> bool {
+    pub fn resume_if_broken(&self) -> bool {
         let mut connection = match self.connection.try_lock() {
             Ok(connection) => connection,
             // Another thread is using the connection and will notice.

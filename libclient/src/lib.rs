@@ -144,6 +144,8 @@ pub use notify::Notifications;
 #[doc(hidden)]
 pub use queue::{Claim, Offer};
 pub use queue::{Queue, QueueItem};
+#[cfg(feature = "cuda")]
+pub use segment::pinned::{PageLocks, page_locks};
 pub use stream::borrowed::Borrowed;
 pub use stream::history::History;
 pub use stream::message::{Message, Start};
@@ -166,7 +168,7 @@ pub use tensor::spec::TensorSpec;
 pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{
-    Allocator, DeviceOffer, DeviceUse, Holder, LimitKind, NamespaceUse, Policy, Refusal, Stat, UidUse,
+    Allocator, DeviceOffer, DeviceUse, Holder, LimitKind, NamespaceUse, Policy, Refusal, Refusals, Stat, UidUse,
 };
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 #[doc(hidden)]

@@ -12,7 +12,8 @@ use crate::tensor::sendable::{Sendable, seal};
 use crate::wait::{Deadline, Timeout, spin};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
-use tensorlend_layout::name::list_key;
+use tensorlend_layout::directory::KEY_BYTES_MAX;
+use tensorlend_layout::name::list_key_in;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
@@ -66,9 +67,10 @@ pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
     if session.is_forked() {
         return (0, 0);
     }
-    let key = list_key(name);
+    let mut buffer = [0; KEY_BYTES_MAX];
+    let Some(key) = list_key_in(&mut buffer, name) else { return (0, 0) };
     loop {
-        let Some(found) = session.find(&key).filter(|f| f.owner_word.is_live()) else { return (0, 0) };
+        let Some(found) = session.find(key).filter(|f| f.owner_word.is_live()) else { return (0, 0) };
         let Some(entry) = session.directory.lists.get(found.owner_word.cell() as usize) else { return (0, 0) };
         let state = (entry.id.read(), entry.end.read());
         // If the owner word is unchanged, the entry belonged to this list during the read.

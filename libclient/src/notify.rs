@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::error::{Result, check_name};
 use crate::lease::by_name::peek;
 use crate::lease::wait::newer;
-use crate::lease::waiter::{Look, Ticket, Waiter};
+use crate::lease::waiter::{EventState, Ticket, Waiter};
 use crate::list::{Length, list_state};
 use crate::names::version::Version;
 use crate::remote::{may_be_far, node_name, split};
@@ -45,16 +45,16 @@ impl Notifications {
             return Ok(None);
         }
         let key = name.as_bytes().to_vec();
-        let look = move |session: &_| {
-            let mut look = newer(session, &key, seen)?;
+        let poll = move |session: &_| {
+            let mut state = newer(session, &key, seen)?;
             if let Some(node) = &node {
                 let now = peek(session, node)?;
-                look.is_over |= Some(now.seen) != known.map(|known| known.seen);
-                look.owners[1] = now.owner;
+                state.is_over |= Some(now.seen) != known.map(|known| known.seen);
+                state.owners[1] = now.owner;
             }
-            Ok(look)
+            Ok(state)
         };
-        self.waiter.wait(Box::new(look), Box::new(tell)).map(Some)
+        self.waiter.wait(Box::new(poll), Box::new(tell)).map(Some)
     }
 
     /// Waits until a list has a certain length.
@@ -64,9 +64,11 @@ impl Notifications {
     pub fn length(&self, list: &str, wanted: Length, tell: impl FnOnce(Result<()>) + Send + 'static) -> Result<Ticket> {
         check_name(list)?;
         let list = list.to_owned();
-        let look =
-            move |session: &_| Ok(Look { is_over: wanted.is(list_state(session, &list).1), owners: [None, None] });
-        self.waiter.wait(Box::new(look), Box::new(tell))
+        let poll = move |session: &_| {
+            let is_over = wanted.is(list_state(session, &list).1);
+            Ok(EventState { is_over, owners: [None, None] })
+        };
+        self.waiter.wait(Box::new(poll), Box::new(tell))
     }
 
     /// Waits until a list has more than `read` items, or any item if its id is another than `id`.
@@ -80,11 +82,11 @@ impl Notifications {
         tell: impl FnOnce(Result<()>) + Send + 'static,
     ) -> Result<Ticket> {
         let list = list.to_owned();
-        let look = move |session: &_| {
+        let poll = move |session: &_| {
             let (now, end) = list_state(session, &list);
-            Ok(Look { is_over: (if now == id { read } else { 0 }) < end, owners: [None, None] })
+            Ok(EventState { is_over: (if now == id { read } else { 0 }) < end, owners: [None, None] })
         };
-        self.waiter.wait(Box::new(look), Box::new(tell))
+        self.waiter.wait(Box::new(poll), Box::new(tell))
     }
 }
 

@@ -175,27 +175,29 @@ impl Queue {
         const DOING: &str = "take from queue";
         let session = self.client.session();
         loop {
-            let item = match self.request(QueueRequest::Claim { list: self.name.clone() }, DOING)? {
-                Reply::Queue(QueueReply::Claimed(item)) => item,
+            let granted = match self.request(QueueRequest::Claim { list: self.name.clone() }, DOING)? {
+                Reply::Queue(QueueReply::Claimed(granted)) => granted,
                 Reply::Queue(QueueReply::Empty) => return Ok(None),
                 _ => return Err(Error::Protocol { doing: DOING }),
             };
-            session.queue_claims().add(item);
-            match lease_item(session, &self.name, item.list, item.number) {
+            session.queue_claims().add(granted);
+            tensorlend_layout::crash_point!("queue: claimed");
+            match lease_item(session, &self.name, granted.item.list, granted.item.number) {
                 Ok(Some(value)) => {
-                    let claim = Claim { client: self.client.clone(), item, finished: false };
+                    let claim = Claim { client: self.client.clone(), granted, finished: false };
+                    tensorlend_layout::crash_point!("queue: leased");
                     return Ok(Some(QueueItem { value, claim }));
                 }
                 // Its owner ended before the value was written, or the queue was cleared: no consumer can read it.
                 Ok(None) => {
-                    finish(session, item)?;
+                    finish(session, granted)?;
                 }
                 Err(e @ Error::Damaged { .. }) => {
-                    finish(session, item)?;
+                    finish(session, granted)?;
                     return Err(e);
                 }
                 Err(e) => {
-                    give_back(session, item)?;
+                    give_back(session, granted)?;
                     return Err(e);
                 }
             }
@@ -240,14 +242,16 @@ impl QueueItem {
 
     /// Returns the item's number, counted from the first item of the queue.
     pub fn number(&self) -> u64 {
-        self.claim.item.number
+        self.claim.granted.item.number
     }
 
     /// Confirms the item, which the daemon deletes. Returns false if the claim was over: the queue was cleared, or the
-    /// daemon was replaced and gave the item to another consumer. After an error the item is given back.
+    /// daemon was replaced and gave the item to another consumer. After an error this client confirms the item with its
+    /// next request, or when it reaches the next daemon.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] and the like, without a daemon: the item may be delivered again.
+    /// [`Error::Disconnected`] and the like, without a daemon: the item is delivered again if this client's session ends
+    /// before its next request.
     pub fn done(self) -> Result<bool> {
         self.claim.done()
     }
@@ -255,8 +259,8 @@ impl QueueItem {
     /// Gives the item back: it is the next one that a consumer gets.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] and the like, without a daemon. The claim is over all the same, at the latest with the
-    /// daemon or this client's session.
+    /// [`Error::Disconnected`] and the like, without a daemon. The claim ends all the same: with this client's next request,
+    /// with the daemon, or with this client's session.
     pub fn give_back(self) -> Result<()> {
         self.claim.give_back()
     }

@@ -10,7 +10,7 @@ pub enum Broken {
     /// correct.
     Slow,
     /// As `Slow`, and a reader does not check again after it has stored its lease.
-    SecondLook,
+    SecondRead,
     /// An owner reuses a replaced slot without scanning the leases.
     Scan,
     /// A new name is announced without checking the claims, announcements and publications of others.
@@ -23,17 +23,17 @@ pub fn broken() -> Option<Broken> {
     *BROKEN.get_or_init(|| {
         Some(match std::env::var("TENSORLEND_BROKEN").ok()?.as_str() {
             "slow" => Broken::Slow,
-            "second-look" => Broken::SecondLook,
+            "second-read" => Broken::SecondRead,
             "scan" => Broken::Scan,
             "claim" => Broken::Claim,
-            other => panic!("TENSORLEND_BROKEN={other}: it is slow, second-look, scan or claim"),
+            other => panic!("TENSORLEND_BROKEN={other}: it is slow, second-read, scan or claim"),
         })
     })
 }
 
 /// A delay between a reader's first check and its lease.
 pub fn dawdle() {
-    if matches!(broken(), Some(Broken::Slow | Broken::SecondLook)) {
+    if matches!(broken(), Some(Broken::Slow | Broken::SecondRead)) {
         for _ in 0..4 {
             std::thread::yield_now();
         }

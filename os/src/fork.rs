@@ -5,6 +5,8 @@
 #![allow(unsafe_code)]
 
 use crate::map;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
@@ -81,6 +83,68 @@ impl Origin {
     }
 }
 
+/// Number of words of [`UNSHARED`].
+const UNSHARED_WORDS: usize = 1024;
+/// One bit for each descriptor below 65,536 that a child closes.
+static UNSHARED: [AtomicU64; UNSHARED_WORDS] = [const { AtomicU64::new(0) }; UNSHARED_WORDS];
+
+/// A descriptor that a forked child closes at once, if the process called [`watch`]: a socket whose other end must notice
+/// the death of this process while a child lives. A descriptor with a number above 65,535 stays open in the child.
+#[derive(Debug)]
+pub struct Unshared(OwnedFd);
+
+impl Unshared {
+    /// Takes over a descriptor.
+    pub fn new(fd: OwnedFd) -> Self {
+        if let Some((word, bit)) = Self::place(&fd) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Self(fd)
+    }
+
+    fn place(fd: &OwnedFd) -> Option<(&'static AtomicU64, u64)> {
+        let number = fd.as_raw_fd() as usize;
+        Some((UNSHARED.get(number / 64)?, 1 << (number % 64)))
+    }
+
+    /// Closes the descriptors in a child, in which the values that own them are never dropped: they belong to threads that
+    /// the child does not have, or to objects that check the process.
+    fn close_all_in_child() {
+        for (at, word) in UNSHARED.iter().enumerate() {
+            let mut bits = word.swap(0, Ordering::Relaxed);
+            while bits != 0 {
+                let number = at * 64 + bits.trailing_zeros() as usize;
+                // SAFETY: close is async-signal-safe. The descriptor is the copy of one that the parent owned at the fork.
+                unsafe { libc::close(number as i32) };
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
+impl Drop for Unshared {
+    fn drop(&mut self) {
+        // Before the close, after which another thread may get the same number.
+        if let Some((word, bit)) = Self::place(&self.0) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Deref for Unshared {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl AsFd for Unshared {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Starts counting; must run before the first [`generation`] whose result matters.
 pub fn watch() {
     extern "C" fn before() {
@@ -100,12 +164,13 @@ pub fn watch() {
             READABLE.store(generation, Ordering::Relaxed);
         }
         map::reserve(readable);
+        Unshared::close_all_in_child();
     }
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: pthread_atfork requires functions that stay loaded for as long as the process may fork; these are part of the
         // program. In the child of a process with several threads, `in_child` may run only async-signal-safe code: it touches
-        // static atomics, calls mmap and a hook of which the same is required, and can neither allocate, lock nor panic. The
+        // static atomics, calls mmap, close and a hook of which the same is required, and can neither allocate, lock nor panic. The
         // other two run in the parent, which has no such limits; a panic in them would end the process.
         let registered = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         // The call fails only if memory is exhausted. Without the handler, a child could write into its parent's

@@ -1,6 +1,6 @@
 //! Names, and their keys in the directory.
 
-use crate::directory::NameEntry;
+use crate::directory::{KEY_BYTES_MAX, NameEntry};
 
 /// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -103,6 +103,16 @@ pub fn list_key(name: &str) -> Vec<u8> {
     prefixed(LIST, name.as_bytes())
 }
 
+/// As [`list_key`], without an allocation: the key is the beginning of `buffer`. `None`: the name is too long for a list.
+#[inline]
+pub fn list_key_in<'b>(buffer: &'b mut [u8; KEY_BYTES_MAX], name: &str) -> Option<&'b [u8]> {
+    let key = buffer.get_mut(..=name.len())?;
+    let (kind, rest) = key.split_first_mut()?;
+    *kind = LIST;
+    rest.copy_from_slice(name.as_bytes());
+    Some(key)
+}
+
 /// Returns the key of a stream: byte 3, then its name.
 pub fn stream_key(name: &str) -> Vec<u8> {
     prefixed(STREAM, name.as_bytes())
@@ -161,6 +171,10 @@ mod tests {
         assert_eq!(parse(&[1, 2]), None);
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"\xff"), None);
-        assert!(list_key(&"x".repeat(255)).len() <= crate::directory::KEY_BYTES_MAX);
+        let mut buffer = [0xFF; KEY_BYTES_MAX];
+        for name in ["l", "", &"x".repeat(NAME_BYTES_MAX)] {
+            assert_eq!(list_key_in(&mut buffer, name), Some(&*list_key(name)));
+        }
+        assert_eq!(list_key_in(&mut buffer, &"x".repeat(NAME_BYTES_MAX + 1)), None);
     }
 }

@@ -6,6 +6,7 @@
 //! has more than one message with descriptors in flight. The daemon disconnects a client that breaks these rules.
 
 mod device;
+mod inspect;
 mod queue;
 mod refusal;
 mod stat;
@@ -13,16 +14,20 @@ mod value;
 
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
-pub use queue::{ASSERTED_MAX, CLAIMS_MAX, QueueItem, QueueReply, QueueRequest};
-pub use refusal::Refusal;
-pub use stat::{Holder, NamespaceUse, Stat, UidUse};
+pub use inspect::{
+    CLIENTS_SHOWN_MAX, ClientShown, Holds, Inspect, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown,
+    STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown, View,
+};
+pub use queue::{ASSERTED_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest};
+pub use refusal::{Reason, Refusal};
+pub use stat::{Holder, NamespaceUse, Refusals, Stat, UidUse};
 pub use value::{NameAt, VALUES_MAX, ValueAt};
 
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
@@ -103,8 +108,8 @@ pub struct Return {
     pub shelved: Vec<u32>,
     /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
-    /// The items of queues that the client has claimed, at most [`ASSERTED_MAX`].
-    pub claims: Vec<QueueItem>,
+    /// The client's claims on items of queues, at most [`ASSERTED_MAX`].
+    pub claims: Vec<QueueClaim>,
 }
 
 /// A descriptor that the daemon lent to a client and that the client still has.
@@ -377,9 +382,16 @@ pub enum Request {
     },
     /// A request about a queue.
     Queue(QueueRequest),
+    /// A request of an observer, who need not join a namespace. Reply: [`Reply::Shown`]; it has no descriptors.
+    Inspect(Inspect),
 }
 
 impl Request {
+    /// Returns true for a request that begins or continues a session.
+    pub fn begins(&self) -> bool {
+        matches!(self, Self::Hello(_) | Self::Return(_) | Self::HandBack { .. })
+    }
+
     /// Returns true if the client may repeat the request when its reply was lost: the second request has the same
     /// effect, and its reply the same meaning.
     pub fn is_repeatable(&self) -> bool {
@@ -491,6 +503,8 @@ pub enum Reply {
     Values(Vec<ValueAt>),
     /// A response about a queue.
     Queue(QueueReply),
+    /// A part of the daemon's state, for an observer.
+    Shown(Shown),
 }
 
 /// The session's parameters, for a client that joins.
@@ -514,6 +528,8 @@ pub struct Welcome {
     pub segment_bytes: u64,
     /// Devices whose memory is lent.
     pub devices: Vec<DeviceOffer>,
+    /// Whether processes that use a device lock the pages of the host segments that they map.
+    pub page_lock: bool,
 }
 
 /// Encodes a message.

@@ -9,23 +9,38 @@ use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION, STRUCTURES};
 
 /// The processes that may touch a structure: its name, the sheet it lies in, its one writer, its readers.
 const RIGHTS: &[(&str, &str, &str, &str)] = &[
-    ("SheetHeader", "every sheet", "the daemon, before lending", "whoever maps the sheet"),
-    ("DirectoryHead", "directory", "the daemon", "the namespace's clients"),
-    ("MemberEntry", "directory", "the daemon", "the namespace's clients"),
-    ("NameEntry", "directory", "the daemon", "the namespace's clients"),
-    ("LongName", "directory", "the daemon", "the namespace's clients"),
-    ("ListEntry", "directory", "the daemon", "the namespace's clients"),
-    ("StreamEntry", "directory", "the daemon", "the namespace's clients"),
-    ("SegmentEntry", "directory", "the daemon", "the namespace's clients"),
-    ("Catalogue", "catalogue", "its client", "the daemon, the namespace's clients"),
-    ("CellRecord", "catalogue", "its client", "the daemon, the namespace's clients"),
-    ("CellsPart", "further cells", "its client", "the daemon, the namespace's clients"),
-    ("SlotRecord", "slots of a segment", "its client", "the daemon, the namespace's clients"),
-    ("SlotsPart", "slots of a segment", "its client", "the daemon, the namespace's clients"),
-    ("LeaseTable", "lease table", "its client", "the daemon, the namespace's producers"),
-    ("Cursor", "lease table", "the subscriber", "the producer of its stream, the daemon"),
-    ("StreamRing", "ring of a stream", "the producer", "the daemon, the subscribers"),
-    ("RingEntry", "ring of a stream", "the producer", "the daemon, the subscribers"),
+    ("SheetHeader", "every sheet", "the daemon, before it lends the sheet", "all processes that map the sheet"),
+    ("DirectoryHead", "the directory", "the daemon", "the namespace's clients"),
+    ("MemberEntry", "the directory", "the daemon", "the namespace's clients"),
+    ("NameEntry", "the directory", "the daemon", "the namespace's clients"),
+    ("LongName", "the directory", "the daemon", "the namespace's clients"),
+    ("ListEntry", "the directory", "the daemon", "the namespace's clients"),
+    ("StreamEntry", "the directory", "the daemon", "the namespace's clients"),
+    ("SegmentEntry", "the directory", "the daemon", "the namespace's clients"),
+    ("Catalogue", "the catalogue", "the client that owns the sheet", "the daemon and the namespace's clients"),
+    ("CellRecord", "the catalogue", "the client that owns the sheet", "the daemon and the namespace's clients"),
+    (
+        "CellsPart",
+        "each further part of cells",
+        "the client that owns the sheet",
+        "the daemon and the namespace's clients",
+    ),
+    (
+        "SlotRecord",
+        "the slot records of a segment",
+        "the client that owns the sheet",
+        "the daemon and the namespace's clients",
+    ),
+    (
+        "SlotsPart",
+        "the slot records of a segment",
+        "the client that owns the sheet",
+        "the daemon and the namespace's clients",
+    ),
+    ("LeaseTable", "the lease table", "the client that owns the sheet", "the daemon and the namespace's producers"),
+    ("Cursor", "the lease table", "the subscriber", "the daemon and the producer of the stream"),
+    ("StreamRing", "the ring of a stream", "the producer", "the daemon and the subscribers"),
+    ("RingEntry", "the ring of a stream", "the producer", "the daemon and the subscribers"),
 ];
 
 /// A part of a packed word: its highest and lowest bit, what it is, and how the code takes it out (none where no function
@@ -38,8 +53,8 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "OwnerWord",
         "`NameEntry.owner_word`, `CellRecord.granted`",
         &[
-            (63, 62, "kind: 0 nothing lives here, 1 live, 2 reserved", Some(|w| w >> 62)),
-            (61, 40, "version, one up at every store", Some(|w| OwnerWord(w).version().into())),
+            (63, 62, "kind: 0 no name, 1 live, 2 reserved", Some(|w| w >> 62)),
+            (61, 40, "version; each store adds 1", Some(|w| OwnerWord(w).version().into())),
             (39, 24, "catalogue of the owner", Some(|w| OwnerWord(w).catalogue().into())),
             (23, 0, "cell", Some(|w| OwnerWord(w).cell().into())),
         ],
@@ -66,7 +81,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "`MemberEntry.member`",
         &[
             (63, 62, "state: 0 vacant, 1 open, 2 ending, 3 closed", Some(|w| Member(w).state() as u64)),
-            (61, 32, "epoch: which life of this number", Some(|w| Member(w).epoch().into())),
+            (61, 32, "epoch of this client number", Some(|w| Member(w).epoch().into())),
             (31, 0, "sheet", Some(|w| Member(w).sheet().into())),
         ],
     ),
@@ -83,7 +98,7 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         "`DirectoryHead.table`",
         &[
             (63, 56, "log2 of the places", Some(|w| TableWord(w).log2().into())),
-            (55, 40, "times that tables were built anew", Some(|w| TableWord(w).rebuilds().into())),
+            (55, 40, "number of rebuilt tables", Some(|w| TableWord(w).rebuilds().into())),
             (39, 0, "index of the first place", Some(|w| TableWord(w).first())),
         ],
     ),
@@ -94,10 +109,10 @@ const WORDS: &[(&str, &str, &[Part])] = &[
             (
                 63,
                 28,
-                "high bits of the name's hash, which say with the table's seed where its search goes",
+                "high bits of the name's hash; with the table's seed they determine the path of a search",
                 Some(|w| w >> 28),
             ),
-            (27, 0, "entry; 0: none any more, and a search goes on", Some(|w| PlaceWord(w).entry().into())),
+            (27, 0, "entry; 0: no entry any more, and a search continues", Some(|w| PlaceWord(w).entry().into())),
         ],
     ),
     (
@@ -116,24 +131,28 @@ const WORDS: &[(&str, &str, &[Part])] = &[
             ),
             (47, 32, "catalogue", Some(|w| RangeWord(w).catalogue().into())),
             (31, 8, "first slot", Some(|w| RangeWord(w).base().into())),
-            (7, 0, "kept 0", None),
+            (7, 0, "always 0", None),
         ],
     ),
     (
         "IndexMember",
-        "the first of a member's eight words in the index of a dataset: the second is its slot's generation, then follow the \
-        six of a summary, as in a stream's entry, or zeros. Before the members stands their number, behind them their names",
+        "The index of a dataset begins with the number of its members. Each member has eight words. The table shows the first \
+        word. The second word is the generation of the member's slot. The other six words are a summary, as in a stream's \
+        entry, or zeros. The names follow after the last member.",
         &[
             (63, 48, "order: the members' numbers, sorted by name", None),
-            (47, 24, "end of its name among the names", None),
+            (47, 24, "end of the member's name among the names", None),
             (23, 0, "slot", None),
         ],
     ),
     ("Announcement", "`Catalogue.ring`", &[(63, 24, "tag: bits of the name's hash", None), (23, 0, "cell", None)]),
     (
         "Parked",
-        "`LeaseTable.parked`; 0: nobody sleeps",
-        &[(63, 63, "waits for any new name", None), (62, 0, "one bit for each catalogue waited on, by hash", None)],
+        "`LeaseTable.parked`; 0: no thread sleeps",
+        &[
+            (63, 63, "waits for any new name", None),
+            (62, 0, "one bit for each catalogue on which the client waits, by hash", None),
+        ],
     ),
 ];
 
@@ -146,7 +165,11 @@ fn structure(text: &mut String, structure: &Structure) {
         RIGHTS.iter().find(|(name, ..)| *name == structure.name).expect("RIGHTS tells of every structure");
     let Structure { name, bytes, doc, fields } = structure;
     write!(text, "\n## {name}\n\n{}\n\n", cell(doc)).unwrap();
-    write!(text, "{bytes} bytes. Sheet: {sheet}. Writer: {writer}. Readers: {readers}.\n\n").unwrap();
+    write!(
+        text,
+        "The structure has {bytes} bytes, and is in {sheet}. Its writer is {writer}. Its readers are {readers}.\n\n"
+    )
+    .unwrap();
     text.push_str("| offset | bytes | field | type | meaning |\n|---:|---:|---|---|---|\n");
     let ends = fields.iter().skip(1).map(|f| f.offset).chain([*bytes]);
     for (field, end) in fields.iter().zip(ends) {
@@ -160,18 +183,20 @@ fn structure(text: &mut String, structure: &Structure) {
 fn layout_md() -> String {
     let mut text = format!(
         "# The layout of shared memory\n\n\
-        Made by `just layout` from the structures in shm-layout/src; a test fails when it is out of date. \
-        [protocol.md](protocol.md) explains what the words do.\n\n\
-        Layout version {LAYOUT_VERSION}, hash `{LAYOUT_HASH:016x}`: FNV-1a over the names, types and offsets below. A \
-        program that finds another version or hash refuses to attach.\n\n\
-        All numbers are little endian. A `Word` is an atomic of 64 bits, a `Bell` one of 32 bits (the futex) and 32 unused \
-        bits. Offsets and lengths are in bytes. Reserved words stay 0.\n\n\
+        `just layout` generates this page from the structures in shm-layout/src. A test fails if the page is out of date. \
+        [protocol.md](protocol.md) explains the purpose of the words.\n\n\
+        This page describes layout version {LAYOUT_VERSION} with the hash `{LAYOUT_HASH:016x}`. The hash is FNV-1a over the names, \
+        types and offsets below. A program that finds another version or hash does not attach.\n\n\
+        All numbers are little endian. A `Word` is an atomic of 64 bits. A `Bell` is an atomic of 32 bits (the futex) and 32 \
+        unused bits. Offsets and lengths are in bytes. Reserved words stay 0.\n\n\
         # Structures\n"
     );
     for s in STRUCTURES {
         structure(&mut text, s);
     }
-    text.push_str("\n# Packed words\n\nBits from high to low; bit 63 is the highest.\n");
+    text.push_str(
+        "\n# Packed words\n\nThe tables list the bits of each word from high to low. Bit 63 is the highest.\n",
+    );
     for (name, place, parts) in WORDS {
         write!(text, "\n## {name}\n\n{place}\n\n|").unwrap();
         for &(high, low, ..) in *parts {

@@ -12,6 +12,8 @@ use tensorlend::{Client, DType, Error};
 /// Number of rounds; one passes every crash point.
 pub const ROUNDS: u32 = 12;
 
+/// The queue.
+pub const JOBS: &str = "everything/jobs";
 /// Number of names that it creates and deletes in one round.
 const FRESH: u32 = 70;
 /// Number of names that a visitor creates and deletes: more than there are announcers.
@@ -138,6 +140,22 @@ fn look(client: &Client, name: &str) -> Result<(), Error> {
     }
 }
 
+/// Puts three items, confirms two, and gives back a third in both ways.
+fn queue(client: &Client, value: u64) -> Result<(), Error> {
+    let jobs = client.queue(JOBS)?;
+    for count in 0..3 {
+        jobs.put(filled(client, value + count)?, PATIENCE)?;
+    }
+    jobs.get(PATIENCE)?.give_back()?;
+    drop(jobs.get(PATIENCE)?);
+    for _ in 0..2 {
+        let job = jobs.get(PATIENCE)?;
+        filled::value(job.value().tensor()?).unwrap_or_else(|torn| panic!("{JOBS}: {torn}"));
+        job.done()?;
+    }
+    Ok(())
+}
+
 fn round(client: &Client, number: u32) -> Result<(), Error> {
     let value = |count: u32| (u64::from(number) << 16) + u64::from(count) + 1;
     // First publications, immediate replacements, and more until slots must be reclaimed.
@@ -170,6 +188,7 @@ fn round(client: &Client, number: u32) -> Result<(), Error> {
     }
     client.clear("everything")?;
     client.append("everything", filled(client, value(9))?)?;
+    queue(client, value(10))?;
     // This client's own stream, filled once, and a subscription to another's.
     let camera = client.stream("everything").capacity(4).open()?;
     let mut frames = client.subscribe("everything")?;

@@ -198,6 +198,8 @@ impl Service {
     /// # Panics
     /// If the store's thread has panicked.
     pub fn lose(&self) {
+        // A message of the killed daemon that the store has not read yet would store its descriptor afterwards.
+        self.catch_up();
         self.kept.lock().expect("the keeper lives").clear();
     }
 

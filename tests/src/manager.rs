@@ -203,20 +203,21 @@ impl Manager {
         install(&binary("tensorlend"), &self.folder.path().join("bin"), "0755");
     }
 
-    /// Installs the unit that restores this user's names when a machine starts, and its program; returns the unit's
-    /// name. [`Manager::to_restore`] is the folder that it reads.
+    /// Installs a unit that runs the command line tool, and the tool; returns the unit's name. A template such as
+    /// `tensorlend-restore@.service` becomes the instance of `user`. [`Manager::to_restore`] is the folder of the units
+    /// that save and restore.
     ///
     /// # Panics
     /// If the manager rejects it.
-    pub fn add_restore(&self, user: &str) -> String {
+    pub fn add_tool_unit(&self, unit: &str, user: &str) -> String {
         self.add_tool();
-        let unit =
-            copy_restore(self.scope, &self.folder.path().join("units"), user, &format!("{INSIDE}/bin/tensorlend"));
+        let units = self.folder.path().join("units");
+        let unit = copy_tool_unit(self.scope, &units, unit, user, &format!("{INSIDE}/bin/tensorlend"));
         self.ok(&["daemon-reload"]);
         unit
     }
 
-    /// Returns the folder whose files the unit of [`Manager::add_restore`] restores, seen from inside.
+    /// Returns the folder whose files the unit `tensorlend-restore` restores, seen from inside.
     ///
     /// # Panics
     /// If the unit has never run.
@@ -357,18 +358,21 @@ fn install(from: &Path, to: &Path, mode: &str) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Writes the restoring unit into a folder, for this user and with another path of the program; returns its name.
+/// Writes a unit of the command line tool into a folder, with another path of the program; returns its name. A template
+/// becomes the instance of `user`.
 ///
 /// # Panics
-/// If the unit does not contain the program's usual path.
-pub fn copy_restore(scope: Scope, folder: &Path, user: &str, program: &str) -> String {
-    let (unit, name) = match scope {
-        Scope::System => ("tensorlend-restore@.service", format!("tensorlend-restore@{user}.service")),
-        Scope::User => ("tensorlend-restore.service", "tensorlend-restore.service".to_owned()),
-    };
+/// If a service does not contain the program's usual path.
+pub fn copy_tool_unit(scope: Scope, folder: &Path, unit: &str, user: &str, program: &str) -> String {
+    let name = unit.replace("@.", &format!("@{user}."));
     let text = std::fs::read_to_string(scope.packaging().join(unit)).expect("packaging/ has the unit");
-    assert!(text.contains("\nExecStart=/usr/bin/tensorlend "), "{unit} starts the program");
-    std::fs::write(folder.join(&name), text.replace("/usr/bin/tensorlend ", &format!("{program} ")))
+    let starts = text.contains("\nExecStart=/usr/bin/tensorlend ");
+    assert!(
+        starts || std::path::Path::new(unit).extension().is_some_and(|it| it == "timer"),
+        "{unit} starts the program"
+    );
+    let text = text.replace("/usr/bin/tensorlend ", &format!("{program} "));
+    std::fs::write(folder.join(&name), text.replace("/etc/tensorlend/", &format!("{INSIDE}/")))
         .expect("a unit is written");
     name
 }

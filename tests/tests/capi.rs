@@ -6,6 +6,7 @@ mod capi {
     pub mod built;
     pub mod guide;
     pub mod header;
+    pub mod smartredis;
 }
 
 use capi::built::{Kit, Language, Link};
@@ -340,7 +341,8 @@ fn the_examples_do_what_they_say() {
             let file = example(&format!("{folder}/{name}.{extension}"));
             kit.compile(language, &[&file], &[], Link::Shared)
         };
-        let (producer, consumer, stream) = (built("producer"), built("consumer"), built("stream"));
+        let (producer, consumer) = (built("producer"), built("consumer"));
+        let (stream, queue) = (built("stream"), built("queue"));
         let started = std::thread::scope(|threads| {
             // The consumer waits for a tensor that is not published yet.
             let waiting = threads.spawn(|| ran(&mut kit.command(&consumer), &daemon));
@@ -352,6 +354,12 @@ fn the_examples_do_what_they_say() {
         let expected: String =
             (0..5).map(|n| format!("frame {n}: {n}\n")).chain(["the stream has ended\n".into()]).collect();
         assert_eq!(ran(&mut kit.command(&stream), &daemon), expected, "{folder}");
+        let expected: String = (0..3)
+            .map(|n| format!("job {n}: {n} squared is {}\n", n * n))
+            .chain(["the queue is empty\n".into()])
+            .collect();
+        assert_eq!(ran(&mut kit.command(&queue), &daemon), expected, "{folder}");
+        daemon.client().clear("jobs").unwrap();
     }
 }
 

@@ -36,7 +36,7 @@ impl Host {
     /// Returns the pid of this user's last connection as the daemon sees it.
     fn process(&self, uid: u32) -> String {
         let (log, field) = (self.daemon.log(), format!("uid={uid}"));
-        let line = log.lines().rfind(|line| line.contains("client joined") && line.contains(&field));
+        let line = log.lines().rfind(|line| line.contains(" joined namespace ") && line.contains(&field));
         let line = line.unwrap_or_else(|| panic!("nobody joined with {field}:\n{log}"));
         line.split_whitespace().find_map(|word| word.strip_prefix("pid=")).expect("its number").to_owned()
     }

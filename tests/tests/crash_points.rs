@@ -9,7 +9,7 @@ use tensorlend::Client;
 use tensorlend_tests::filled::{self, put};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::tree::{root, texts};
-use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, is_full, skip, witness};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, everything, is_full, queued, skip, witness};
 
 /// Passages at which to kill: the first, and a later one. By default each crash point is tested at one of the two, in
 /// turn.
@@ -128,9 +128,26 @@ fn look_around(watcher: &Client, point: &str) {
     }
     // The bystander may have replaced it already.
     put(watcher, witness::SHARED[0], 5).unwrap_or_else(|e| panic!("{point}: a shared name: {e}"));
+    take_all_jobs(watcher, point);
     watcher.append("everything", filled::filled(watcher, 5).unwrap()).unwrap();
     for item in watcher.get_all("everything").unwrap() {
         filled::value(item.as_tensor().unwrap()).unwrap_or_else(|torn| panic!("{point}: an item: {torn}"));
+    }
+}
+
+/// Checks that the items of the victim's queue wait, and that another client can confirm them.
+fn take_all_jobs(watcher: &Client, point: &str) {
+    let jobs = watcher.queue(everything::JOBS).unwrap();
+    assert_eq!(jobs.claimed().unwrap(), 0, "{point}: a client that has ended has claims");
+    while jobs.waiting().unwrap() > 0 {
+        match jobs.get(Duration::ZERO) {
+            Ok(job) => {
+                filled::value(job.value().tensor().unwrap()).unwrap_or_else(|torn| panic!("{point}: a job: {torn}"));
+                assert!(job.done().unwrap(), "{point}: a job's claim");
+            }
+            // The last item had no value: its producer was killed before it wrote the value.
+            Err(e) => assert!(e.is_timeout(), "{point}: {e}"),
+        }
     }
 }
 
@@ -300,6 +317,103 @@ fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_everything() {
     for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
         kill_at_each(&build, is_daemons, |number, point, passage| daemon_dies_at(&build, mode, number, point, passage));
     }
+}
+
+#[test]
+fn a_consumer_killed_at_any_step_of_a_claim_loses_no_item() {
+    let Some(build) = Build::find() else { return };
+    let points = build.points();
+    for (number, point) in points.iter().enumerate().filter(|(_, point)| point.starts_with("queue: ")) {
+        let daemon = build.daemon();
+        let client = daemon.client();
+        let queue = client.queue(queued::QUEUE).unwrap();
+        for value in 1..=4 {
+            queue.put(filled::filled(&client, value).unwrap(), None).unwrap();
+        }
+        let said = tempfile::NamedTempFile::new().unwrap();
+        let mut command = build.worker();
+        command.args(["queue", "consume"]).arg(daemon.socket()).arg(said.path());
+        // It dies with its second item.
+        command.env("TENSORLEND_CRASH", format!("{number}:2:/"));
+        let status = Agent::steer(command).wait();
+        assert_eq!(status.signal(), Some(9), "{point}: {status}");
+        eventually(&format!("{point}: the end of its claims"), || queue.claimed().unwrap() == 0);
+        let mut left = Vec::new();
+        while let Ok(item) = queue.get(Duration::ZERO) {
+            left.push(filled::value(item.value().tensor().unwrap()).unwrap());
+            assert!(item.done().unwrap(), "{point}");
+        }
+        let said = std::fs::read_to_string(said.path()).unwrap();
+        assert!(said.contains("done 1\n") && !said.contains("done 2\n"), "{point}: {said}");
+        let confirmed = left == [3, 4];
+        match point.as_str() {
+            "queue: claimed" | "queue: leased" => assert_eq!(left, [2, 3, 4], "{point}"),
+            "queue: confirmed" => assert!(confirmed, "{point}: {left:?}"),
+            // The daemon may have closed the session before it read the confirmation.
+            _ => assert!(confirmed || left == [2, 3, 4], "{point}: {left:?}"),
+        }
+    }
+}
+
+/// The places at which a daemon is killed while it grants, confirms or gives back a claim.
+const STEPS_OF_CLAIMS: [&str; 6] = [
+    "daemon: claim granted",
+    "daemon: claim given back",
+    "daemon: name about to be removed",
+    "daemon: tomb stored",
+    "daemon: place freed",
+    "daemon: item confirmed",
+];
+
+#[test]
+fn a_daemon_killed_at_any_step_of_a_claim_loses_no_item_and_confirms_none_twice() {
+    let Some(build) = Build::find() else { return };
+    let points = build.points();
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        for point in STEPS_OF_CLAIMS {
+            let number = points.iter().position(|it| it == point).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let begin = folder.path().join("begin");
+            let plan = ("TENSORLEND_CRASH".to_owned(), format!("{number}:1:{}", begin.display()));
+            let mut daemon = Service::start_with(mode, build.0.join("tensorlendd"), Some(plan));
+            let (client, other) = (daemon.client(), daemon.client());
+            let queue = client.queue(queued::QUEUE).unwrap();
+            for value in 0..4 {
+                queue.put(filled::filled(&client, value + 1).unwrap(), None).unwrap();
+            }
+            std::fs::write(&begin, "").unwrap();
+            let consumer = std::thread::spawn(move || consume_all(&other));
+            eventually(&format!("{point}: the daemon's end"), || !daemon.is_running());
+            daemon.restart();
+            let (confirmed, unsure) = consumer.join().unwrap();
+            assert!(unsure.len() <= 1, "{point}: {unsure:?}");
+            let mut all: Vec<u64> = confirmed.iter().chain(&unsure).copied().collect();
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2, 3], "{point}: confirmed {confirmed:?}, unsure {unsure:?}");
+        }
+    }
+}
+
+/// Gives an item back and confirms all items. Returns the numbers of the confirmed ones, and of those whose confirmation was
+/// not answered.
+fn consume_all(client: &Client) -> (Vec<u64>, Vec<u64>) {
+    let queue = client.queue(queued::QUEUE).unwrap();
+    let (mut confirmed, mut unsure) = (Vec::new(), Vec::new());
+    queue.get(PATIENCE).unwrap().give_back().unwrap();
+    while queue.waiting().unwrap() + queue.claimed().unwrap() > 0 {
+        let Ok(item) = queue.get(Duration::from_millis(100)) else { continue };
+        let number = item.number();
+        assert!(!confirmed.contains(&number) && !unsure.contains(&number), "item {number} is delivered again");
+        match item.done() {
+            Ok(true) => confirmed.push(number),
+            Ok(false) => panic!("another consumer has item {number}"),
+            Err(e) => {
+                assert!(e.is_disconnected(), "{e}");
+                unsure.push(number);
+            }
+        }
+    }
+    (confirmed, unsure)
 }
 
 /// The code names every crash point exactly once, and `points` lists exactly these.

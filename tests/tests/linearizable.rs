@@ -255,7 +255,7 @@ fn clients_that_claim_nothing_are_caught() {
 }
 
 #[test]
-fn owners_that_do_not_look_for_leases_are_caught() {
+fn owners_that_do_not_scan_for_leases_are_caught() {
     let Some(worker) = broken_programs() else { return };
     let (figures, wrong) = broken("scan", BROKEN_ROUNDS, &worker);
     println!("{figures:?}: {}", said(wrong.as_ref()));
@@ -263,9 +263,9 @@ fn owners_that_do_not_look_for_leases_are_caught() {
 }
 
 #[test]
-fn readers_that_look_once_are_caught_and_slow_ones_are_right() {
+fn readers_that_read_once_are_caught_and_slow_ones_are_right() {
     let Some(worker) = broken_programs() else { return };
-    let (figures, wrong) = broken("second-look", BROKEN_ROUNDS, &worker);
+    let (figures, wrong) = broken("second-read", BROKEN_ROUNDS, &worker);
     println!("{figures:?}: {}", said(wrong.as_ref()));
     assert!(wrong.is_some(), "nothing was noticed: {figures:?}");
     let (figures, wrong) = broken("slow", 10, &worker);

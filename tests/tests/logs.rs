@@ -18,16 +18,16 @@ fn a_log_in_json_has_a_field_for_each_value() {
         command
     });
     daemon.agent().exit();
-    eventually("the client's end in the log", || daemon.log().matches("client ended").count() > 1);
+    eventually("the client's end in the log", || daemon.log().matches(" left namespace ").count() > 1);
     let log = daemon.log();
     let lines = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
     let events: Vec<Value> = lines.collect();
     let find = |message: &str| {
-        let found = events.iter().rfind(|event| event["message"].as_str().is_some_and(|it| it.starts_with(message)));
+        let found = events.iter().rfind(|event| event["message"].as_str().is_some_and(|it| it.contains(message)));
         found.unwrap_or_else(|| panic!("{message} in\n{log}"))
     };
     let uid = rustix::process::getuid().as_raw();
-    for (message, level) in [("client joined", "INFO"), ("client ended", "INFO")] {
+    for (message, level) in [("joined namespace", "INFO"), ("left namespace", "INFO")] {
         let event = find(message);
         assert_eq!(event["level"], level);
         assert_eq!(event["namespace"], format!("uid:{uid}"));
@@ -36,7 +36,7 @@ fn a_log_in_json_has_a_field_for_each_value() {
         assert!(event["pid"].as_u64().is_some_and(|pid| pid > 0), "{event}");
         assert!(event["timestamp"].as_str().is_some_and(|time| time.ends_with('Z')), "{event}");
     }
-    assert_eq!(find("client joined")["label"], "agent");
+    assert_eq!(find("joined namespace")["label"], "agent");
 }
 
 #[test]
@@ -45,7 +45,11 @@ fn a_log_in_text_is_the_default_where_no_journal_is() {
     let _agent = daemon.agent();
     let log = daemon.log();
     let joined = log.lines().find(|line| line.contains("label=\"agent\"")).expect("it is told");
-    assert!(joined.contains(" INFO client joined namespace="), "{joined}");
+    // The sentence alone says who joined.
+    let pid = joined.split("pid=").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+    let (uid, text) = (rustix::process::getuid().as_raw(), joined.split(" INFO ").nth(1).unwrap());
+    let rest = format!(" (pid {pid}, uid {uid}, tensorlend-agen, agent) joined namespace uid:{uid} namespace=");
+    assert!(text.starts_with("client ") && text.contains(&rest), "{joined}");
     let wrong = run(Command::new(binary("tensorlendd")).args(["--log-format", "xml"]));
     assert_eq!(wrong.status.code(), Some(2));
 }
@@ -64,7 +68,7 @@ fn systemds_journal_gets_fields_behind_the_units_walls() {
 
     let mut agent = manager.agent_as(STRANGER);
     agent.ok(&format!("connect {} lab", Scope::System.socket()));
-    let joined = journal.entry("client joined");
+    let joined = journal.entry("client 1 (");
     let field = |name: &str| joined.get(name).unwrap_or_else(|| panic!("{name} in {joined:?}")).as_str();
     assert_eq!(field("TENSORLEND_NAMESPACE"), "lab");
     assert_eq!(field("TENSORLEND_UID"), STRANGER.to_string());
@@ -73,7 +77,7 @@ fn systemds_journal_gets_fields_behind_the_units_walls() {
     assert!(field("TENSORLEND_PID").parse::<u32>().is_ok_and(|pid| pid > 0));
     assert_eq!(field("PRIORITY"), "6");
     agent.exit();
-    assert_eq!(journal.entry("client ended")["TENSORLEND_CLIENT"], "1");
+    assert_eq!(journal.entry("client 1 (")["TENSORLEND_CLIENT"], "1");
 
     manager.configure("[pool]\nspare_segments = 65\n");
     manager.signal("HUP");
@@ -84,6 +88,29 @@ fn systemds_journal_gets_fields_behind_the_units_walls() {
     let put_off = journal.entry("pool.huge_pages: Advise instead of Never");
     assert_eq!((put_off["PRIORITY"].as_str(), put_off["TENSORLEND_OPTION"].as_str()), ("4", "pool.huge_pages"));
     assert_eq!(journal.entry("pool.spare_segments: 2")["PRIORITY"], "6");
+}
+
+/// The log names the client of a refusal and the reason. A client that repeats a refused request hides no lines of others.
+#[test]
+fn the_first_refusals_of_a_client_are_in_the_log() {
+    let daemon = Daemon::start("");
+    let join = |label| tensorlend::Client::builder().socket(daemon.socket()).label(label).connect().unwrap();
+    let (client, other) = (join("greedy"), join("modest"));
+    for _ in 0..10 {
+        client.create(tensorlend::DType::U8, [1u64 << 50]).unwrap_err();
+    }
+    other.create(tensorlend::DType::U8, [1u64 << 50]).unwrap_err();
+    let lines = |label: &str| {
+        let who = format!("{label}) of namespace");
+        let log = daemon.log();
+        let of = |line: &&str| line.contains("refused client ") && line.contains(&who);
+        log.lines().filter(of).map(str::to_owned).collect::<Vec<_>>()
+    };
+    eventually("the other's refusal in the log", || !lines("modest").is_empty());
+    let greedy = lines("greedy");
+    assert_eq!(greedy.len(), 3, "{greedy:#?}");
+    assert!(greedy[0].contains(" INFO refused client ") && greedy[0].contains("reason=\"limit\""), "{}", greedy[0]);
+    assert!(greedy[2].contains("at the level debug"), "{}", greedy[2]);
 }
 
 /// A client that violates the protocol continuously neither fills the disk nor hides log lines of other clients.
@@ -104,8 +131,8 @@ fn a_flood_of_violations_is_counted_and_not_written() {
     daemon.stop();
     let log = daemon.log();
     let is_count = |line: &&str| line.contains("lines of this kind were left out");
-    let written = log.lines().filter(|line| line.contains("disconnected: ") && !is_count(line)).count();
-    let counted = log.lines().filter(is_count).filter(|line| line.contains("disconnected: "));
+    let written = log.lines().filter(|line| line.contains("disconnected a client (") && !is_count(line)).count();
+    let counted = log.lines().filter(is_count).filter(|line| line.contains("disconnected a client ("));
     let number = |line: &str| line.split("left_out=").nth(1)?.split_whitespace().next()?.parse::<usize>().ok();
     let counted: usize = counted.map(|line| number(line).expect("it says how many")).sum();
     assert!((100..VIOLATIONS / 2).contains(&written), "{written} lines");

@@ -85,6 +85,23 @@ fn a_package_is_installed_upgraded_and_removed() {
     assert!(connected(&system).ok("sum kept").ends_with(&kept) && connected(&system).ok("sum own").ends_with(&own));
     holder.ok("put own 100000 3");
 
+    // The dashboard is off until an administrator has written its token, which only root can read.
+    let web = "tensorlend-web.service";
+    assert_eq!(system.ok("sh", &["-c", &format!("systemctl is-active {web} || true")]), "inactive");
+    let token = "a-token-that-is-long-enough";
+    system.ok("sh", &["-c", &format!("umask 077; echo {token} >/etc/tensorlend/web.token; systemctl start {web}")]);
+    let get = |authorization: &str| {
+        let request = format!(
+            "GET /metrics HTTP/1.1\\r\\nHost: 127.0.0.1:9470\\r\\n{authorization}Connection: close\\r\\n\\r\\n"
+        );
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/9470 && printf '{request}' >&3 && cat <&3");
+        String::from_utf8_lossy(&run(system.command("bash").args(["-c", &script])).stdout).into_owned()
+    };
+    eventually("a dashboard that demands its token", || get("").starts_with("HTTP/1.1 401 "));
+    eventually("metrics", || get(&format!("Authorization: Bearer {token}\\r\\n")).contains("\ntensorlend_up 1\n"));
+    let pid = system.ok("systemctl", &["show", "--value", "--property", "MainPID", web]);
+    assert_eq!(system.ok("stat", &["--format=%U", &format!("/proc/{pid}")]), "tensorlend-web");
+
     // The new version rejects the configuration; the old daemon keeps running, with its memory.
     let configuration = "/etc/tensorlend/tensorlendd.toml";
     let write = |text: &str| system.ok("sh", &["-c", &format!("echo '{text}' >>{configuration}")]);
@@ -98,6 +115,8 @@ fn a_package_is_installed_upgraded_and_removed() {
     system.ok("dpkg", &["--remove", "tensorlend"]);
     eventually("the end of the daemon", || daemon(&system) == 0);
     assert!(!system.has(CONTROL) && !system.has("/usr/bin/tensorlendd") && system.has(configuration));
+    assert!(get("").is_empty(), "the dashboard has stopped");
+    system.ok("rm", &["/etc/tensorlend/web.token"]);
     assert!(system.agent_as(USER).ask(&format!("connect {CONTROL}")).is_err(), "nobody listens");
     assert_eq!(holder.ok("held kept"), kept.split_whitespace().last().unwrap(), "who holds memory keeps it");
 

@@ -144,3 +144,25 @@ fn a_consumer_keeps_its_claim_when_the_daemon_is_replaced() {
         assert_eq!((queue.waiting().unwrap(), queue.claimed().unwrap()), (1, 0));
     }
 }
+
+#[test]
+fn the_end_of_a_claim_that_no_daemon_learned_of_counts_at_the_next_one() {
+    for mode in ["mode = \"user\"\n", "mode = \"system\"\n"] {
+        let mut daemon = Service::start(mode);
+        let (producer, consumer) = (daemon.client(), daemon.client());
+        let queue = producer.queue(QUEUE).unwrap();
+        for number in 1..4 {
+            queue.put(filled(&producer, number).unwrap(), None).unwrap();
+        }
+        let theirs = consumer.queue(QUEUE).unwrap();
+        let (first, second) = (theirs.get(None).unwrap(), theirs.get(None).unwrap());
+        // A daemon that stops in order removes its socket, so that no request waits for the next one.
+        daemon.end(Signal::TERM);
+        assert!(first.done().unwrap_err().is_disconnected());
+        assert!(second.give_back().unwrap_err().is_disconnected());
+        daemon.start_again();
+        // The consumer itself sends no further request.
+        eventually("the end of both claims", || (queue.waiting().unwrap(), queue.claimed().unwrap()) == (2, 0));
+        assert_eq!(queue.get(None).unwrap().number(), 1);
+    }
+}

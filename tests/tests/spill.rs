@@ -402,7 +402,7 @@ fn above_the_high_mark_nobody_is_refused_first() {
     let expected = leave(&daemon, "t1", 16, 1).unwrap();
     leave(&daemon, "t2", 16, 2).unwrap();
     eventually("the low mark", || client.stat().unwrap().bytes_in_use <= POOL_MB * MB / 4);
-    assert_eq!(client.stat().unwrap().refusals, 0);
+    assert_eq!(client.stat().unwrap().refusals.total(), 0);
     assert_eq!(sum(&mut daemon.agent(), "t1"), expected);
 }
 
@@ -452,7 +452,7 @@ fn without_a_directory_nothing_changes() {
         |name: &str, bytes: u64| producer.create(tensorlend::DType::U8, &[bytes]).and_then(|it| it.publish(name));
     large("a", 7 * MB).unwrap();
     large("b", 7 * MB).unwrap();
-    let (before, start) = (producer.stat().unwrap().refusals, std::time::Instant::now());
+    let (before, start) = (producer.stat().unwrap().refusals.total(), std::time::Instant::now());
     for i in 0..200u32 {
         producer.put(&format!("small{i}"), &[i; 100]).unwrap_or_else(|e| panic!("small{i}: {e}"));
         if i % 50 == 0 {
@@ -462,7 +462,7 @@ fn without_a_directory_nothing_changes() {
         }
     }
     // The client pauses 100 ms between two requests, which bounds their rate on a machine of any speed.
-    let refused = producer.stat().unwrap().refusals - before;
+    let refused = producer.stat().unwrap().refusals.total() - before;
     let pauses = start.elapsed().as_millis() as u64 / 100;
     assert!(refused < 60 + 2 * pauses, "the daemon refused {refused} requests in {pauses} pauses");
 }

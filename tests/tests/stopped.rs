@@ -214,3 +214,39 @@ fn the_dashboard_and_the_metrics_tell_of_a_daemon_that_does_not_answer() {
     signal(daemon.pid(), Signal::KILL);
     eventually("news of a daemon that is gone", || status()["daemon"].is_null());
 }
+
+#[test]
+fn claims_end_although_a_stopped_daemon_did_not_receive_the_request() {
+    let daemon = Daemon::start("");
+    let client = connect(&daemon).unwrap();
+    let queue = client.queue("jobs").unwrap();
+    for value in 0..4u8 {
+        queue.put(client.create_from(&[value]).unwrap(), None).unwrap();
+    }
+    let items: Vec<_> = (0..4).map(|_| queue.get(None).unwrap()).collect();
+    stop(&daemon);
+    // One of the requests is sent. The others wait for its reply until their timeouts.
+    let threads: Vec<_> = items
+        .into_iter()
+        .map(|item| {
+            std::thread::spawn(move || match item.number() {
+                0 | 1 => item.done().map(drop),
+                2 => item.give_back(),
+                _ => {
+                    drop(item);
+                    Ok(())
+                }
+            })
+        })
+        .collect();
+    eventually("the timeouts", || threads.iter().all(std::thread::JoinHandle::is_finished));
+    for (number, thread) in threads.into_iter().enumerate().take(3) {
+        is_told(&daemon, &format!("item {number}"), thread.join().unwrap());
+    }
+    signal(daemon.pid(), Signal::CONT);
+    client.ping().unwrap();
+    let other = daemon.client().queue("jobs").unwrap();
+    assert_eq!((other.waiting().unwrap(), other.claimed().unwrap()), (2, 0));
+    let (first, second) = (other.get(None).unwrap(), other.get(None).unwrap());
+    assert_eq!((first.number(), second.number()), (2, 3));
+}

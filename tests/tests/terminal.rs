@@ -40,7 +40,7 @@ fn a_daemon_with_few_descriptors() {
     let (status, checks) = doctor(&mut daemon.cli(&[]));
     let [state, _, found, fix] = said(&checks, "daemon's files");
     assert_eq!(state, "warning");
-    assert!(found.contains("may have 300 descriptors") && fix.contains("LimitNOFILE"), "{found}; {fix}");
+    assert!(found.contains("has a limit of 300 descriptors") && fix.contains("LimitNOFILE"), "{found}; {fix}");
     assert_eq!(status, Some(0), "a warning is no failure: {checks:#?}");
     // The doctor finds the configuration through the daemon's command line, if it may read that.
     let [state, _, found, _] = said(&checks, "huge pages");

@@ -90,8 +90,7 @@ fn name(path: &Path) -> String {
 
 /// The folders with the source of the workspace's members.
 fn crates() -> Vec<PathBuf> {
-    let crates = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path().join("src"));
-    crates.filter(|src| src.is_dir()).collect()
+    members().iter().map(|member| member.join("src")).filter(|src| src.is_dir()).collect()
 }
 
 /// The folders of the workspace's members.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use tensorlend_tests::manager::{
-    Manager, SERVICE, SOCKET, Scope, copy_restore, copy_units, skip_without_systemd, workspace,
+    Manager, SERVICE, SOCKET, Scope, copy_tool_unit, copy_units, skip_without_systemd, workspace,
 };
 use tensorlend_tests::{binary, eventually, run, skip_without};
 
@@ -682,7 +682,8 @@ fn the_units_that_restore_are_right_and_open_little() {
     for (scope, flag) in [(Scope::System, "--system"), (Scope::User, "--user")] {
         let folder = tempfile::tempdir().unwrap();
         copy_units(scope, folder.path(), binary("tensorlendd").to_str().unwrap());
-        let unit = copy_restore(scope, folder.path(), "daemon", binary("tensorlend").to_str().unwrap());
+        let program = binary("tensorlend");
+        let unit = copy_tool_unit(scope, folder.path(), restoring(scope), "daemon", program.to_str().unwrap());
         let unit = folder.path().join(unit);
         let analyze = |args: &[&str]| {
             let mut command = Command::new("systemd-analyze");
@@ -713,7 +714,7 @@ fn a_machine_that_starts_has_its_names_again() {
     }
     for (scope, user) in [(Scope::System, "daemon"), (Scope::User, "")] {
         let manager = Manager::start(scope, "");
-        let restore = manager.add_restore(user);
+        let restore = manager.add_tool_unit(restoring(scope), user);
         let uid = if scope == Scope::System { uid_of(user) } else { scope.uid() };
         // The very first start: no files, only a folder that only the user can enter.
         manager.ok(&["start", SOCKET, &restore]);
@@ -769,6 +770,13 @@ fn a_machine_that_starts_has_its_names_again() {
         let mut consumer = agent();
         assert_eq!(consumer.ok("exists a"), "false");
         assert!(consumer.ok("sum b").ends_with(&sums[1]), "{scope:?}");
+    }
+}
+
+fn restoring(scope: Scope) -> &'static str {
+    match scope {
+        Scope::System => "tensorlend-restore@.service",
+        Scope::User => "tensorlend-restore.service",
     }
 }
 

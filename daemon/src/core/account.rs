@@ -1,21 +1,21 @@
-//! Accounts of bytes, segments, descriptors and sessions, for each uid and each namespace. Every [`Charge`] comes back through
-//! [`Accounts::refund`]; a lost charge is a defect, at which a debug build panics.
+//! Accounts of bytes, segments, descriptors and sessions, for each uid and each namespace. The core returns every [`Charge`]
+//! through [`Accounts::refund`]. A lost charge is a defect, at which a debug build panics.
 
 mod charge;
 mod reserve;
+mod users;
 pub use super::owners::SUPERUSER;
 pub use charge::{Charge, Holding, Kind};
 
 use super::length::sheet_bytes_min;
-use super::owners::Owners;
 use super::settings::Settings;
-use super::share::Stock;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
+use users::Users;
 
-/// The number of a namespace. The daemon never gives it to another namespace.
+/// The number of a namespace. No other namespace ever gets this number.
 pub type NamespaceId = u64;
 
 /// Bytes of the sheets of a few segments and streams. The accounts always leave a first client this much.
@@ -23,12 +23,6 @@ const FEW_SHEETS_BYTES: u64 = 1 << 20;
 
 /// Descriptors that the daemon has open for a session: its socket, its process and its wakeup eventfd.
 const SESSION_DESCRIPTORS: u64 = 3;
-
-#[derive(Debug, Default)]
-struct Account {
-    held: Holding,
-    sessions: u32,
-}
 
 #[derive(Debug)]
 struct Budget {
@@ -46,9 +40,9 @@ struct Budget {
 /// The bytes whose charges leases move from one account to another: see `pressure.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Bytes of other users that this uid's leases retain: they count as its own.
+    /// Bytes of other users that this uid's leases retain. These bytes count as this uid's own.
     pub keeps: u64,
-    /// Bytes of this uid that leases of other users retain: they do not count as its own.
+    /// Bytes of this uid that leases of other users retain. These bytes do not count as this uid's own.
     pub kept: u64,
 }
 
@@ -56,9 +50,8 @@ pub struct Moved {
 #[derive(Debug)]
 pub struct Accounts {
     books: Arc<()>,
-    uids: BTreeMap<u32, Account>,
+    users: Users,
     namespaces: BTreeMap<NamespaceId, Budget>,
-    moved: BTreeMap<u32, Moved>,
     all: Holding,
     pool_bytes_max: u64,
     sheet_bytes_max: u64,
@@ -69,8 +62,7 @@ pub struct Accounts {
     uid_device_bytes_max: u64,
     uid_sessions_max: u32,
     uid_share: bool,
-    owners: Arc<Owners>,
-    /// Bytes of sheets without which a user could not join: no share is smaller.
+    /// Bytes of sheets that each user needs to join. The share of a user is at least this much.
     sheet_bytes_least: u64,
 }
 
@@ -102,9 +94,8 @@ impl Accounts {
     pub fn new(settings: &Settings) -> Self {
         Self {
             books: Arc::new(()),
-            uids: BTreeMap::new(),
+            users: Users::new(Arc::clone(&settings.owners)),
             namespaces: BTreeMap::new(),
-            moved: BTreeMap::new(),
             all: Holding::default(),
             pool_bytes_max: settings.pool_bytes_max,
             sheet_bytes_max: settings.sheet_bytes_max,
@@ -114,7 +105,6 @@ impl Accounts {
             uid_device_bytes_max: settings.uid_device_bytes_max,
             uid_sessions_max: settings.uid_sessions_max,
             uid_share: settings.uid_share,
-            owners: Arc::clone(&settings.owners),
             sheet_bytes_least: sheet_bytes_least(settings),
         }
     }
@@ -127,18 +117,18 @@ impl Accounts {
         self.uid_device_bytes_max = settings.uid_device_bytes_max;
         self.uid_sessions_max = settings.uid_sessions_max;
         self.uid_share = settings.uid_share;
-        self.owners = Arc::clone(&settings.owners);
+        self.users.set_owners(Arc::clone(&settings.owners));
         self.sheet_bytes_least = sheet_bytes_least(settings);
     }
 
-    /// Replaces the limit of a namespace's budget; `setting` is the key of the configuration for the limit.
+    /// Replaces the limit of a namespace's budget. `setting` is the key of the configuration for the limit.
     pub fn rebound(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.bytes_max = bytes_max;
         budget.setting = setting.into();
     }
 
-    /// Opens a namespace's budget; `setting` is the key of the configuration for its limit.
+    /// Opens a namespace's budget. `setting` is the key of the configuration for its limit.
     pub fn open(&mut self, namespace: NamespaceId, name: &str, setting: &str, bytes_max: u64) {
         let held = Holding::default();
         let budget = Budget {
@@ -154,7 +144,7 @@ impl Accounts {
         assert!(before.is_none(), "a namespace's number is used once");
     }
 
-    /// Limits a namespace's device memory; `setting` is the key of the configuration for the limit.
+    /// Limits a namespace's device memory. `setting` is the key of the configuration for the limit.
     pub fn bound_devices(&mut self, namespace: NamespaceId, setting: &str, bytes_max: u64) {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.device_bytes_max = bytes_max;
@@ -196,13 +186,13 @@ impl Accounts {
             return Err(self.no_descriptors());
         }
         if let Some(uid) = uid {
-            let used = self.charged_bytes(uid);
+            let used = self.users.charged_bytes(uid);
             if kind != Kind::Device && over(used, bytes, self.uid_bytes_max) {
                 let what = format!("memory of uid {uid} ({} in use)", bytes_exact(used));
                 return Err(limit(LimitKind::UserBytes, what, "uid.bytes_max", bytes_exact(self.uid_bytes_max)));
             }
             self.check_share(uid, kind, bytes)?;
-            self.uids.entry(uid).or_default().held.add(kind, bytes);
+            self.users.add(uid, kind, bytes);
         }
         self.namespaces.get_mut(&namespace).expect("seen above").held.add(kind, bytes);
         self.all.add(kind, bytes);
@@ -221,7 +211,7 @@ impl Accounts {
             ));
         }
         let Some(uid) = uid else { return Ok(()) };
-        let used = self.sum(uid, |a| a.held.device_bytes);
+        let used = self.users.held_by_user(uid, |held| held.device_bytes);
         if over(used, bytes, self.uid_device_bytes_max) {
             let what = format!("device memory of uid {uid} ({} in use)", bytes_exact(used));
             return Err(limit(
@@ -243,7 +233,7 @@ impl Accounts {
     pub fn charge_recovered(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
         self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").held.add(kind, bytes);
         if let Some(uid) = uid {
-            self.uids.entry(uid).or_default().held.add(kind, bytes);
+            self.users.add(uid, kind, bytes);
         }
         self.all.add(kind, bytes);
         Charge::new(&self.books, uid, namespace, kind, bytes)
@@ -257,29 +247,8 @@ impl Accounts {
         self.prune_budget(charge.namespace);
         self.all.take(kind, bytes);
         if let Some(uid) = charge.uid {
-            self.uids.get_mut(&uid).expect("a charged uid has an account").held.take(kind, bytes);
-            self.prune(uid);
+            self.users.take(uid, kind, bytes);
         }
-    }
-
-    /// Returns the amount that a uid's user holds of a stock, and the stock.
-    fn stock(&self, uid: u32, total: u64, held: u64, of: impl Fn(&Holding) -> u64) -> (u64, Stock) {
-        let holding = self.uids.iter().filter(|(_, a)| of(&a.held) > 0);
-        let holders = if self.owners.is_empty() {
-            holding.count()
-        } else {
-            holding.map(|(&uid, _)| self.owners.of(uid)).collect::<BTreeSet<u32>>().len()
-        };
-        (self.sum(uid, |a| of(&a.held)), Stock { total, held, holders: holders as u64 })
-    }
-
-    /// Returns the sum over all uids of this uid's user.
-    fn sum(&self, uid: u32, of: impl Fn(&Account) -> u64) -> u64 {
-        if self.owners.is_empty() {
-            return self.uids.get(&uid).map_or(0, of);
-        }
-        let owner = self.owners.of(uid);
-        self.uids.iter().filter(|&(&it, _)| self.owners.of(it) == owner).map(|(_, account)| of(account)).sum()
     }
 
     fn check_share(&self, uid: u32, kind: Kind, bytes: u64) -> Result<(), Refusal> {
@@ -290,18 +259,19 @@ impl Accounts {
             let setting = format!("{setting}, or set uid.share to false,");
             limit(kind, format!("the share of uid {uid} in {what}"), setting, share)
         };
-        let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
+        let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         if over(own, 1, stock.share(own)) {
             let (what, setting) = ("the daemon's descriptors", "LimitNOFILE of its unit");
             return Err(refusal(LimitKind::DescriptorShare, what, setting, stock.share(own).to_string()));
         }
         let (full, what, setting, own, stock, moved) = match kind {
             Kind::Segment => {
-                let (own, stock) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
-                (LimitKind::PoolShare, "the pool", "pool.bytes_max", own, stock, self.moved(uid))
+                let (own, stock) =
+                    self.users.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
+                (LimitKind::PoolShare, "the pool", "pool.bytes_max", own, stock, self.users.moved(uid))
             }
             Kind::Sheet => {
-                let (own, stock) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
+                let (own, stock) = self.users.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
                 (
                     LimitKind::SheetShare,
                     "the memory for descriptors and names",
@@ -313,7 +283,8 @@ impl Accounts {
             }
             // All devices count as one stock: a user may hold all of one of two equal devices.
             Kind::Device => {
-                let (own, stock) = self.stock(uid, self.device_bytes_max, self.all.device_bytes, |h| h.device_bytes);
+                let (own, stock) =
+                    self.users.stock(uid, self.device_bytes_max, self.all.device_bytes, |h| h.device_bytes);
                 (LimitKind::DeviceShare, "the memory of all devices", "cuda.bytes_max", own, stock, Moved::default())
             }
             Kind::Wake => return Ok(()),
@@ -335,28 +306,26 @@ impl Accounts {
         )
     }
 
-    /// Counts a session of `uid`; returns false if `uid` is over its limit. The session counts in both cases, and
+    /// Counts a session of `uid`. Returns false if `uid` is over its limit. The session counts in both cases, and
     /// [`Accounts::end_session`] must follow.
     pub fn begin_session(&mut self, uid: u32) -> bool {
-        let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
+        let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         let shared = self.uid_share && uid != SUPERUSER && over(own, SESSION_DESCRIPTORS, stock.share(own));
         let full = over(self.all.descriptors, SESSION_DESCRIPTORS, self.descriptors_max);
         self.all.descriptors += SESSION_DESCRIPTORS;
-        let account = self.uids.entry(uid).or_default();
-        account.held.descriptors += SESSION_DESCRIPTORS;
-        account.sessions += 1;
-        self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) && !shared && !full
+        self.users.begin_session(uid);
+        self.users.sessions_of_user(uid) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
     /// Returns true if `uid`, or all uids together, are so far over the limit of sessions that the daemon sends no refusal.
     pub fn floods(&self, uid: u32) -> bool {
-        let sessions = self.sum(uid, |a| a.sessions.into());
+        let sessions = self.users.sessions_of_user(uid);
         sessions > 2 * u64::from(self.uid_sessions_max) || self.all.descriptors > self.descriptors_max
     }
 
     /// Returns the refusal for a uid that is at its limit of sessions.
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
-        if self.sum(uid, |a| a.sessions.into()) <= u64::from(self.uid_sessions_max) {
+        if self.users.sessions_of_user(uid) <= u64::from(self.uid_sessions_max) {
             return limit(
                 LimitKind::DescriptorShare,
                 format!("the share of uid {uid} in the daemon's descriptors"),
@@ -370,47 +339,18 @@ impl Accounts {
 
     /// Ends a session of `uid`.
     pub fn end_session(&mut self, uid: u32) {
-        let account = self.uids.get_mut(&uid).expect("a session has an account");
-        account.sessions -= 1;
-        account.held.descriptors -= SESSION_DESCRIPTORS;
+        self.users.end_session(uid);
         self.all.descriptors -= SESSION_DESCRIPTORS;
-        self.prune(uid);
     }
 
-    /// Replaces the record of the charges that leases move between accounts; returns true if it differs from the former one.
+    /// Returns the accounts of uids.
+    pub fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// Replaces the record of the charges that leases move between accounts. Returns true if the record has changed.
     pub fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) -> bool {
-        std::mem::replace(&mut self.moved, moved) != self.moved
-    }
-
-    /// Returns the bytes whose charge leases move to the user of `uid` (`keeps`) or away from it (`kept`).
-    pub fn moved(&self, uid: u32) -> Moved {
-        if self.owners.is_empty() {
-            return self.moved.get(&uid).copied().unwrap_or_default();
-        }
-        let owner = self.owners.of(uid);
-        let mut all = Moved::default();
-        for (_, moved) in self.moved.iter().filter(|&(&it, _)| self.owners.of(it) == owner) {
-            all.keeps += moved.keeps;
-            all.kept += moved.kept;
-        }
-        all
-    }
-
-    /// Returns the bytes that count for the user of `uid`: its own, plus those of others that its leases retain, less its own
-    /// that leases of others retain.
-    pub fn charged_bytes(&self, uid: u32) -> u64 {
-        let moved = self.moved(uid);
-        (self.sum(uid, |a| a.held.bytes()) + moved.keeps).saturating_sub(moved.kept)
-    }
-
-    /// Returns the uids that hold something.
-    pub fn uids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.uids.keys().copied()
-    }
-
-    /// Returns the holding of a uid.
-    pub fn held_by(&self, uid: u32) -> Holding {
-        self.uids.get(&uid).map(|a| a.held).unwrap_or_default()
+        self.users.move_charges(moved)
     }
 
     /// Returns the holding of a namespace.
@@ -420,7 +360,7 @@ impl Accounts {
 
     /// Returns the number of sessions of a uid, and its limit.
     pub fn sessions(&self, uid: u32) -> (u32, u32) {
-        (self.uids.get(&uid).map_or(0, |a| a.sessions), self.uid_sessions_max)
+        (self.users.sessions_of(uid), self.uid_sessions_max)
     }
 
     /// Returns the bytes of segments and sheets, and the descriptors, that a uid may have at this moment.
@@ -429,11 +369,11 @@ impl Accounts {
         if !self.uid_share || uid == SUPERUSER {
             return (most, self.descriptors_max);
         }
-        let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
+        let (own, pool) = self.users.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
         let segments = pool.share(own);
-        let (own, sheets) = self.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
+        let (own, sheets) = self.users.stock(uid, self.sheet_bytes_max, self.all.sheet_bytes, |h| h.sheet_bytes);
         let bytes = segments.saturating_add(sheets.share(own).max(self.sheet_bytes_least));
-        let (own, stock) = self.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
+        let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         (most.min(bytes), stock.share(own))
     }
 
@@ -442,9 +382,9 @@ impl Accounts {
         let is_above = |held, most| is_above(held, most, percent);
         let in_namespace = self.namespaces.get(&namespace).is_some_and(|it| is_above(it.held.bytes(), it.bytes_max));
         let shares = self.uid_share && uid != SUPERUSER;
-        let (own, pool) = self.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
+        let (own, pool) = self.users.stock(uid, self.pool_bytes_max, self.all.segment_bytes, |h| h.segment_bytes);
         in_namespace
-            || is_above(self.charged_bytes(uid), self.uid_bytes_max)
+            || is_above(self.users.charged_bytes(uid), self.uid_bytes_max)
             || shares && is_above(own, pool.share(own))
     }
 
@@ -455,32 +395,29 @@ impl Accounts {
 
     /// Returns true if no uid and no namespace holds anything.
     pub fn is_empty(&self) -> bool {
-        self.uids.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
+        self.users.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
     }
 
     /// Checks the sums: each charge belongs to a namespace, and the uids together hold no more than all namespaces.
     ///
     /// # Panics
-    /// Panics if they disagree.
+    /// Panics if the data is inconsistent.
     pub fn check(&self) {
-        let (mut namespaces, mut uids) = (Holding::default(), Holding::default());
+        let mut namespaces = Holding::default();
         for budget in self.namespaces.values() {
             namespaces.add_all(&budget.held);
             assert!(!budget.over || budget.held != Holding::default(), "a closed budget holds nothing: {budget:?}");
         }
-        for account in self.uids.values() {
-            uids.add_all(&account.held);
-            namespaces.descriptors += u64::from(account.sessions) * SESSION_DESCRIPTORS;
-            assert!(account.sessions > 0 || account.held != Holding::default(), "an account holds nothing");
-        }
+        let (uids, sessions) = self.users.check();
+        namespaces.descriptors += sessions * SESSION_DESCRIPTORS;
         assert_eq!(namespaces, self.all, "every charge is a namespace's, every session a uid's");
         assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
     }
 
-    /// Deletes every account. Charges that objects still carry become void: their holders may drop them.
+    /// Deletes every account. Charges that objects still carry become void, and the objects may drop them.
     pub fn write_off(&mut self) {
         self.books = Arc::new(());
-        self.uids.clear();
+        self.users.write_off();
         self.namespaces.clear();
         self.all = Holding::default();
     }
@@ -488,12 +425,6 @@ impl Accounts {
     fn prune_budget(&mut self, namespace: NamespaceId) {
         if self.namespaces.get(&namespace).is_some_and(|b| b.over && b.held == Holding::default()) {
             self.namespaces.remove(&namespace);
-        }
-    }
-
-    fn prune(&mut self, uid: u32) {
-        if self.uids.get(&uid).is_some_and(|a| a.sessions == 0 && a.held == Holding::default()) {
-            self.uids.remove(&uid);
         }
     }
 }

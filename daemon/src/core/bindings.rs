@@ -14,7 +14,7 @@ use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
 use super::members::Members;
-use super::names::{Full, Names};
+use super::names::{Full, Names, live_owner_word};
 use claims::Claims;
 use lifetime::Lifetimes;
 use list::Lists;
@@ -22,7 +22,7 @@ pub use list::NewItems;
 use std::collections::BTreeMap;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::name::KeyKind;
+use tensorlend_layout::name::{KeyKind, item_key};
 use tensorlend_layout::wire::{QueueItem, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerKind, OwnerWord, PARKED_ANY, parked_bit};
 
@@ -77,10 +77,10 @@ impl Bindings {
         let directory = &context.directory;
         assert_eq!(directory.head().names_live.peek(), self.names.live(), "the directory counts the names");
         assert!(self.names.live() <= context.ledger.limits().names_max.into(), "no more names than allowed");
-        let owned: usize = members.iter().map(|(number, _)| self.names.owned_count(number)).sum();
+        let owned: usize = members.iter().map(|(number, _)| self.names.owned().count(number)).sum();
         assert!(owned as u64 <= self.names.live(), "owned names live");
         for (number, _) in members.iter() {
-            for entry in self.names.owned(number) {
+            for entry in self.names.owned().of(number) {
                 let owner_word = OwnerWord(directory.names[entry as usize].owner_word.peek());
                 assert!(
                     owner_word.is_live() && owner_word.catalogue() == number,
@@ -90,7 +90,9 @@ impl Bindings {
         }
         self.lifetimes.check(directory);
         self.lists.check(directory);
-        self.claims.check(|id| self.lists.has_id(id));
+        let is_live = |item: QueueItem| live_owner_word(directory, &item_key(item.list, item.number)).is_some();
+        self.claims.check(is_live, |id| self.lists.has_id(id));
+        self.lists.check_items(directory, |item| self.claims.knows(item));
     }
 
     /// Returns true if the namespace has no lists.
@@ -128,7 +130,7 @@ impl Bindings {
     /// Returns the number of names whose values belong to clients of `uid`.
     pub fn names_of_uid(&self, members: &Members, uid: u32) -> u64 {
         let its = members.iter().filter(|(_, c)| c.uid == uid);
-        its.map(|(number, _)| self.names.owned_count(number) as u64).sum()
+        its.map(|(number, _)| self.names.owned().count(number) as u64).sum()
     }
 
     /// Refuses `more` names if they, together with the names that clients announce now, exceed the limit.
@@ -260,7 +262,7 @@ impl Bindings {
     /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so it does not start at once
     /// when one of several names moves.
     pub fn collect_soon(&mut self, env: &mut Env, context: &Context, members: &mut Members, catalogue: u16) {
-        let names = self.names.owned_count(catalogue) as u64;
+        let names = self.names.owned().count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
         if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = members.get_mut(catalogue) {
             let due = env.clock.now_ns() + pause_ns;

@@ -1,10 +1,10 @@
-//! Work whose amount a client decides: removing the items of a deleted list, surveying the memory of a disconnected client, and
-//! finding the values that only leases retain. The daemon does it in slices and serves requests in between: one step spends at
-//! most [`UNITS`] on all namespaces together, and the next slice follows after [`PAUSE_NS`].
+//! Chores: work whose amount a client decides. The daemon removes the items of a deleted list, surveys the memory of a
+//! disconnected client, and finds the values that only leases retain. The daemon does this work in slices, and serves requests
+//! between two slices. One step spends at most [`UNITS`] on all namespaces together. The next slice follows after [`PAUSE_NS`].
 //!
-//! A chore begins after all changes that clients can see are done: the list has no name and no line any more, or the client is
-//! closed. A daemon that stops before its chores finish loses nothing: the next daemon finds the items without a list, and the
-//! quiescent clients.
+//! A chore begins after all changes that clients can see: the list has lost its name and its line, or the client is closed. A
+//! daemon that stops before its chores finish loses nothing. The next daemon finds the items without a list, and the quiescent
+//! clients.
 
 use super::account::NamespaceId;
 use super::clock::{Clock, Timer};

@@ -4,6 +4,7 @@ use super::event::ConnId;
 use super::event::MemId;
 use super::orphans::FormerWriter;
 use super::settings::Role;
+use super::who::Who;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::Catalogue;
 use tensorlend_layout::leases::LeaseTable;
@@ -30,7 +31,8 @@ pub enum Draining {
         /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// The end of the children that the client forked, and that read under its leases. They have its lease table mapped.
+    /// The end of the children that the client forked and that read under the client's leases. These children have the client's
+    /// lease table mapped.
     Children {
         /// Pause before the next probe.
         pause_ns: u64,
@@ -54,14 +56,14 @@ pub enum ClientState {
         /// Pause before the next probe of its lease table.
         pause_ns: u64,
     },
-    /// Disconnected; the client may still write its memory.
+    /// Disconnected. The client may still write its memory.
     Ended {
         /// Memory that is not known to be quiescent.
         loud: VecDeque<MemId>,
         /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// Disconnected, and no process can write its memory: the daemon acts for it.
+    /// Disconnected. No process can write the client's memory, and the daemon acts for the client.
     Frozen {
         /// Whether some of its memory is in use by leases alone.
         lease_held: bool,
@@ -79,11 +81,14 @@ pub enum ClientState {
 pub struct Client {
     pub uid: u32,
     pub pid: u32,
+    /// The name of the command of its process, as the kernel reported it when the client connected; empty: unknown.
+    pub command: String,
     pub label: String,
     pub role: Role,
     pub state: ClientState,
     pub member: Member,
-    /// The owners whose memory this daemon has shown to the client; `None` if a predecessor may have shown it more.
+    /// The owners whose memory this daemon has shown to the client. `None`: a predecessor may have shown the client memory of
+    /// other owners, too.
     pub shown: Option<BTreeSet<u16>>,
     /// The names that the client announces.
     pub announcements: Announcements,
@@ -93,7 +98,7 @@ pub struct Client {
     pub segments: ClientSegments,
     /// Cells that lost their names, and whose notices the client has not fetched yet.
     pub notices: BTreeSet<u32>,
-    /// If the client owes an acknowledgement: the time of the lending that it must acknowledge.
+    /// The time of the lending that the client must acknowledge, if the client owes an acknowledgement.
     pub lent_ns: u64,
     /// Whether the directory lists the client among those that may sleep.
     pub waits: bool,
@@ -104,15 +109,20 @@ pub struct Client {
     pub draining: Option<Draining>,
     /// Whether the daemon ends the session to end its leases, also those under which forked children read.
     pub is_revoked: bool,
-    /// Whether device memory of this client was lost with the daemon's predecessor. The client may continue if it reports that
-    /// it has none of that memory mapped.
+    /// Whether device memory of this client was lost with the daemon's predecessor. The client may continue if the client reports
+    /// that it has mapped none of that memory.
     pub has_lost: bool,
 }
 
 impl Client {
-    /// Returns the client's session, for memory that the client returns; `number` is the client's.
+    /// Returns the client's session, for memory that the client returns. `number` is the client's.
     pub fn former_writer(&self, number: u16) -> FormerWriter {
         FormerWriter { uid: self.uid, client: number, pid: self.pid }
+    }
+
+    /// Returns the client for the log; `number` is the client's.
+    pub fn who(&self, number: u16) -> Who<'_> {
+        Who { client: Some(number), pid: self.pid, uid: self.uid, command: &self.command, label: &self.label }
     }
 
     /// Returns the client's connection while it is connected.
@@ -173,7 +183,7 @@ impl Client {
         !self.is_revoked && self.lease_table().is_some_and(|table| table.inherited.peek() != 0)
     }
 
-    /// Returns the value of a cell as the client reports it: an allegation.
+    /// Returns the value of a cell. The value is an allegation of the client.
     pub fn value(&self, cell: u32) -> Option<Cell> {
         self.sheets.cell(cell).map(|record| Cell(record.cell.read()))
     }
@@ -183,7 +193,7 @@ impl Client {
         self.segments.containing(slot)
     }
 
-    /// Returns a slot's record as the client reports it, and the segment's first slot number: an allegation.
+    /// Returns a slot's record, which is an allegation of the client, and the segment's first slot number.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
         self.segments.slot(slot)
     }

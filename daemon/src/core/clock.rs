@@ -61,7 +61,7 @@ impl Clock {
         self.turn += 1;
     }
 
-    /// Sets the time, unless it is later already.
+    /// Sets the time, unless the clock is later already.
     pub fn advance(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
     }

@@ -1,12 +1,12 @@
-//! The survey of a frozen client's memory: which of its segments are reachable from names, streams and leases. It runs in
-//! slices: see [`super::chores`].
+//! The survey of a frozen client's memory: which segments of the client are reachable from names, streams and leases. A survey
+//! runs in slices: see [`super::chores`].
 //!
 //! No process writes the cells, rings and records of a frozen client C any more, and only daemon D moves owner words. During a
-//! survey of C, an owner word can stop leading to a value of C; the next survey sees that. An owner word can start leading to a
-//! value of C only if D itself renames a name of C; [`super::members::Members::surveyed`] then adds the value. So after D has
-//! visited the names and streams, no owner word or ring leads to a segment that D did not find, and none will in future. Only
-//! then, behind a fence, D reads the lease tables one after another. A valid lease of reader R on such a segment was stored
-//! before the fence and stays in R's table until R drops it; a client that joins later has no such lease.
+//! survey of C, an owner word can stop leading to a value of C. The next survey sees this change. An owner word can start leading
+//! to a value of C only if D itself renames a name of C. Then [`super::members::Members::surveyed`] adds the value. So once D has
+//! visited the names and streams, D has found every segment that an owner word or ring leads to, now and in future. Only then,
+//! behind a fence, D reads the lease tables one after another. A reader R with a valid lease on another segment stored this lease
+//! before the fence. The lease stays in R's table until R drops the lease. A client that joins later has no such lease.
 
 use super::chores::{ENTRIES_STEP, READ, RELEASE, REMOVAL, SCAN};
 use super::client::survey::{Stage, StreamPosition, Survey};
@@ -22,7 +22,7 @@ use tensorlend_layout::word::OwnerWord;
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
 
 impl Namespace {
-    /// Continues a survey; returns true if there is more to do.
+    /// Continues a survey. Returns true if there is more to do.
     pub fn survey(&mut self, env: &mut Env, catalogue: u16) -> bool {
         let Some(Client { state: ClientState::Frozen { survey, .. }, .. }) = self.members.get_mut(catalogue) else {
             return false;
@@ -70,9 +70,9 @@ impl Namespace {
         }
     }
 
-    /// Continues this stage; returns false if the step has spent its units.
+    /// Continues this stage. Returns false if the step has spent its units.
     fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
-        let entries = self.bindings.names().owned_from(catalogue, next, ENTRIES_STEP);
+        let entries = self.bindings.names().owned().of_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
             survey.stage = Stage::Streams(StreamPosition::default());
         }
@@ -108,8 +108,8 @@ impl Namespace {
         let Some((at, stream)) = self.streams.of_producer_from(catalogue, position.place) else {
             survey.stage = Stage::Leases(0);
             tensorlend_layout::crash_point!("daemon: memory looked through");
-            // The change (an owner word moved, or an owner marked a slot as dead) was stored before this fence. For a reader R
-            // that leased a slot by the old route, either daemon D sees the lease from here on, or R sees the change.
+            // The change was stored before this fence: an owner word moved, or an owner marked a slot as dead. Consider a reader
+            // R that leased a slot by the old route. Either daemon D sees the lease from here on, or R sees the change.
             scan_fence();
             return true;
         };

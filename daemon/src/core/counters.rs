@@ -1,12 +1,18 @@
 //! Counts of events since the daemon's start, for the metrics.
 
+use tensorlend_layout::wire::{Reason, Refusals};
+
 /// A kind of event that the daemon counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
     /// Requests.
     Requests,
-    /// Refusals, by the core and by the shell.
-    Refusals,
+    /// Refusals because of a limit, by the core and by the shell.
+    RefusedLimit,
+    /// Refusals of invalid requests.
+    RefusedInvalid,
+    /// Refusals because another client was faster.
+    RefusedRace,
     /// Wakeups of the daemon.
     Wakeups,
     /// Names that ended because their lifetimes were over.
@@ -19,12 +25,30 @@ pub enum Counter {
 
 /// The number of events of each kind.
 #[derive(Debug, Default)]
-pub struct Counters([u64; 6]);
+pub struct Counters([u64; 8]);
 
 impl Counters {
     /// Counts an event.
     pub fn count(&mut self, counter: Counter) {
         self.0[counter as usize] += 1;
+    }
+
+    /// Counts a refusal.
+    pub fn count_refusal(&mut self, reason: Reason) {
+        self.count(match reason {
+            Reason::Limit => Counter::RefusedLimit,
+            Reason::Invalid => Counter::RefusedInvalid,
+            Reason::Race => Counter::RefusedRace,
+        });
+    }
+
+    /// Returns the numbers of refusals.
+    pub fn refusals(&self) -> Refusals {
+        Refusals {
+            limit: self.number_of(Counter::RefusedLimit),
+            invalid: self.number_of(Counter::RefusedInvalid),
+            race: self.number_of(Counter::RefusedRace),
+        }
     }
 
     /// Returns the number of events of one kind.

@@ -1,8 +1,9 @@
-//! The end of a client: the daemon ends it, then freezes it, and drops it when none of its memory is in use.
+//! The end of a client. The daemon first ends the client and then freezes the client. The daemon drops the client when no memory
+//! of the client is in use.
 //!
-//! *Ended*: the client is disconnected. Its leases do not count; its cells stay valid, and the client may still write them.
-//! *Frozen*: the kernel reports that no process can write the client's memory. The daemon reads its cells as final, and frees
-//! every segment that no owner word, ring or lease leads to.
+//! *Ended*: the client is disconnected. The client's leases do not count. Its cells stay valid, and the client may still write
+//! them. *Frozen*: the kernel reports that no process can write the client's memory. The daemon reads the client's cells as
+//! final, and frees every segment that no owner word, ring or lease leads to.
 
 use super::client::{Client, ClientState};
 use super::clock::Timer;
@@ -45,8 +46,9 @@ impl Namespace {
         client.state = ClientState::Ended { loud, pause_ns: PROBE_PAUSE_NS };
         self.streams.update_idle_times(env, &self.members);
         let client = self.members.me(catalogue);
-        let (pid, uid) = (client.pid, client.uid);
-        tracing::info!(namespace = self.context.ledger.name(), client = catalogue, pid, uid, "client ended");
+        let (pid, uid, who) = (client.pid, client.uid, client.who(catalogue));
+        let namespace = self.context.ledger.name();
+        tracing::info!(namespace, client = catalogue, pid, uid, "{who} left namespace {namespace}");
         if holds {
             self.members.drain(env, &self.context, catalogue, conn.filter(|_| watched));
         } else if has_children {
@@ -128,7 +130,7 @@ impl Members {
 }
 
 impl Namespace {
-    /// Drops a client of which nothing is in use; its number becomes free.
+    /// Drops a client whose memory is not in use. The client's number becomes free.
     pub fn drop_client(&mut self, env: &mut Env, catalogue: u16) {
         let bases: Vec<u32> = self.members.me(catalogue).segments.keys().copied().collect();
         let frozen = self.members.me(catalogue).is_frozen();
@@ -167,8 +169,9 @@ impl Namespace {
         let faults = self.members.take_faults();
         for (catalogue, why) in &faults {
             let catalogue = *catalogue;
-            if self.members.get(catalogue).is_some_and(Client::is_disconnected) {
-                tracing::warn!(namespace = self.context.ledger.name(), client = catalogue, "ended: {why}");
+            if let Some(client) = self.members.get(catalogue).filter(|client| client.is_disconnected()) {
+                let (namespace, who) = (self.context.ledger.name(), client.who(catalogue));
+                tracing::warn!(namespace, client = catalogue, "ended {who} of namespace {namespace}: {why}");
                 self.end_client(env, catalogue);
             }
         }

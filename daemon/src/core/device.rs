@@ -22,7 +22,7 @@ const BLOCK_BYTES_MAX: u64 = 4 << 30;
 pub struct Device {
     /// Its settings.
     pub settings: DeviceSettings,
-    /// The pool of its segments. It has no spares, which would take memory from programs that are not clients.
+    /// The pool of the device's segments. The pool has no spares: a spare would take memory from programs that are not clients.
     pub pool: Pool,
     /// Number of segments that are lent.
     pub segments: u32,
@@ -122,7 +122,7 @@ impl DeviceTable {
         })
     }
 
-    /// Returns a time later than that of every earlier lending: it distinguishes two lendings of the same slots.
+    /// Returns a time later than that of every earlier lending. The time distinguishes two lendings of the same slots.
     pub fn lending_ns(&mut self, now_ns: u64) -> u64 {
         self.last_lending_ns = now_ns.max(self.last_lending_ns + 1);
         self.last_lending_ns

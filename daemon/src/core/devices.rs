@@ -18,7 +18,7 @@ use tensorlend_layout::wire::{Allocator, Export, LendingId};
 /// Device memory in a namespace.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// The devices that the directory lists, in its order; `None` for a device whose memory the daemon does not lend any more.
+    /// The devices that the directory lists, in its order. `None` stands for a device whose memory the daemon no longer lends.
     places: Vec<Option<DeviceNumber>>,
     holders: Holders,
 }
@@ -48,7 +48,7 @@ impl Env {
     /// Takes back a device's memory that no client has mapped any more.
     pub fn let_go(&mut self, number: DeviceNumber, mem: MemId, bytes: u64, borrower: Borrower) {
         let device = &mut self.devices[number];
-        // The memory of a block stays with the driver's pool in any case, which allocates it again in the same namespace.
+        // The driver's pool keeps the memory of a block in any case, and allocates the memory again in the same namespace.
         let idles = device.settings.allocator != Allocator::Async && self.accounts.is_open(borrower.namespace);
         if !idles {
             device.pool.forget(bytes);
@@ -66,7 +66,7 @@ impl Env {
 }
 
 impl Devices {
-    /// Records that a segment is lent to its owner or a reader; `None` for a client of this daemon's predecessor.
+    /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of this daemon's predecessor.
     pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
         self.holders.lent(lending, to);
     }
@@ -96,8 +96,8 @@ impl Devices {
         self.holders.departed(catalogue);
     }
 
-    /// Performs this daemon's first step: it notifies clients that the predecessor may not have notified, and frees memory that
-    /// no client can hold.
+    /// Performs this daemon's first step. Notifies the clients that the predecessor may have failed to notify, and frees the
+    /// memory that no client can hold.
     pub fn begin_again(&mut self, env: &mut Env, context: &mut Context) {
         context.directory.note_returned();
         self.settle_devices(env, context);

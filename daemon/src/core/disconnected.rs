@@ -15,8 +15,8 @@ pub const DISCONNECTED_PAUSE_NS: u64 = 10_000_000;
 const DISCONNECTED_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
-    /// Asks the kernel whether a client that has not come back still runs: while it does, it can write its lease table. The
-    /// probe also detects a process that runs on after closing its session.
+    /// Asks the kernel whether a client that has not come back still runs. A running client can write its lease table. The probe
+    /// also detects a process that continues after closing its session.
     pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         if let Some(client) = self.get(catalogue).filter(|client| client.is_disconnected())
@@ -28,8 +28,8 @@ impl Members {
 }
 
 impl Namespace {
-    /// Seals the memory in which a client of the daemon's predecessor may have published, if that client will not come back.
-    /// The predecessor may have ended before it received the client's acknowledgement, and others read only sealed memory.
+    /// Seals the memory in which a client of the daemon's predecessor may have published, if that client will not come back. The
+    /// predecessor may have ended before it received the client's acknowledgement, and other clients read only sealed memory.
     pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
         let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
@@ -41,7 +41,7 @@ impl Namespace {
                 seal.push(segment.mem);
             }
         }
-        // The client has no connection, so no connection is closed if sealing fails.
+        // The client has no connection that the daemon could close if sealing fails.
         env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
     }
 

@@ -1,9 +1,9 @@
 //! The draining of a client whose leases count after its connection has ended.
 //!
-//! Two kinds of clients drain. Work on a device continues after the call that began it, and even after its process was killed:
-//! the leases of a client with device memory count until its process has ended and a quarantine has passed, in which the driver
-//! ends the work of that process. And the children that a client has forked read under its leases: these count until no process
-//! has the client's lease table mapped for writing.
+//! Two kinds of clients drain. The first kind has device memory. Work on a device continues after the call that began the work,
+//! and even after the process was killed. So the leases of such a client count until its process has ended and a quarantine has
+//! passed. During the quarantine the driver ends the work of that process. The second kind has forked children that read under
+//! the client's leases. These leases count until no process has the client's lease table mapped for writing.
 //!
 //! The names, streams and cells of such a client end like those of any client, but its member word stays `Open`.
 
@@ -23,7 +23,7 @@ const LEASES_PAUSE_NS: u64 = 10_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
-    /// Begins a client's draining; `conn` is the connection that it had, if its process can be watched.
+    /// Begins a client's draining. `conn` is the client's former connection, if the daemon can watch the client's process.
     pub fn drain(&mut self, env: &mut Env, context: &Context, catalogue: u16, conn: Option<ConnId>) {
         if let Some(conn) = conn {
             env.effects.push(Effect::AwaitExit { conn });
@@ -40,8 +40,8 @@ impl Members {
         self.probe_leases(env, context, catalogue);
     }
 
-    /// Ends the draining of a client that waits for its children; returns false for another client. The children then read
-    /// memory that may be reused, as after the end of a session.
+    /// Ends the draining of a client that waits for its children. Returns false for another client. The children then read memory
+    /// that may be reused, as after the end of a session.
     pub fn abandon_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) -> bool {
         let client = self.me(catalogue);
         let waits = client.awaits_children();
@@ -81,7 +81,7 @@ impl Members {
         }
     }
 
-    /// Handles the end of a connection's process; returns true if its client belonged to this namespace.
+    /// Handles the end of a connection's process. Returns true if its client belonged to this namespace.
     pub fn exited(&mut self, env: &mut Env, context: &Context, conn: ConnId) -> bool {
         let its = |client: &Client| client.draining == Some(Draining::Process(conn));
         let Some(catalogue) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {

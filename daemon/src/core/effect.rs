@@ -12,7 +12,7 @@ use tensorlend_layout::wire::Reply;
 pub struct SheetPlan {
     /// The kind of the sheet.
     pub magic: Magic,
-    /// The number of its writer; 0 is the daemon.
+    /// The number of its writer. 0 stands for the daemon.
     pub owner: u16,
     /// Number of elements of its array.
     pub count: u64,
@@ -37,7 +37,7 @@ pub enum Lending {
     Write,
     /// A client's wake descriptor, unchanged.
     Wake,
-    /// A descriptor of a device's memory, unchanged: the process that maps it chooses the access.
+    /// A descriptor of a device's memory, unchanged. The process that maps the memory chooses the access.
     Device,
     /// No memory: the wakeup eventfd with which this client wakes the daemon.
     Wakeup,
@@ -54,7 +54,7 @@ pub enum Effect {
         bytes: u64,
         /// Bytes to allocate at once, from the beginning: all bytes, except for a directory.
         bytes_first: u64,
-        /// The header of a sheet; `None` for a segment.
+        /// The header of a sheet, or `None` for a segment.
         sheet: Option<SheetPlan>,
         /// Whether the memory is so long that a worker thread makes it.
         background: bool,
@@ -84,7 +84,8 @@ pub enum Effect {
         /// Whether the memory is so long that a worker thread makes it.
         background: bool,
     },
-    /// Give a part of memory back to the kernel, if possible: it then reads as zeroes, and otherwise is unchanged.
+    /// Give a part of memory back to the kernel, if possible. The part then reads as zeroes. If the kernel refuses, the part is
+    /// unchanged.
     Discard {
         /// The memory.
         mem: MemId,
@@ -158,7 +159,7 @@ pub enum Effect {
         /// The directory.
         directory: MemId,
     },
-    /// Write a segment to a file on a worker thread, unless another process holds it. [`super::Event::Spilled`] answers.
+    /// Write a segment to a file on a worker thread, unless another process holds the segment. [`super::Event::Spilled`] answers.
     Spill {
         /// The memory.
         mem: MemId,
@@ -167,7 +168,7 @@ pub enum Effect {
         /// Its length.
         bytes: u64,
     },
-    /// Make memory with the contents of a file, on a worker thread. [`super::Event::Created`] answers; the file stays.
+    /// Make memory with the contents of a file, on a worker thread. [`super::Event::Created`] answers. The file stays.
     Recall {
         /// The number of the new memory.
         mem: MemId,

@@ -17,7 +17,7 @@ impl Effects {
         self.0.push(effect);
     }
 
-    /// Stores memory in the fd store, so that it outlives the daemon.
+    /// Stores memory in the fd store, so that the memory outlives the daemon.
     pub fn keep(&mut self, mem: MemId, label: Label) {
         self.push(Effect::Keep { mem, label });
     }

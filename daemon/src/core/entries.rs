@@ -1,5 +1,5 @@
-//! The entries of a directory, which the daemon hands out: the lowest free one first. The daemon makes their memory when it is
-//! needed, in chunks, and gives a chunk back when none of its entries is in use.
+//! The entries of a directory. The daemon hands out the lowest free entry first. The daemon makes memory for entries in chunks,
+//! when the memory is needed. The daemon gives a chunk back when no entry of the chunk is in use.
 //!
 //! An entry's version never decreases, even if its memory was given back and made again: see [`Chunk::floor`].
 
@@ -43,7 +43,7 @@ impl EntrySet {
         self.0.get(entry as usize / 64).is_some_and(|bits| bits >> (entry % 64) & 1 == 1)
     }
 
-    /// Adds an entry below the end; returns false if the set contains it already.
+    /// Adds an entry below the end. Returns false if the set contains it already.
     pub fn insert(&mut self, entry: u32) -> bool {
         let fresh = !self.contains(entry);
         self.0[entry as usize / 64] |= 1 << (entry % 64);
@@ -88,7 +88,7 @@ impl Entries {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: OwnerWord(0) });
             for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(*number)) {
                 let owner_word = &d.names[number as usize].owner_word;
-                // No place leads to this entry, so no client can have published it.
+                // No place leads to this entry, so no client can have published a value there.
                 if OwnerWord(owner_word.peek()).kind() != OwnerKind::Tomb {
                     owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Tomb, 0, 0).0);
                 }
@@ -194,8 +194,8 @@ impl Entries {
         self.put_back(number);
     }
 
-    /// Returns the chunk of `number` if its memory can be given back: none of its entries is in use, and `reserve` entries are
-    /// free without it. The chunk is absent from then on.
+    /// Returns the chunk of `number` if the daemon can give the chunk back: no entry of the chunk is in use, and `reserve` other
+    /// entries are free. The chunk is absent from then on.
     pub fn surplus(&mut self, d: &Directory, number: u32, reserve: u64) -> Option<u32> {
         let chunk = number / CHUNK;
         let numbers = self.numbers(chunk);

@@ -1,5 +1,5 @@
-//! The owners that every part of the core uses, and the actions that change several of them: the refund and the release of
-//! memory, the order of segments, and the orphaning of memory.
+//! The owners that every part of the core uses, and the actions that change several owners. These actions refund and release
+//! memory, order segments, and orphan memory.
 
 use super::account::{Accounts, Charge};
 use super::chores::Chores;
@@ -96,7 +96,7 @@ impl Env {
         hasher.finish()
     }
 
-    /// Closes memory; memory that is still being made is closed when it arrives.
+    /// Closes memory. The daemon closes memory that is still being made when the memory arrives.
     pub fn release(&mut self, mem: MemId) {
         if !self.orders.disown(mem) {
             self.effects.push(Effect::Release { mem });
@@ -180,10 +180,10 @@ impl Env {
         self.release(mem);
     }
 
-    /// Orphans memory that its writer may still have mapped: the daemon refunds its charge once the kernel reports that no
-    /// process can write it. Then the daemon closes it, or preserves a segment that may be lent again for the same uid. Readers
-    /// do not count as holders. In system mode the daemon frees the pages when it closes the memory, even under readers; in user
-    /// mode, where all clients are of one user, idle readers keep the pages until they unmap them.
+    /// Orphans memory that the memory's writer may still have mapped. The daemon refunds the charge once the kernel reports that
+    /// no process can write the memory. Then the daemon closes the memory, or preserves a segment for another loan to the same
+    /// uid. Readers do not count as holders. In system mode the daemon frees the pages when it closes the memory, even under
+    /// readers. In user mode all clients are of one user, and idle readers keep the pages until they unmap the memory.
     pub fn orphan(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphans.new_id());
         self.effects.keep(mem, Label::Orphaned { namespace, uid: whose.uid, segment, id });

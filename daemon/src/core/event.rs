@@ -24,7 +24,7 @@ impl MemId {
 /// A descriptor that came with a packet.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// The descriptor's name. A part of the core that does not store the descriptor must release it.
+    /// The descriptor's name. A part of the core that does not store the descriptor must release the descriptor.
     pub mem: MemId,
     /// Whether the descriptor is a Unix socket, through which the daemon can wake a client.
     pub wakes: bool,
@@ -35,7 +35,7 @@ pub struct Received {
 /// Memory that a daemon made.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// The kind of sheet, if it is a sheet of this layout; `None` for a segment.
+    /// The kind of a sheet of this layout, or `None` for a segment.
     pub magic: Option<Magic>,
     /// The length in bytes.
     pub bytes: u64,
@@ -116,7 +116,7 @@ pub enum Event {
     Spilled {
         /// The file.
         file: MemId,
-        /// The reason why no file was written; empty if a process holds the memory.
+        /// The reason why no file was written, or empty if a process holds the memory.
         written: Result<(), String>,
     },
     /// The answer to [`super::Effect::AwaitExit`].

@@ -14,24 +14,13 @@ use super::namespace::Namespace;
 use super::orders::Making;
 use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
+use super::who::plain;
 use std::collections::BTreeSet;
 use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
-
-/// Maximum length of a label in bytes.
-const LABEL_BYTES_MAX: usize = 63;
-
-/// Shortens a label to 63 bytes at most, between two characters.
-fn label_of(text: &str) -> String {
-    let mut end = text.len().min(LABEL_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
 
 impl Namespace {
     /// Completes a request to join when its sheets have been made.
@@ -43,6 +32,15 @@ impl Namespace {
     }
 }
 
+/// A client that joins.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer<'a> {
+    pub peer: &'a Peer,
+    pub label: &'a str,
+    pub role: Role,
+    pub admission: Admission,
+}
+
 impl Members {
     /// Handles a request to join: orders the client's sheets.
     pub fn join(
@@ -50,9 +48,7 @@ impl Members {
         env: &mut Env,
         context: &Context,
         conn: ConnId,
-        peer: &Peer,
-        (label, role): (&str, Role),
-        Admission { administrator, beyond }: Admission,
+        Newcomer { peer, label, role, admission: Admission { administrator, beyond } }: Newcomer<'_>,
     ) -> Answer {
         if !beyond {
             context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
@@ -84,7 +80,7 @@ impl Members {
             env.orders.sheet_for(&mut env.effects, conn, bytes[0], catalogue, first, administrator),
             env.orders.sheet_for(&mut env.effects, conn, bytes[1], leases, second, administrator),
         ];
-        let joining = Joining { number, label: label_of(label), role };
+        let joining = Joining { number, label: plain(label), role };
         let what = What::Join { namespace: context.ledger.id(), joining };
         Ok(Outcome::Working(Work { what, making }))
     }
@@ -104,8 +100,8 @@ impl Members {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.clock.now_ns(), &label, context.ledger.first_grant());
-        // No client reads the new member's leases before the member has acknowledged its sheets (see [`Members::list_member`]),
-        // and the daemon does not read its ring before it is an announcer.
+        // No client reads the new member's leases before the member has acknowledged its sheets (see [`Members::list_member`]).
+        // The daemon reads the member's ring only after the member has become an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
@@ -125,6 +121,7 @@ impl Members {
         let client = Client {
             uid: peer.uid,
             pid: peer.pid,
+            command: peer.command.clone(),
             label,
             role,
             state: ClientState::Live(conn),
@@ -141,14 +138,9 @@ impl Members {
             is_revoked: false,
             has_lost: false,
         };
-        tracing::info!(
-            namespace = context.ledger.name(),
-            client = number,
-            pid = peer.pid,
-            uid = peer.uid,
-            label = client.label,
-            "client joined"
-        );
+        let (namespace, who) = (context.ledger.name(), client.who(number));
+        let (pid, uid, label) = (peer.pid, peer.uid, client.label.as_str());
+        tracing::info!(namespace, client = number, pid, uid, label, "{who} joined namespace {namespace}");
         self.insert(number, client);
         Outcome::Lend(Reply::Welcome(self.welcome(env, context, number)), lend, Lent::Welcome)
     }
@@ -166,6 +158,7 @@ impl Members {
             user_mode: env.settings.is_user_mode(),
             segment_bytes: env.settings.segment_bytes,
             devices: env.devices.iter().map(Device::offer).collect(),
+            page_lock: env.settings.page_lock,
         }
     }
 }
@@ -191,9 +184,9 @@ impl Namespace {
 }
 
 impl Members {
-    /// Lists a member, whose leases count from now on. The daemon does so only after the member's acknowledgement: until then it
-    /// lends the member's lease table to no client, and owners that reclaim memory would wait for the table. The member takes no
-    /// lease before the daemon has answered a request that the member sent after its acknowledgement.
+    /// Lists a member. The member's leases count from now on. The daemon lists a member only after the member's acknowledgement.
+    /// Until then the daemon lends the member's lease table to no client, and owners that reclaim memory would wait for the
+    /// table. The member takes no lease before the daemon has answered a request that the member sent after its acknowledgement.
     fn list_member(context: &Context, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
         context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
@@ -202,7 +195,7 @@ impl Members {
 }
 
 impl Namespace {
-    /// Handles the acknowledgement of the memory lent last: the daemon seals it, and others may read it.
+    /// Handles the acknowledgement of the memory lent last. The daemon seals the memory, and other clients may read the memory.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.settings.is_user_mode();
         if *lent == Lent::Welcome {
@@ -232,7 +225,7 @@ impl Namespace {
 }
 
 fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, announce_until: u64) {
-    // A new epoch of this number: a client with stale mappings of the former one detects it here.
+    // A new epoch of this number begins. A client with mappings of the former epoch detects the new epoch here.
     entry.geometry.add(1);
     entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
     entry.since_ns.put(now_ns);
@@ -242,15 +235,4 @@ fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, anno
     entry.audience.iter().for_each(|word| word.put(0));
     let mut chunks = label.as_bytes().chunks(8);
     entry.label.iter().for_each(|word| word.put(chunks.next().map_or(0, key_word)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_cut_between_characters() {
-        assert_eq!(label_of("camera\n1"), "camera 1");
-        assert_eq!(label_of(&"é".repeat(40)), "é".repeat(31));
-    }
 }

@@ -1,8 +1,8 @@
 //! Labels of the descriptors that outlive the daemon. A service manager stores descriptors under names, and hands both to the
 //! next daemon.
 //!
-//! A label identifies a descriptor and its owner; the directory holds all other data. Only the daemon and the manager write
-//! labels: no client can.
+//! A label identifies a descriptor and its owner. The directory holds all other data. Only the daemon and the service manager can
+//! write labels.
 
 use super::account::NamespaceId;
 use super::device;
@@ -19,7 +19,7 @@ pub enum Label {
     Directory {
         /// The namespace's number.
         namespace: NamespaceId,
-        /// Number of the copy. A daemon that cannot write its predecessor's directory continues with a copy of it.
+        /// Number of the copy. A daemon that cannot write its predecessor's directory continues with a copy of that directory.
         life: u32,
         /// The owner of a private namespace.
         uid: Option<u32>,
@@ -124,13 +124,13 @@ pub enum Label {
         /// Its first slot.
         base: u32,
     },
-    /// Orphaned memory, which its former owner may still write: it stays charged.
+    /// Orphaned memory. The memory stays charged, because the former owner may still write the memory.
     Orphaned {
         /// The namespace.
         namespace: NamespaceId,
         /// The user to whose client the daemon had lent the memory.
         uid: u32,
-        /// Whether the memory is a segment; otherwise it is a sheet.
+        /// Whether the memory is a segment, and not a sheet.
         segment: bool,
         /// A unique id. Each daemon continues the count of its predecessor.
         id: u64,
@@ -184,9 +184,9 @@ impl Label {
 }
 
 impl fmt::Display for Label {
-    /// Writes printable ASCII without colons: managers accept up to 255 bytes of it. The next daemon receives all labels in one
-    /// environment variable, whose length is limited, too. So numbers are in base 36, and kinds with long numbers have short
-    /// names.
+    /// Writes printable ASCII without colons: service managers accept up to 255 bytes of such text. The next daemon receives all
+    /// labels in one environment variable, whose length is limited, too. So numbers are in base 36, and kinds with long numbers
+    /// have short names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{MARK}.{}.{}", self.kind(), Digits(self.namespace()))?;
         let mut add = |number: u64| write!(f, ".{}", Digits(number));
@@ -384,8 +384,8 @@ mod tests {
     #[test]
     fn labels_are_short() {
         const NAME_BYTES: usize = 30;
-        // Assumed maxima: the namespaces that a machine opens between two boots, the microseconds of a hundred years, the
-        // streams of a configuration, and a million orphaned memories per second for a year.
+        // Assumed maxima: the namespaces that a machine opens between two boots, the microseconds of a hundred years, and the
+        // streams of a configuration. The last maximum is a million orphaned memories per second for a year.
         let (namespace, id, place, given_up) = (36_u64.pow(6) - 1, 3 << 50, 1 << 20, 36_u64.pow(9) - 1);
         let (owner, catalogue) = (u16::MAX, u16::MAX);
         let labels = [

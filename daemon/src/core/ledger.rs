@@ -47,7 +47,7 @@ impl Budget<'_> {
     }
 }
 
-/// Opens a namespace's budget; `setting` is the key of the configuration that holds its limits.
+/// Opens a namespace's budget. `setting` is the key of the configuration that holds its limits.
 pub fn open_budget(accounts: &mut Accounts, id: NamespaceId, name: &str, setting: &str, limits: &NamespaceLimits) {
     accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
     accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
@@ -73,8 +73,8 @@ impl Ledger {
         }
     }
 
-    /// Opens the budget of a namespace of this daemon's predecessor, even beyond the current limits. `setting` is the key of
-    /// the configuration that holds them.
+    /// Opens the budget of a namespace of this daemon's predecessor, even beyond the current limits. `setting` is the key of the
+    /// configuration that holds the limits.
     pub fn reopen(accounts: &mut Accounts, budget: Budget<'_>, setting: String, bytes: u64) -> Self {
         budget.open(accounts, &setting);
         let charge = accounts.charge_recovered(budget.private, budget.id, Kind::Sheet, bytes);
@@ -122,7 +122,7 @@ impl Ledger {
         self.shares_tables && uid != SUPERUSER
     }
 
-    /// Returns the number of names that a new client may announce before the daemon has granted it any.
+    /// Returns the number of names that a new client may announce before the daemon has granted any to this client.
     pub fn first_grant(&self) -> u64 {
         if self.shares_tables { 0 } else { u64::MAX }
     }
@@ -142,7 +142,7 @@ impl Ledger {
         self.owners = Arc::clone(owners);
     }
 
-    /// Replaces the limits that can change while a namespace is open; `setting` is the key that holds them now.
+    /// Replaces the limits that can change while a namespace is open. `setting` is the key that holds these limits now.
     pub fn rebound(&mut self, accounts: &mut Accounts, setting: String, new: NamespaceLimits) {
         self.setting = setting;
         (self.limits.bytes_max, self.limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);

@@ -2,6 +2,7 @@
 
 mod announcers;
 mod audience;
+mod numbers;
 
 use super::account::limit;
 use super::answer::Outcome;
@@ -12,8 +13,9 @@ use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::ConnId;
+use numbers::Numbers;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
@@ -28,19 +30,13 @@ pub const LEASES_PAUSE_NS: u64 = 1_000_000_000;
 pub type Fault = Cow<'static, str>;
 
 /// The clients of a namespace.
-///
-/// Each number up to the greatest ever assigned belongs to a client or to a request to join, or is free.
 #[derive(Debug)]
 pub struct Members {
     clients: BTreeMap<u16, Client>,
     /// Clients that may announce names.
     announcers: BTreeSet<u16>,
-    /// Free numbers that were used before, in the order of their return.
-    numbers: VecDeque<u16>,
-    /// The smallest number never used.
-    number_fresh: u32,
-    /// Numbers of the current requests to join, with the uids that make them.
-    joining: BTreeMap<u16, u32>,
+    /// The clients' numbers.
+    numbers: Numbers,
     /// Time of the last survey of disconnected clients for a request that met a limit.
     collected_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and the rules.
@@ -53,23 +49,21 @@ impl Members {
         Self {
             clients: BTreeMap::new(),
             announcers: BTreeSet::new(),
-            numbers: VecDeque::new(),
-            number_fresh: 1,
-            joining: BTreeMap::new(),
+            numbers: Numbers::new(),
             collected_ns: None,
             faults: Vec::new(),
         }
     }
 
-    /// Returns the clients of this daemon's predecessor; `number_fresh` is above the greatest number ever used.
-    pub fn restored(clients: BTreeMap<u16, Client>, number_fresh: u32) -> Self {
-        let free = (1..number_fresh).map(|number| number as u16).filter(|number| !clients.contains_key(number));
-        Self { numbers: free.collect(), clients, number_fresh, ..Self::new() }
+    /// Returns the clients of this daemon's predecessor. `fresh` is above the greatest number ever used.
+    pub fn restored(clients: BTreeMap<u16, Client>, fresh: u32) -> Self {
+        let numbers = Numbers::restored(fresh, |number| clients.contains_key(&number));
+        Self { clients, numbers, ..Self::new() }
     }
 
     /// Returns true if no client exists or joins.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.joining.is_empty()
+        self.clients.is_empty() && self.numbers.joining().len() == 0
     }
 
     /// Returns the number of clients.
@@ -124,22 +118,19 @@ impl Members {
 
     /// Returns the uids of the taken lines of the directory's table of members: those of clients, and of requests to join.
     pub fn lines(&self) -> impl Iterator<Item = Option<u32>> {
-        self.values().map(|client| client.uid).chain(self.joining.values().copied()).map(Some)
+        self.values().map(|client| client.uid).chain(self.numbers.joining()).map(Some)
     }
 
     /// Returns a number for a client that joins. The directory has more lines than `members_max`: the rest is for clients that
     /// join `beyond` the limits.
     pub fn number(&mut self, context: &Context, beyond: bool) -> Result<u16, Refusal> {
         let (most, lines) = (context.ledger.limits().members_max, context.directory.members.len() as u32);
-        let taken = (self.clients.len() + self.joining.len()) as u64;
+        let taken = (self.clients.len() + self.numbers.joining().len()) as u64;
         if !beyond && taken >= u64::from(most) {
             return Err(Self::full(context));
         }
-        if self.number_fresh < if beyond { lines } else { lines.min(most + 1) } {
-            self.number_fresh += 1;
-            return Ok(u16::try_from(self.number_fresh - 1).expect("a directory has at most 65536 members"));
-        }
-        self.numbers.pop_front().ok_or_else(|| Self::full(context))
+        let end = if beyond { lines } else { lines.min(most + 1) };
+        self.numbers.next(end).ok_or_else(|| Self::full(context))
     }
 
     /// Returns the refusal for a table without a free line.
@@ -158,24 +149,23 @@ impl Members {
 
     /// Assigns a number to a uid's request to join.
     pub fn joining(&mut self, number: u16, uid: u32) {
-        self.joining.insert(number, uid);
+        self.numbers.begin_join(number, uid);
     }
 
     /// Frees the number of a failed request to join.
     pub fn unjoin(&mut self, number: u16) {
-        self.joining.remove(&number);
-        self.numbers.push_back(number);
+        self.numbers.free(number);
     }
 
     /// Adds a client that has joined.
     pub fn insert(&mut self, number: u16, client: Client) {
-        self.joining.remove(&number);
+        self.numbers.end_join(number);
         let before = self.clients.insert(number, client);
         assert!(before.is_none(), "a number is one client's at a time");
     }
 
-    /// Surveys the disconnected clients of this namespace for a request that met a limit; returns true if that may have freed
-    /// memory. A survey reads all memory of these clients, so not every request starts one.
+    /// Surveys the disconnected clients of this namespace for a request that met a limit. Returns true if the survey may have
+    /// freed memory. A survey reads all memory of these clients, so not every request starts a survey.
     pub fn collect_for_room(&mut self, env: &mut Env, context: &Context) -> bool {
         if self.collected_ns.is_some_and(|at| env.clock.now_ns() < at + COLLECT_PAUSE_NS) {
             return false;
@@ -210,13 +200,7 @@ impl Members {
     /// # Panics
     /// Panics if that is not so.
     pub fn check(&self, context: &Context) {
-        let free: BTreeSet<u16> = self.numbers.iter().copied().collect();
-        assert_eq!(free.len(), self.numbers.len(), "a number is free once");
-        let taken = self.clients.len() + self.joining.len() + free.len();
-        assert_eq!(taken as u32 + 1, self.number_fresh, "each number that was ever given out is in one place");
-        for number in self.clients.keys().chain(self.joining.keys()) {
-            assert!(!free.contains(number) && u32::from(*number) < self.number_fresh, "number {number} is given out");
-        }
+        self.numbers.check(self.clients.keys().copied());
         let head = context.directory.head();
         let live = self.values().filter(|client| client.is_live()).count();
         assert_eq!(head.clients.peek(), live as u64, "the directory counts the connected clients");
@@ -255,14 +239,14 @@ impl Members {
     /// Removes a client that has no memory any more, and frees its number.
     pub fn remove(&mut self, catalogue: u16) -> Client {
         let client = self.clients.remove(&catalogue).expect("it is dropped once");
-        self.numbers.push_back(catalogue);
+        self.numbers.free(catalogue);
         client
     }
 
     /// Returns the slots of `catalogue` on which live clients have leases.
     pub fn leased(&self, catalogue: u16) -> Vec<u32> {
-        // The change (an owner word moved, or an owner marked a slot as dead) was stored before this fence. For a reader R that
-        // leased a slot by the old route, either daemon D sees the lease here, or R sees the change.
+        // The change was stored before this fence: an owner word moved, or an owner marked a slot as dead. Consider a reader R
+        // that leased a slot by the old route. Either daemon D sees the lease here, or R sees the change.
         scan_fence();
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
@@ -352,8 +336,8 @@ impl Members {
 }
 
 impl Members {
-    /// Begins a survey of a frozen client's memory: it removes the names that the client deleted, frees the segments that
-    /// nothing leads to, and drops the client when nothing is left.
+    /// Begins a survey of a frozen client's memory. The survey removes the names that the client deleted, and frees the segments
+    /// that nothing leads to. The survey drops the client if no memory is left.
     pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {

@@ -1,6 +1,6 @@
-//! The daemon as a state machine: events in, effects out. It uses no clock, descriptor, thread or system call: a [`MemId`] names
-//! memory, each event carries the time, and the shell passes views for the access to shared words. So a simulation can run it
-//! over ordinary memory, and the same events give the same effects.
+//! The daemon as a state machine: events in, effects out. The core uses no clock, descriptor, thread or system call. A [`MemId`]
+//! names memory, and each event carries the time. The shell passes views for the access to shared words. So a simulation can run
+//! the core over ordinary memory, and the same events give the same effects.
 
 pub mod account;
 mod answer;
@@ -28,6 +28,7 @@ mod length;
 mod members;
 mod names;
 mod namespace;
+mod namespaces;
 mod opening;
 mod orders;
 mod orphans;
@@ -42,6 +43,7 @@ mod session;
 pub mod settings;
 mod share;
 mod sheets;
+mod shown;
 mod spills;
 mod stat;
 mod stream;
@@ -49,6 +51,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
+pub(crate) mod who;
 
 pub use effect::{Effect, Lending, SheetPlan};
 pub use event::{ConnId, Event, MemId, Own, Received};

@@ -1,13 +1,14 @@
-//! The names of a directory as their only writer, the daemon, maintains them: an entry for each, and a table of places that
-//! refer to entries.
+//! The names of a directory. The daemon is their only writer. Each name has an entry. A table of places refers to the entries.
 //!
-//! At most 7/8 of the current table's places are in use; at most `max` names are live, and each has a place. Every store of an
-//! owner word changes its version. Entries never move, nor do places within a table. The daemon replaces a table by building a
-//! new one in the other half of the places.
+//! At most 7/8 of the current table's places are in use. At most `max` names are live, and each live name has a place. Every
+//! store of an owner word changes the word's version. Entries never move, nor do places within a table. The daemon replaces a
+//! table by building a new one in the other half of the places.
 
 use super::entries::{Entries, EntrySet};
+use blocks::Blocks;
 use building::Building;
-use std::collections::{BTreeMap, BTreeSet};
+use owned::Owned;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 use table::Table;
 use tensorlend_layout::catalogue::RING;
@@ -61,19 +62,15 @@ pub struct Names {
     secret: u64,
     /// Number of names added or removed since the current table was begun.
     changes: u64,
-    /// Whether the search for an added name is long ([`CROWDED`]): a table with another seed would shorten it.
+    /// Whether the search for an added name is long ([`CROWDED`]): a table with another seed would shorten the search.
     is_crowded: bool,
     /// Number of bytes of each half that have memory.
     half_bytes: [u64; 2],
     entries: Entries,
-    /// Live entries that lead to a cell, by catalogue: an index in the daemon's own memory.
-    owned: BTreeMap<u16, BTreeSet<u32>>,
+    owned: Owned,
     /// The table under construction in the other half of the places.
     building: Option<Building>,
-    blocks_free: Vec<u32>,
-    /// The lowest number of a block of long names that was never used. Blocks with numbers below `blocks_there` have memory.
-    blocks_fresh: u32,
-    blocks_there: u32,
+    blocks: Blocks,
     /// Memory on order, by offset.
     orders: BTreeMap<u64, Piece>,
     /// The reason why the last order failed.
@@ -86,17 +83,15 @@ pub struct Names {
     reserved: u64,
 }
 
-/// Maximum number of names of the announcer's own user that a search for an announced name passes. Clients announce no name
-/// whose search passes more than [`SEARCH_MAX`]; the difference covers names that others announce at the same time.
+/// Maximum number of names of the announcer's own user that a search for an announced name passes. Clients announce no name whose
+/// search passes more than [`SEARCH_MAX`] places. The difference covers names that other clients announce at the same time.
 const ANNOUNCED_SEARCH_MAX: u64 = 4 * SEARCH_MAX;
 /// Number of places at which a search is long for a table of any load: half the number at which the daemon refuses the name.
 const CROWDED: u64 = SEARCH_MAX / 2;
 /// Number of entries kept ready: as many as one client can announce before it ends, and some more.
 const ENTRIES_RESERVE: u64 = RING as u64 + 128;
-const BLOCKS_RESERVE: u32 = 64;
-const BLOCKS_STEP: u32 = 512;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
-/// Maximum bytes given back in one turn: the kernel unmaps them from every process.
+/// Maximum number of bytes that the daemon gives back in one turn. The kernel unmaps these bytes from every process.
 const DISCARD_BYTES: u64 = 2 << 20;
 const PLACE_BYTES: u64 = size_of::<Word>() as u64;
 
@@ -145,11 +140,9 @@ impl Names {
             is_crowded: false,
             half_bytes: [PLACE_BYTES << FIRST_TABLE_LOG2, 0],
             entries: Entries::new(d.names.len() as u32),
-            owned: BTreeMap::new(),
+            owned: Owned::default(),
             building: None,
-            blocks_free: Vec::new(),
-            blocks_fresh: 1,
-            blocks_there: 1,
+            blocks: Blocks::new(d.long_names.len() as u32),
             orders: BTreeMap::new(),
             failed: None,
             discards,
@@ -189,39 +182,19 @@ impl Names {
         d.head().names_room.set(self.absorbable().saturating_sub(self.reserved));
     }
 
-    /// Returns the entries whose owner words lead to cells of `catalogue`.
-    pub fn owned(&self, catalogue: u16) -> Vec<u32> {
-        self.owned.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
+    /// Returns the live entries that lead to cells.
+    pub fn owned(&self) -> &Owned {
+        &self.owned
     }
 
-    /// Returns at most `most` of the entries whose owner words lead to cells of `catalogue`, from entry `from` on.
-    pub fn owned_from(&self, catalogue: u16, from: u32, most: usize) -> Vec<u32> {
-        self.owned.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
-    }
-
-    /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the cells, from this catalogue and
-    /// entry on.
-    pub fn all_from(&self, catalogue: u16, entry: u32, most: usize) -> Vec<(u16, u32)> {
-        let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
-            let from = if owner == catalogue { entry } else { 0 };
-            set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()
-        };
-        self.owned.range(catalogue..).flat_map(of).take(most).collect()
-    }
-
-    /// Returns the number of owner words that lead to cells of `catalogue`.
-    pub fn owned_count(&self, catalogue: u16) -> usize {
-        self.owned.get(&catalogue).map_or(0, BTreeSet::len)
-    }
-
-    /// Returns the number of new names that have memory now; more must wait for [`Names::order`]. Returns no limit if memory
-    /// could not be made, because waiting would not help.
+    /// Returns the number of new names that have memory now. Further names must wait for [`Names::order`]. Returns `u64::MAX` if
+    /// memory could not be made, because waiting would not help.
     pub fn ready(&self) -> u64 {
         let ready = self.entries.free().min(self.table.room());
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
     }
 
-    /// Orders memory for `more` names and for a reserve; returns the parts to allocate.
+    /// Orders memory for `more` names and for a reserve. Returns the parts to allocate.
     pub fn order(&mut self, d: &Directory, more: u64) -> Vec<Extent> {
         let mut ordered = Vec::new();
         // New memory may overlap memory that is still to be given back.
@@ -251,15 +224,12 @@ impl Names {
                 ordered.push(extent);
             }
         }
-        let blocks = d.long_names.len() as u32;
-        if self.blocks_free.len() as u32 + self.blocks_there - self.blocks_fresh < BLOCKS_RESERVE
-            && self.blocks_there < blocks
+        if let Some((first, end)) = self.blocks.wanted()
             && !self.orders.values().any(|piece| matches!(piece, Piece::Blocks(_)))
         {
-            let end = (self.blocks_there / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(blocks);
             let block = size_of::<LongName>() as u64;
             let at = |number: u32| (u64::from(number) * block).next_multiple_of(4096);
-            let from = if self.blocks_there == 1 { 0 } else { at(self.blocks_there) };
+            let from = if first == 1 { 0 } else { at(first) };
             let extent = Extent { at: d.head().long_names_at.peek() + from, bytes: at(end) - from };
             self.orders.insert(extent.at, Piece::Blocks(end));
             ordered.push(extent);
@@ -283,7 +253,7 @@ impl Names {
                     self.begin_building(d, wanted);
                 }
             }
-            Piece::Blocks(end) if there => self.blocks_there = end,
+            Piece::Blocks(end) if there => self.blocks.arrived(end),
             Piece::Table(_) | Piece::Blocks(_) => {}
         }
         if let Err(reason) = made {
@@ -292,7 +262,7 @@ impl Names {
         self.show_room(d);
     }
 
-    /// Returns true if a table is under construction; [`Names::go_on`] continues it.
+    /// Returns true if a table is under construction. [`Names::go_on`] continues the construction.
     pub fn is_building(&self) -> bool {
         self.building.is_some()
     }
@@ -367,9 +337,9 @@ impl Names {
         if self.table.room() == 0 {
             return Err(self.no_memory());
         }
-        let block = if key.len() > INLINE_BYTES { self.take_block(d)? } else { 0 };
+        let block = if key.len() > INLINE_BYTES { self.take_block()? } else { 0 };
         let Some(entry) = self.entries.take() else {
-            self.give_block(block);
+            self.blocks.give(block);
             return Err(self.no_memory());
         };
         d.names[entry as usize].set_key(hash, key, block, &d.long_names);
@@ -396,7 +366,7 @@ impl Names {
         after
     }
 
-    /// Ends a name: its owner word becomes a tombstone, its entry becomes free for another name, and the places that no search
+    /// Ends a name. Its owner word becomes a tombstone, and its entry becomes free for another name. The places that no search
     /// has to pass become free, too.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
         self.set(d, entry, OwnerKind::Tomb, 0, 0);
@@ -411,7 +381,7 @@ impl Names {
         if key_bytes(d, entry) > INLINE_BYTES {
             let block = (name.key.peek() >> 16) as u32;
             name.clear_key();
-            self.give_block(block);
+            self.blocks.give(block);
         }
         tensorlend_layout::crash_point!("daemon: place freed");
         self.entries.give(entry);
@@ -435,40 +405,25 @@ impl Names {
                 by(&mut self.live);
                 if !KeyKind::of(&d.names[entry as usize]).leads_to_cell() {
                 } else if add {
-                    self.owned.entry(owner_word.catalogue()).or_default().insert(entry);
-                } else if let Some(set) = self.owned.get_mut(&owner_word.catalogue()) {
-                    set.remove(&entry);
-                    if set.is_empty() {
-                        self.owned.remove(&owner_word.catalogue());
-                    }
+                    self.owned.insert(owner_word.catalogue(), entry);
+                } else {
+                    self.owned.remove(owner_word.catalogue(), entry);
                 }
             }
         }
     }
 
-    fn take_block(&mut self, d: &Directory) -> Result<u32, Full> {
-        if let Some(block) = self.blocks_free.pop() {
-            return Ok(block);
+    fn take_block(&mut self) -> Result<u32, Full> {
+        match self.blocks.take() {
+            Some(block) => Ok(block),
+            None if self.blocks.are_all_there() => Err(Full::LongNames),
+            None => Err(self.no_memory()),
         }
-        if self.blocks_fresh < self.blocks_there {
-            self.blocks_fresh += 1;
-            return Ok(self.blocks_fresh - 1);
-        }
-        if (self.blocks_there as usize) < d.long_names.len() {
-            return Err(self.no_memory());
-        }
-        Err(Full::LongNames)
     }
 
     /// Returns the refusal with the reason, and permits a new order.
     fn no_memory(&mut self) -> Full {
         Full::Memory(self.failed.take().unwrap_or_else(|| "memory for names is still being made".into()))
-    }
-
-    fn give_block(&mut self, block: u32) {
-        if block != 0 {
-            self.blocks_free.push(block);
-        }
     }
 
     /// Returns log2 of the number of places of the table that should replace the current one, so that `more` names find places,
@@ -497,8 +452,8 @@ impl Names {
         self.go_on(d);
     }
 
-    /// Continues the table under construction for one slice, and publishes it when it is complete. The daemon calls this once a
-    /// turn.
+    /// Continues the table under construction for one slice, and publishes the table when the table is complete. The daemon calls
+    /// this function once a turn.
     pub fn go_on(&mut self, d: &Directory) {
         let Some(building) = &mut self.building else { return };
         if !building.go_on(d) {
@@ -520,9 +475,11 @@ impl Names {
     }
 }
 
+mod blocks;
 mod building;
 #[cfg(test)]
 pub mod colliding;
+mod owned;
 mod restore;
 pub mod table;
 #[cfg(test)]

@@ -44,7 +44,8 @@ impl Opening {
         for_whom: Admission,
     ) -> Result<Self, Refusal> {
         let geometry = length::geometry(&limits);
-        // The whole length is charged, although few pages exist at first: a reader that accesses the rest creates them.
+        // The daemon charges the whole length, although few pages exist at first: a reader that accesses the other pages creates
+        // them.
         let bytes = geometry.bytes();
         // A private namespace has one user.
         let shares_tables = env.settings.uid_share && private.is_none();

@@ -1,4 +1,4 @@
-//! Memory on order: the shell is making it, and an event will report that it has arrived or could not be made.
+//! Memory on order. The shell is making the memory, and an event will report success or failure.
 
 use super::account::{Charge, NamespaceId};
 use super::device::DeviceNumber;
@@ -32,15 +32,15 @@ pub enum Purpose {
 pub struct Making {
     /// Its number.
     pub mem: MemId,
-    /// The charge for it.
+    /// The charge for the memory.
     pub charge: Charge,
-    /// Length of a segment, which counts in a pool; `None` for a sheet.
+    /// Length of a segment, which counts in a pool, or `None` for a sheet.
     pub segment_bytes: Option<u64>,
-    /// The device of the memory; `None` for host memory.
+    /// The device of the memory, or `None` for host memory.
     pub device: Option<DeviceNumber>,
     /// The kind of the descriptor, for device memory that has arrived.
     pub export: Option<Export>,
-    /// Whether it has arrived.
+    /// Whether the memory has arrived.
     pub made: bool,
     /// The view of a sheet that has arrived.
     pub view: Option<View>,
@@ -53,9 +53,9 @@ pub struct Part {
     pub mem: MemId,
     /// Its words.
     pub view: View,
-    /// The charge for it.
+    /// The charge for the memory.
     pub charge: Charge,
-    /// Whether its writer has mapped it, so that it is sealed and others may read it.
+    /// Whether the memory's writer has mapped the memory. The memory is then sealed, and other clients may read the memory.
     pub acked: bool,
 }
 
@@ -110,7 +110,7 @@ impl Orders {
         self.create_partly(effects, bytes, bytes, sheet, purpose, false)
     }
 
-    /// Orders memory of which only the first bytes are allocated at the beginning; `reserved` for an administrator.
+    /// Orders memory of which only the first bytes are allocated at the beginning. `reserved`: for an administrator.
     pub fn create_partly(
         &mut self,
         effects: &mut Effects,
@@ -138,7 +138,7 @@ impl Orders {
         self.sheet_for(effects, conn, bytes, plan, charge, false)
     }
 
-    /// Orders a sheet like [`Orders::sheet`]; `reserved` for an administrator.
+    /// Orders a sheet like [`Orders::sheet`]. `reserved`: for an administrator.
     pub fn sheet_for(
         &mut self,
         effects: &mut Effects,
@@ -170,14 +170,15 @@ impl Orders {
         self.purposes.remove(&mem).expect("memory arrives once, and only if ordered")
     }
 
-    /// Removes the purpose of memory; returns false if the memory is not on order.
+    /// Removes the purpose of memory. Returns false if the memory is not on order.
     pub fn disown(&mut self, mem: MemId) -> bool {
         let purpose = self.purposes.get_mut(&mem);
         purpose.map(|purpose| *purpose = Purpose::Nobody).is_some()
     }
 
-    /// Abandons memory on order for a request. Its charge stays until it has arrived; otherwise a client that orders and
-    /// disconnects repeatedly could have an unlimited amount made at the same time. Returns memory that has arrived already.
+    /// Abandons memory on order for a request. The charge of the memory stays until the memory has arrived. Otherwise a client
+    /// that orders and disconnects repeatedly could have an unlimited amount made at the same time. Returns memory that has
+    /// arrived already.
     pub fn abandon(&mut self, effects: &mut Effects, making: Making) -> Option<Making> {
         if !self.disown(making.mem) {
             return Some(making);

@@ -6,7 +6,7 @@ use super::effects::Effects;
 use super::event::MemId;
 use std::collections::BTreeMap;
 
-/// Pause before the second probe of orphaned memory, after which its client may have unmapped it. Each further pause is four
+/// Pause before the second probe of orphaned memory. The client may have unmapped the memory by then. Each further pause is four
 /// times as long.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Minimum pause between two probes of orphaned memory for which a request waits.
@@ -21,15 +21,15 @@ const QUIET_NS_MAX: u64 = 5_000_000;
 /// Maximum pause between two probes of orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
-/// The session to which the daemon had lent memory for writing. Only its process, and processes that have the memory from it,
-/// such as its children, can hold the memory.
+/// The session to which the daemon had lent memory for writing. Only two kinds of processes can hold the memory: the session's
+/// process, and processes that have the memory from it, such as its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FormerWriter {
     /// The user.
     pub uid: u32,
-    /// The client's number; 0 if only the daemon's predecessor knew it.
+    /// The client's number, or 0 if only the daemon's predecessor knew it.
     pub client: u16,
-    /// The process that connected; 0 if only the daemon's predecessor knew it.
+    /// The process that connected, or 0 if only the daemon's predecessor knew it.
     pub pid: u32,
 }
 
@@ -79,9 +79,9 @@ impl Orphaned {
 pub enum ProbeResult {
     /// The memory is not orphaned any more.
     Gone,
-    /// No process can write the memory: it is removed from the orphaned memory.
+    /// No process can write the memory. The memory is not among the orphaned memory any more.
     Quiescent(Orphaned),
-    /// A process can still write the memory; the next probe follows after this pause, or is scheduled already.
+    /// A process can still write the memory. The next probe follows after this pause, or is scheduled already.
     InUse(Option<u64>),
 }
 
@@ -155,8 +155,8 @@ impl Orphans {
         self.by_mem.values().filter(|it| it.whose.uid == uid).map(|it| it.charge.bytes()).sum()
     }
 
-    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now, each with the namespace,
-    /// the number of pieces and the bytes of that memory.
+    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now. Each session comes with the
+    /// namespace, the number of pieces and the bytes of that memory.
     pub fn former_writers(
         &self,
         is_asked_for: impl Fn(u32) -> bool,
@@ -169,12 +169,13 @@ impl Orphans {
         former_writers
     }
 
-    /// Probes at once the segments that a uid has returned, for its request made at `since_ns`. Returns true if the request must
-    /// wait for a probe. The client unmaps a segment when it receives the daemon's response, and may request memory before the
-    /// daemon's next probe. So each request waits for one probe that began after it. Within [`QUIET_NS_MAX`] of the request, the
-    /// daemon repeats the probes of segments that were returned recently. A request always waits for a probe that has begun,
-    /// since its duration depends on the load of the machine. A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`]
-    /// probes at a time, and its requests go over all orphans once for each such round.
+    /// Probes at once the segments that a uid has returned, for the uid's request made at `since_ns`. Returns true if the request
+    /// must wait for a probe. The client unmaps a segment when the client receives the daemon's response, and may request memory
+    /// before the daemon's next probe. So each request waits for one probe that began after the request. Within [`QUIET_NS_MAX`]
+    /// of the request, the daemon repeats the probes of segments that were returned recently. A request always waits for a probe
+    /// that has begun, since the duration of a probe depends on the load of the machine. A uid that holds thousands of segments
+    /// has [`EXPEDITE_PROBES_MAX`] probes at a time. The requests of such a uid go over all orphans once for each round of
+    /// probes.
     pub fn expedite(&mut self, effects: &mut Effects, now: u64, uid: u32, since_ns: u64) -> bool {
         let is_late = now - since_ns >= QUIET_NS_MAX;
         if let Some(expedited) = self.expedited.get(&uid)

@@ -3,7 +3,7 @@
 //!
 //! Access rights, and the reuse of memory, depend on the uid itself.
 
-/// The superuser. No share limits this uid; its holding counts in the shares of others.
+/// The superuser. No share limits this uid. The superuser's holding counts in the shares of others.
 pub const SUPERUSER: u32 = 0;
 
 /// The owners of ranges of uids.
@@ -39,7 +39,7 @@ impl Owners {
         self.ranges.is_empty()
     }
 
-    /// Returns the owner of a uid: the uid itself if it is in no range, or is the superuser.
+    /// Returns the owner of a uid. A uid in no range, and the superuser, own themselves.
     pub fn of(&self, uid: u32) -> u32 {
         let mut owner = uid;
         for _ in 0..STEPS {

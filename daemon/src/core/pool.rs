@@ -5,8 +5,8 @@ use super::clock::{Clock, Timer};
 use super::event::MemId;
 use std::collections::VecDeque;
 
-/// Pause after a request for a segment before the daemon makes a spare: the requester receives and maps its segment first,
-/// without competing with the allocation of the next one.
+/// Pause after a request for a segment before the daemon makes a spare. The requester first receives and maps its segment,
+/// without competing with the allocation of the spare.
 const SPARE_PAUSE_NS: u64 = 10_000_000;
 
 /// The namespace and the user to whom memory is lent. No other borrower receives this memory later.
@@ -38,7 +38,7 @@ pub struct Pool {
     spares: Vec<MemId>,
     /// Spares that are being made.
     ordered: Vec<MemId>,
-    /// Returned segments, the least recently used first. Each is lent only to the uid that wrote it.
+    /// Returned segments, the least recently used first. The daemon lends each segment only to the uid that wrote the segment.
     idle: VecDeque<Idle>,
     /// Earliest time of the next order of spares.
     spares_after_ns: u64,
@@ -72,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// Replaces the limits; returns the unused segments to release. Existing loans survive.
+    /// Replaces the limits. Returns the unused segments to release. Existing loans survive.
     pub fn reload(&mut self, bytes_max: u64, spare_target: u32, idle_bytes_max: u64) -> Vec<MemId> {
         (self.bytes_max, self.spare_target, self.idle_bytes_max) = (bytes_max, spare_target as usize, idle_bytes_max);
         self.starved = false;
@@ -144,7 +144,7 @@ impl Pool {
         self.spares.pop().map(Spare::Ready).or_else(|| self.ordered.pop().map(Spare::Ordered))
     }
 
-    /// Makes room for `bytes` and counts them; returns the segments to release for it, or `None` if the pool has no room.
+    /// Makes room for `bytes` and counts them. Returns the segments to release, or `None` if the pool has no room.
     pub fn reserve(&mut self, bytes: u64) -> Option<Vec<MemId>> {
         let reclaimable = self.idle_bytes() + self.spare_bytes();
         if bytes.checked_add(self.bytes - reclaimable).is_none_or(|sum| sum > self.bytes_max) {
@@ -168,7 +168,7 @@ impl Pool {
         self.bytes.checked_add(bytes).is_some_and(|sum| sum <= u64::MAX / 4)
     }
 
-    /// Counts a lent segment that outlived the daemon that lent it.
+    /// Counts a lent segment of a former daemon.
     pub fn count_recovered(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
@@ -179,7 +179,7 @@ impl Pool {
         self.starved = false;
     }
 
-    /// Stores a returned segment for its namespace; returns the segments to release, this one included if it is too long.
+    /// Stores a returned segment for its namespace. Returns the segments to release, this one included if it is too long.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, borrower: Borrower) -> Vec<MemId> {
         self.idle.push_back(Idle { mem, bytes, borrower });
         self.bound_idle()
@@ -238,7 +238,7 @@ impl Pool {
         self.ordered.push(mem);
     }
 
-    /// Handles a spare that has been made or could not be made; returns true if it is surplus and must be released.
+    /// Handles a spare that has been made or could not be made. Returns true for a surplus spare, which the caller must release.
     pub fn arrived(&mut self, mem: MemId, made: bool) -> bool {
         self.ordered.retain(|&m| m != mem);
         if !made {

@@ -1,13 +1,14 @@
-//! Values that only leases retain: no name, stream or announcement leads to them any more, and a reader still reads them.
+//! Values that only leases retain. No name, stream or announcement leads to such a value any more, and a reader still reads the
+//! value.
 //!
 //! The daemon does not scan while memory is plentiful. When a limit of bytes has refused a request (`Core::signal_pressure`), the
 //! daemon scans the lease tables, and repeats the scan for some time. After a lease has retained a value for a second, the
 //! value's bytes count for the lease's holder, not for the owner. If the configuration limits that time (`uid.lease_ms_max`), the
 //! daemon ends the session of a client that retains a value for longer.
 //!
-//! Daemon D relies on the owner P for two facts: that the value was replaced, and the value's length. D bounds the length by P's
-//! segments. Even if P lies, D never charges a reader R whose lease ends within a second, and never revokes a lease that ends in
-//! time: no reader can lease a replaced value again.
+//! Daemon D relies on the owner P for two facts: that P replaced the value, and the value's length. P may lie. D bounds the
+//! length by P's segments. D charges a reader R only if R's lease lasts longer than a second, and revokes only leases that do not
+//! end in time. A reader whose leases end in time is safe, because no reader can lease a replaced value again.
 
 use super::account::Moved;
 use super::chores::Chore;
@@ -52,7 +53,7 @@ pub struct Retained {
 /// A namespace's data about its leases while memory is short.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    /// Time of the last refusal; `None` while the daemon does not scan.
+    /// Time of the last refusal, or `None` while the daemon does not scan.
     pressed_ns: Option<u64>,
     /// Whether a request was refused since a session was ended for its leases.
     short: bool,
@@ -97,8 +98,8 @@ impl Pressure {
         env.clock.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
     }
 
-    /// Among the sessions that retain a value for too long, ends the one that retains most. After it has ended a session, it
-    /// ends another one only if a limit refuses a further request.
+    /// Among the sessions that retain a value for too long, ends the session that retains most. Then the daemon ends another
+    /// session only if a limit refuses a further request.
     fn revoke(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();

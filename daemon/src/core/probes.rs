@@ -19,7 +19,7 @@ pub enum Probing {
     Disconnected(NamespaceId, u16),
     /// The memory is the lease table of a draining client of the daemon's predecessor.
     Draining(NamespaceId, u16),
-    /// The memory is orphaned, and charged until no process can write it.
+    /// The memory is orphaned, and charged until no process can write the memory.
     Orphaned,
 }
 
@@ -33,8 +33,8 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Counts a probe of an ended client's memory. Returns false above [`BURST`] probes in [`BURST_NS`]: the daemon then serves
-    /// other clients before it probes again.
+    /// Counts a probe of an ended client's memory. Returns false above [`BURST`] probes in [`BURST_NS`]. The daemon then serves
+    /// other clients before the next probe.
     pub fn may_probe(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.burst_ns + BURST_NS {
             (self.burst, self.burst_ns) = (0, now_ns);
@@ -66,7 +66,7 @@ impl Probes {
         self.reasons.contains_key(&mem)
     }
 
-    /// Handles the kernel's answer; returns the reason for the probe.
+    /// Handles the kernel's answer. Returns the reason for the probe.
     pub fn answered(&mut self, mem: MemId) -> Option<Probing> {
         self.reasons.remove(&mem)
     }

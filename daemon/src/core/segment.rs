@@ -96,8 +96,8 @@ impl Segments {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
-        // A length just below the ordinary one is raised to it: a spare of that length may be ready, and the segment can be
-        // reused later.
+        // The daemon raises a length just below the ordinary one to the ordinary one. A spare of that length may be ready, and
+        // the daemon can lend the segment again later.
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
@@ -129,7 +129,7 @@ impl Segments {
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }
 
-    /// Returns the first slot of a new segment of this client, if it may have another one.
+    /// Returns the first slot of a new segment of this client, if the client may have another segment.
     pub fn range_for_segment(
         &mut self,
         context: &Context,
@@ -141,7 +141,7 @@ impl Segments {
             return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
         }
         // A client that has published keeps its number when it disconnects. The last eighth of the numbers is for clients that
-        // have not published: they can still read and delete.
+        // have not published. These clients can still read and delete.
         let reserved = context.ledger.limits().members_max / 8;
         let first = members[catalogue].segments.is_empty();
         if first && members.len() as u64 > u64::from(context.ledger.limits().members_max - reserved) {
@@ -170,7 +170,7 @@ impl Segments {
 }
 
 impl Segments {
-    /// Charges the records of 2^`log2` slots; returns their bytes and the charge.
+    /// Charges the records of 2^`log2` slots. Returns their bytes and the charge.
     pub fn charge_slots(env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
         Ok((bytes, env.accounts.charge_sheet(uid, context.ledger.id(), bytes)?))
@@ -261,9 +261,9 @@ impl Segments {
         let client = members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
-        // Nothing is published in a segment before its writer has mapped it.
+        // A writer publishes in a segment only after it has mapped the segment.
         if !segment.slots.acked {
-            // A client of the predecessor may have mapped it and published in it before the predecessor received the
+            // A client of the predecessor may have mapped the segment and published there before the predecessor received the
             // acknowledgement.
             return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
@@ -320,7 +320,8 @@ impl Segments {
             slots_log2: segment.slots_log2,
             geometry: context.directory.entry(catalogue).geometry.peek(),
             short: env.is_short(client.uid, context.ledger.id()),
-            // A segment that is being written to a file counts, too: a request for its bytes would bring them back.
+            // A segment that is being written to a file counts, too. A request for such a segment's bytes would bring the bytes
+            // back.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
         let lend = vec![(segment.slots.mem, Lending::Read)];

@@ -3,11 +3,13 @@
 mod back;
 mod chores;
 mod hello;
+mod inspect;
 mod pressure;
 mod reload;
 mod restore;
 mod spill;
 mod staged;
+mod succession;
 mod turn;
 mod waiting;
 mod work;
@@ -19,33 +21,30 @@ use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, Event, MemId, Received};
-use super::namespace::Namespace;
+use super::namespaces::Namespaces;
 use super::opening::Opening;
 use super::range::{SegmentSize, SizeOnDevice};
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use super::stream::CursorId;
 use crate::core::segment::Segments;
-use staged::Staged;
 use std::collections::BTreeMap;
+use succession::Succession;
 use tensorlend_layout::wire::{QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
 
-/// Maximum time for which a copied directory waits for the clients that read the old one. They return within milliseconds,
-/// unless they are stopped.
+/// Maximum time for which a copied directory waits for the clients that read the old one. Running clients return within
+/// milliseconds.
 const GATHERING_NS: u64 = 5_000_000_000;
 
 /// Debug builds check all parts after every 64th step: a check reads all names.
 const CHECK_EVERY: u64 = 64;
-/// Maximum number of delayed requests that one step retries. Each retry costs a bounded time, and many requests may wait for
-/// the same event.
-const RETRIES_MAX: usize = 64;
 /// Pause before the daemon reads a claimed name again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
 /// Pause before the daemon probes memory again that was just returned.
 const QUIESCENT_PAUSE_NS: u64 = 500_000;
-/// Maximum time for which a request waits for the daemon's chores. The daemon then refuses it.
+/// Maximum time for which a request waits for the daemon's chores. Then the daemon refuses the request.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
 
 /// The namespace and the number of a connected client.
@@ -77,6 +76,8 @@ struct Conn {
     reserved: bool,
     joined: Option<Joined>,
     phase: Phase,
+    /// Number of refused requests.
+    refusals: u64,
 }
 
 /// A directory that could not be made.
@@ -92,24 +93,14 @@ struct Failed {
 pub struct Core {
     env: Env,
     conns: BTreeMap<ConnId, Conn>,
-    namespaces: BTreeMap<NamespaceId, Namespace>,
-    by_name: BTreeMap<String, NamespaceId>,
+    namespaces: Namespaces,
     opening: Vec<Opening>,
     /// Namespaces whose directory could not be made.
     failed: BTreeMap<String, Failed>,
-    namespace_ids: NamespaceId,
-    /// Administrators' connections whose requests wait. They are retried before the others.
-    waiting_first: Waiting,
-    /// The other connections whose requests wait.
+    /// Connections whose requests wait.
     waiting: Waiting,
-    /// Number of requests that this step may still retry.
-    retries_left: usize,
-    /// Descriptors that clients of the predecessor have handed back, for namespaces that are not open yet.
-    staged: BTreeMap<String, Staged>,
-    /// Time until which no new client opens a namespace: former clients may be about to bring it back.
-    expecting_until_ns: u64,
-    /// Time until which the daemon waits for clients of its predecessor: see [`Core::restore`].
-    gathering_until_ns: Option<u64>,
+    /// The return of the predecessor's clients.
+    succession: Succession,
     /// Whether the daemon has ended: see [`Core::leave`].
     left: bool,
 }
@@ -120,17 +111,11 @@ impl Core {
         Self {
             env: Env::new(settings),
             conns: BTreeMap::new(),
-            namespaces: BTreeMap::new(),
-            by_name: BTreeMap::new(),
+            namespaces: Namespaces::default(),
             opening: Vec::new(),
             failed: BTreeMap::new(),
-            namespace_ids: 0,
-            waiting_first: Waiting::default(),
             waiting: Waiting::default(),
-            retries_left: 0,
-            staged: BTreeMap::new(),
-            expecting_until_ns: 0,
-            gathering_until_ns: None,
+            succession: Succession::default(),
             left: false,
         }
     }
@@ -141,7 +126,7 @@ impl Core {
         self.env.chores.begin_step();
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
-        self.retries_left = RETRIES_MAX;
+        self.waiting.begin_step();
         let is_alarm = matches!(event, Event::Alarm);
         match event {
             Event::Start => self.env.clock.start(),
@@ -186,15 +171,11 @@ impl Core {
         for device in self.env.devices.iter() {
             device.pool.check();
         }
-        for (id, namespace) in &self.namespaces {
-            namespace.check();
-            let ledger = &namespace.context.ledger;
-            assert_eq!((ledger.id(), self.by_name.get(ledger.name())), (*id, Some(id)), "its name leads to it");
-        }
-        assert_eq!(self.namespaces.len(), self.by_name.len(), "each namespace has a name");
+        self.namespaces.check();
     }
 
-    /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes before; `None`: never.
+    /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes before, or `None` if the core needs no
+    /// alarm.
     pub fn alarm(&self) -> Option<u64> {
         self.env.clock.next_ns()
     }
@@ -205,11 +186,11 @@ impl Core {
     }
 
     /// Counts a refusal by the shell, for the metrics.
-    pub fn count_refusal(&mut self) {
-        self.env.counters.count(Counter::Refusals);
+    pub fn count_refusal(&mut self, refusal: &Refusal) {
+        self.env.counters.count_refusal(refusal.reason());
     }
 
-    /// Returns the bytes of segments and sheets that exist, including spare and idle ones. They are 0 after the end.
+    /// Returns the bytes of segments and sheets that exist, including spare and idle ones. The result is 0 after the end.
     pub fn bytes(&self) -> u64 {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
     }
@@ -230,14 +211,14 @@ impl Core {
         let begun = self.env.accounts.begin_session(peer.uid);
         let reserved = !begun && self.has_reserve_for(peer.uid);
         let over = !begun && !reserved;
-        // A client over the limit receives its refusal when it says hello; clients that flood the daemon without a hello
-        // receive none.
+        // A client over the limit receives its refusal when it says hello. The daemon closes connections that flood it without a
+        // hello, and sends them no refusal.
         if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
             return;
         }
-        self.conns.insert(conn, Conn { peer, over, reserved, joined: None, phase: Phase::Idle });
+        self.conns.insert(conn, Conn { peer, over, reserved, joined: None, phase: Phase::Idle, refusals: 0 });
     }
 
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
@@ -251,10 +232,8 @@ impl Core {
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
             (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
             (Some(_), Phase::Working(_) | Phase::Later { .. }, _) => Some("a request before the last was answered"),
-            (Some(Request::Hello(_) | Request::Return(_) | Request::HandBack { .. }), _, Some(_)) => {
-                Some("a second hello")
-            }
-            (Some(Request::Hello(_) | Request::Return(_) | Request::HandBack { .. }), _, None) => None,
+            (Some(request), _, Some(_)) if request.begins() => Some("a second hello"),
+            (Some(request), _, None) if request.begins() || matches!(request, Request::Inspect(_)) => None,
             (Some(_), _, None) => Some("a request before hello"),
             _ => None,
         };
@@ -332,8 +311,7 @@ impl Core {
             let state = self.conns.get_mut(&conn).expect("the requester is connected");
             state.phase = Phase::Later { request, wake, since_ns };
             let is_first = self.env.settings.is_administrator(state.peer.uid);
-            let waiting = if is_first { &mut self.waiting_first } else { &mut self.waiting };
-            waiting.push(conn);
+            self.waiting.push(conn, is_first);
             return;
         }
         if answer.is_err() {
@@ -364,10 +342,8 @@ impl Core {
         match wait {
             Wait::Directory | Wait::Names | Wait::Spilled | Wait::Chores => {}
             Wait::Return => {
-                let expecting = (self.env.clock.now_ns() < self.expecting_until_ns).then_some(self.expecting_until_ns);
-                let waits = self.gathering_until_ns.into_iter().chain(expecting);
-                let until = self.staged.values().map(Staged::until_ns).chain(waits).min();
-                let left_ns = until.unwrap_or(0).saturating_sub(self.env.clock.now_ns());
+                let now_ns = self.env.clock.now_ns();
+                let left_ns = self.succession.next_ns(now_ns).unwrap_or(0).saturating_sub(now_ns);
                 self.env.clock.retry_after(left_ns.max(1));
             }
             Wait::Asserted { until_ns } => {
@@ -421,10 +397,7 @@ impl Core {
                     self.end(conn, Some(refusal));
                     return;
                 }
-                self.env.counters.count(Counter::Refusals);
-                let (pid, uid, joined) = (state.peer.pid, state.peer.uid, state.joined);
-                let (namespace, client) = self.place(joined);
-                tracing::debug!(namespace, client, pid, uid, "refused: {refusal}");
+                self.note_refusal(conn, &refusal);
                 (Reply::Refused(refusal), Vec::new())
             }
         };
@@ -442,6 +415,7 @@ impl Core {
                 Request::Hello(hello) => self.admit(conn, hello, since_ns),
                 Request::Return(back) if self.is_staging(conn, back) => Ok(Outcome::Later(Wait::Return)),
                 Request::Return(back) => self.welcome_back(conn, back),
+                Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
                 _ => unreachable!("a violation"),
             };
         };
@@ -567,6 +541,7 @@ impl Core {
             }
             Request::Unmapped { lendings } => namespace.devices.unmapped(env, &namespace.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
+            Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")
             }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Allocator;
 
-/// The uid under which the daemon runs. It determines how the daemon keeps other holders of a segment from writing.
+/// The uid under which the daemon runs. The uid determines how the daemon prevents other holders of a segment from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// A uid of its own: clients cannot reopen memory for writing, so segments may be lent again.
     System,
-    /// The user's own uid: the daemon seals a segment for its one producer, and frees it afterwards.
+    /// The user's own uid. The daemon seals a segment for the segment's one producer, and frees the segment afterwards.
     User,
 }
 
@@ -60,14 +60,26 @@ pub struct NamespaceRule {
 pub struct Peer {
     /// Its user.
     pub uid: u32,
-    /// Whether the uid is one user. It is not if it stands for all users that the daemon's user namespace does not map.
+    /// Whether the uid is one user. False for the uid that stands for all users outside the daemon's user namespace.
     pub known: bool,
     /// Its process.
     pub pid: u32,
+    /// The name of its command, without control characters; empty: unknown.
+    pub command: String,
     /// Its user's groups.
     pub gids: Vec<u32>,
     /// Whether the daemon learns of the end of the process, even if its connection ends before.
     pub watched: bool,
+}
+
+impl Peer {
+    /// Returns true if a list contains the user or one of its groups.
+    fn is_in(&self, list: &[Principal]) -> bool {
+        list.iter().any(|p| match *p {
+            Principal::Uid(uid) => uid == self.uid,
+            Principal::Gid(gid) => self.gids.contains(&gid),
+        })
+    }
 }
 
 /// Number of administrators' sessions that the daemon admits beyond the limits at the same time.
@@ -76,7 +88,7 @@ pub const RESERVED_SESSIONS: u32 = 4;
 /// The privileges with which the daemon makes the sheets of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Whether an administrator opens the session: it may use the memory left for administrators.
+    /// Whether an administrator opens the session. Such a session may use the memory left for administrators.
     pub administrator: bool,
     /// Whether the session is one of the reserved ones, for which no limit holds.
     pub beyond: bool,
@@ -92,17 +104,11 @@ pub enum Role {
 }
 
 impl NamespaceRule {
-    /// Returns the access of `peer`; `None` if it has none.
+    /// Returns the access of `peer`, or `None` if it has none.
     pub fn role(&self, peer: &Peer) -> Option<Role> {
-        let listed = |list: &[Principal]| {
-            list.iter().any(|p| match *p {
-                Principal::Uid(uid) => uid == peer.uid,
-                Principal::Gid(gid) => peer.gids.contains(&gid),
-            })
-        };
-        if listed(&self.writers) {
+        if peer.is_in(&self.writers) {
             Some(Role::Writer)
-        } else if listed(&self.readers) {
+        } else if peer.is_in(&self.readers) {
             Some(Role::Reader)
         } else {
             None
@@ -138,7 +144,7 @@ pub struct SpillSettings {
     pub bytes_max: u64,
     /// Maximum bytes of the files of each uid's clients.
     pub uid_bytes_max: u64,
-    /// Fill levels at which the daemon spills before it refuses a request; `None`: it does not.
+    /// Fill levels at which the daemon spills before it refuses a request. `None`: the daemon spills only after a refusal.
     pub marks: Option<SpillMarks>,
 }
 
@@ -170,6 +176,8 @@ pub struct Settings {
     pub segment_unit: u64,
     /// Ordinary segments kept ready to lend.
     pub spare_segments: u32,
+    /// Whether clients that use a device lock the pages of the host segments that they map.
+    pub page_lock: bool,
     /// Bytes of returned segments kept to be lent again in their namespace (system mode).
     pub idle_bytes_max: u64,
     /// Bytes of segments and sheets that one uid may hold.
@@ -183,6 +191,8 @@ pub struct Settings {
     pub owners: Arc<Owners>,
     /// Uids for whose sessions the daemon keeps a reserve: see [`Settings::is_administrator`].
     pub administrators: Vec<u32>,
+    /// The users and groups that see names, sizes and holders of all namespaces.
+    pub observers: Vec<Principal>,
     /// The uid whose clients the daemon refuses: its own, if `mode = "auto"` has chosen system mode and the uid is not 0.
     pub refused_uid: Option<u32>,
     /// Time for which a stream without producer and subscribers stays readable.
@@ -199,7 +209,7 @@ pub struct Settings {
     pub uid_device_bytes_max: u64,
     /// Time that the driver has to end the device work of a process that has ended.
     pub quarantine_ns: u64,
-    /// Spilling; `None`: off.
+    /// Spilling, or `None` if spilling is off.
     pub spill: Option<SpillSettings>,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
@@ -216,6 +226,11 @@ impl Settings {
     /// Returns true if the daemon admits sessions of this uid beyond every limit, as long as its reserve lasts.
     pub fn is_administrator(&self, uid: u32) -> bool {
         self.administrators.contains(&uid)
+    }
+
+    /// Returns true if this peer may see names, sizes and holders of all namespaces.
+    pub fn is_observer(&self, peer: &Peer) -> bool {
+        self.is_administrator(peer.uid) || peer.is_in(&self.observers)
     }
 
     /// Takes from `new` the settings that may change while the daemon runs. The others stay: clients have received them, or
@@ -257,8 +272,9 @@ mod tests {
             writers: vec![Principal::Uid(1), Principal::Gid(8)],
             limits,
         };
-        let role =
-            |uid, gids: &[u32]| rule.role(&Peer { uid, known: true, pid: 1, gids: gids.to_vec(), watched: true });
+        let role = |uid, gids: &[u32]| {
+            rule.role(&Peer { uid, known: true, pid: 1, command: String::new(), gids: gids.to_vec(), watched: true })
+        };
         assert_eq!(role(1, &[]), Some(Role::Writer));
         assert_eq!(role(2, &[7]), Some(Role::Reader));
         assert_eq!(role(2, &[7, 8]), Some(Role::Writer));

@@ -1,9 +1,9 @@
 //! The share rule: the maximum part of a common stock that one user may take, so that the next user finds something.
 //!
-//! Of the stock that the others have left, a user may hold one part in `n + 1`, where `n` users hold some of the stock, this
-//! user included. So the first user may hold a half. After that the second may hold a third of the other half, and the third a
-//! quarter of the rest. The `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever the users before took, and
-//! never nothing. The scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
+//! Let `n` users hold some of the stock, including this user. Of the stock that the others have left, this user may hold one part
+//! in `n + 1`. So the first user may hold a half. After that the second may hold a third of the other half, and the third a
+//! quarter of the rest. The `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever the users before took. The
+//! scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
 
 /// A resource that users share, such as the bytes of the pool or the lines of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Stock {
     pub total: u64,
     /// The sum that all users hold, including the requester.
     pub held: u64,
-    /// Number of users that hold some, including the requester if it does.
+    /// Number of users that hold some. The requester counts if the requester holds some.
     pub holders: u64,
 }
 

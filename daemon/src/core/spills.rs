@@ -96,7 +96,7 @@ impl Spills {
         fits(self.bytes(), limits.bytes_max) && fits(own, limits.uid_bytes_max)
     }
 
-    /// Compares the pool's fill level with the marks; returns true if segments must be spilled.
+    /// Compares the pool's fill level with the marks. Returns true if segments must be spilled.
     pub fn drain(&mut self, above_high: bool, above_low: bool) -> bool {
         self.draining = above_high || self.draining && above_low;
         self.draining

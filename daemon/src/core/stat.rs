@@ -10,7 +10,7 @@ use super::settings::Mode;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{Holder, NamespaceUse, Stat, UidUse};
 
-/// Maximum number of accounts in one response: it must fit into a packet.
+/// Maximum number of accounts in one response. A response must fit into a packet.
 const ACCOUNTS_MAX: usize = 128;
 /// Maximum number of sessions in one response.
 const HOLDERS_MAX: usize = 64;
@@ -33,7 +33,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         bytes_sheets: env.accounts.sheet_bytes(),
         requests: env.counters.number_of(Counter::Requests),
         wakeups: env.counters.number_of(Counter::Wakeups),
-        refusals: env.counters.number_of(Counter::Refusals),
+        refusals: env.counters.refusals(),
         names_expired: env.counters.number_of(Counter::NamesExpired),
         names_ephemeral_gone: env.counters.number_of(Counter::NamesEphemeralGone),
         sessions_revoked: env.counters.number_of(Counter::SessionsRevoked),
@@ -55,7 +55,7 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
         }
     }
     if let Some((uid, namespace)) = asker {
-        let uids = env.accounts.uids().filter(|&it| uid == 0 || it == uid).take(ACCOUNTS_MAX);
+        let uids = env.accounts.users().uids().filter(|&it| uid == 0 || it == uid).take(ACCOUNTS_MAX);
         stat.uids = uids.map(|uid| uid_use(env, namespaces, uid)).collect();
         let told = namespaces.values().filter(|it| uid == 0 || it.context.ledger.id() == namespace).take(ACCOUNTS_MAX);
         stat.namespaces = told.map(|namespace| namespace_use(env, namespace)).collect();
@@ -81,7 +81,7 @@ fn holders(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: u32)
 }
 
 fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -> UidUse {
-    let held = env.accounts.held_by(uid);
+    let held = env.accounts.users().held_by(uid);
     let (bytes_max, descriptors_max) = env.accounts.most(uid);
     let (sessions, sessions_max) = env.accounts.sessions(uid);
     UidUse {
@@ -104,7 +104,8 @@ fn uid_use(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, uid: u32) -
     }
 }
 
-fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
+/// Returns the usage and the limits of a namespace.
+pub fn namespace_use(env: &Env, namespace: &Namespace) -> NamespaceUse {
     let (ledger, limits) = (&namespace.context.ledger, namespace.context.ledger.limits());
     let held = env.accounts.held_in(ledger.id());
     NamespaceUse {

@@ -90,6 +90,7 @@ impl Stream {
 
 mod restore;
 mod retire;
+mod shown;
 
 pub use restore::{RingId, Rings, Wakes};
 
@@ -122,7 +123,7 @@ impl Streams {
     /// Checks that names, lines of the directory and idle streams agree.
     ///
     /// # Panics
-    /// Panics if they disagree.
+    /// Panics if the data is inconsistent.
     pub fn check(&self, context: &Context) {
         let lines = &context.directory.streams;
         assert_eq!(self.by_name.len(), self.table.len(), "each stream has a name");
@@ -174,14 +175,14 @@ impl Streams {
         self.table.is_empty()
     }
 
-    /// Notes that the producer has mapped a ring; returns the memory to seal.
+    /// Notes that the producer has mapped a ring. Returns the memory to seal.
     pub fn acknowledged(&mut self, place: u32, id: u64) -> Option<MemId> {
         let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
         stream.ring.acked = true;
         Some(stream.ring.mem)
     }
 
-    /// Notes that a producer has mapped all its rings; returns the memory to seal.
+    /// Notes that a producer has mapped all its rings. Returns the memory to seal.
     pub fn acknowledged_all(&mut self, producer: u16) -> Vec<MemId> {
         let its = |s: &&mut Stream| s.producer == producer;
         let mark = |s: &mut Stream| {
@@ -370,7 +371,7 @@ impl Streams {
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
 
-    /// Ends one epoch of a stream; its entry and its name stay. Returns its producer.
+    /// Ends one epoch of a stream. The stream's entry and name stay. Returns the stream's producer.
     fn stream_clear(&mut self, env: &mut Env, context: &Context, members: &mut Members, place: u32) -> u16 {
         let mut stream = self.take_out(place);
         let line = &context.directory.streams[place as usize];

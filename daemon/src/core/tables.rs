@@ -1,5 +1,5 @@
-//! The tables of a shared namespace's directory as stocks in which every user has a share: see `share.rs`. For names there are
-//! grants, too, because clients announce them without the daemon: see `bindings/credit.rs`.
+//! The tables of a shared namespace's directory. Each table is a stock in which every user has a share: see `share.rs`. For names
+//! the daemon also makes grants, because clients announce names without the daemon: see `bindings/credit.rs`.
 
 use super::account::limit;
 use super::ledger::Ledger;
@@ -17,8 +17,8 @@ pub enum Table {
     Segments,
     /// Streams. A stream counts for its producer.
     Streams,
-    /// Lists. A list counts for its creator; after a restart of the daemon it counts for the owner of the first item that is
-    /// left.
+    /// Lists. A list counts for its creator. After a restart of the daemon, the list counts for the owner of the first remaining
+    /// item.
     Lists,
 }
 

@@ -11,6 +11,7 @@ mod hostile;
 mod lending;
 mod lifetimes;
 mod naming;
+mod observers;
 mod queues;
 mod random;
 mod reload;

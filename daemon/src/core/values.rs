@@ -1,8 +1,8 @@
-//! Contents of names for a client that lists them. The daemon reads them from the owners' memory, so the client maps none of
-//! it.
+//! Contents of names for a client that lists them. The daemon reads the contents from the owners' memory, so the client maps no
+//! memory of the owners.
 //!
 //! No lease protects these reads. Daemon D accepts a record only if the same value was in the cell before and after D read the
-//! record: owner P fences between its exchange of the cell and the slot's next use, when P reads the lease tables.
+//! record. Owner P fences between its exchange of the cell and the slot's next use, when P reads the lease tables.
 
 use super::answer::{Answer, Outcome};
 use super::client::{Client, Residence};
@@ -40,7 +40,7 @@ impl Members {
         *records += 1;
         let (directory, owner_word) = (&context.directory, OwnerWord(name.owner_word));
         let entry = directory.names.get(name.entry as usize).filter(|_| {
-            // Entries beyond the end may have no memory: an access would allocate it.
+            // Entries beyond the end may have no memory. An access would allocate memory.
             u64::from(name.entry) < directory.head().names_end.peek()
         });
         let Some(entry) = entry.filter(|entry| entry.owner_word.peek() == owner_word.0 && owner_word.is_live()) else {
@@ -75,9 +75,9 @@ impl Client {
         ValueAt::Slot { cell: cell.0, record, segment_bytes, in_file: self.is_any_in_file(cell.slot(), records) }
     }
 
-    /// Returns true if the bytes of a slot, or of a slot that follows it in its chain, are in a file, are being written to or
-    /// read from a file, or are lost.
-    fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
+    /// Returns true if some bytes of a slot, or of a later slot of its chain, are not in memory alone. Such bytes are in a file,
+    /// are lost, or are being written to or read from a file.
+    pub(super) fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
             let Some((_, segment)) = self.segment_of(slot).filter(|(_, it)| it.device.is_none()) else { return false };

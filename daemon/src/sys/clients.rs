@@ -3,10 +3,12 @@
 use super::connection::{Connection, EXIT, Farewell};
 use super::{LISTENER, PROCESS, Shell, WAKEUP, limits};
 use crate::core::settings::Peer;
+use crate::core::who::plain;
 use crate::core::{ConnId, Event};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -49,8 +51,9 @@ impl Shell {
         }
         let (uid, cost_ms) = (connection.uid, connection.toll.cost().as_millis() as u64);
         if self.bans.note_end(uid, &connection.toll, boottime_ns()) {
-            tracing::warn!(uid, cost_ms, "disconnected: {SLOW_SOCKET}");
-            self.core.count_refusal();
+            let who = self.core.who(ConnId(token));
+            tracing::warn!(uid, cost_ms, "disconnected {who}: {SLOW_SOCKET}");
+            self.core.count_refusal(&Refusal::Violation(SLOW_SOCKET.into()));
         }
         self.closer.close(Farewell::to(connection, word));
         if self.accept_after_ns.is_some() {
@@ -68,7 +71,8 @@ impl Shell {
         let Some(it) = self.connections.get_mut(&token).filter(|it| it.toll.is_excessive()) else { return };
         if self.bans.forgives(it.uid, &it.toll, boottime_ns()) {
             let (uid, cost_ms) = (it.uid, it.toll.cost().as_millis() as u64);
-            tracing::info!(uid, cost_ms, "a message to this user's client took long: the next one ends its session");
+            let who = self.core.who(ConnId(token));
+            tracing::info!(uid, cost_ms, "a message to {who} took long: the next one ends its session");
             it.toll = Toll::default();
             return;
         }
@@ -221,8 +225,9 @@ impl Shell {
         {
             let seconds = (until_ns - now_ns).div_ceil(1_000_000_000);
             let why = format!("messages to processes of your user took too long: connect again in {seconds} s");
-            self.core.count_refusal();
-            self.closer.close(Farewell::to_stranger(fd, Refusal::Violation(why)));
+            let refusal = Refusal::Violation(why);
+            self.core.count_refusal(&refusal);
+            self.closer.close(Farewell::to_stranger(fd, refusal));
             return;
         }
         self.find_unknown();
@@ -251,7 +256,8 @@ impl Shell {
         let watch = |process| epoll::add(&self.epoll, process, EventData::new_u64(token | PROCESS), EXIT);
         let watched = process.as_ref().is_some_and(|process| watch(process).is_ok());
         let known = self.unknown_uid != Some(uid);
-        let peer = Peer { uid, known, pid: credentials.pid().cast_unsigned(), gids, watched };
+        let command = process.as_ref().and_then(|process| command_of(process, credentials.pid())).unwrap_or_default();
+        let peer = Peer { uid, known, pid: credentials.pid().cast_unsigned(), command, gids, watched };
         let former = self.connections.insert(token, Connection::new(fd, uid, process));
         debug_assert!(former.is_none() && token & (PROCESS | WAKEUP) == 0, "each token is of one connection");
         self.deliver(Event::Connected { conn: ConnId(token), peer });
@@ -271,11 +277,23 @@ impl Shell {
     }
 }
 
+/// Returns the name of a process's command, for the log; `None` if the process is not visible. The kernel may reuse the pid:
+/// a process that still exists after the name was read had the pid all the time.
+///
+/// The kernel reads the name from its own memory. The command line lies in memory of the process, which can keep a reader waiting.
+fn command_of(process: &OwnedFd, pid: i32) -> Option<String> {
+    let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+    // A pidfd is readable when its process has ended.
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    (poll(&mut ended, Some(&Timespec::default())) == Ok(0))
+        .then(|| plain(String::from_utf8_lossy(&name).trim_end_matches('\n')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::core::settings::Mode;
-    use crate::sys::{Backing, Devices, FIRST_CONNECTION, FdStore, Listener, closer};
+    use crate::sys::{Backing, Devices, FIRST_CONNECTION, Inherited, Listener, Supply, closer};
     use rustix::net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, socket_with, socketpair,
     };
@@ -285,8 +303,8 @@ mod tests {
 
     fn listening(path: &Path) -> Shell {
         let settings = limits::settings(&crate::config::Config::default(), Mode::User).unwrap();
-        let (parts, left) = ((Backing::default(), Devices::none("none")), (FdStore::default(), Vec::new()));
-        Shell::new(Listener::bind(path, 0o600).unwrap(), settings, parts, left).unwrap()
+        let supply = Supply { backing: Backing::default(), devices: Devices::none("none") };
+        Shell::new(Listener::bind(path, 0o600).unwrap(), settings, supply, Inherited::default()).unwrap()
     }
 
     /// Connects to the shell. Returns the client's socket and the connection's token.

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlend_layout::wire::{Refusal, Reply, encode};
+use tensorlend_os::fork::Unshared;
 use tensorlend_os::packet::{self, Packet};
 use tensorlend_os::toll::Toll;
 
@@ -25,7 +26,7 @@ pub const EXIT: EventFlags = EventFlags::IN.union(EventFlags::ET);
 #[derive(Debug)]
 pub struct Connection {
     /// The connection's socket.
-    pub fd: OwnedFd,
+    pub fd: Unshared,
     /// The client's uid.
     pub uid: u32,
     /// The CPU time of the loop's calls on the socket. A client can slow these calls down by epoll watches on its end.
@@ -51,7 +52,7 @@ impl Connection {
     /// Creates a connection that is ready to be read.
     pub fn new(fd: OwnedFd, uid: u32, process: Option<OwnedFd>) -> Self {
         Self {
-            fd,
+            fd: Unshared::new(fd),
             uid,
             toll: Toll::default(),
             interest: EventFlags::IN,
@@ -125,7 +126,7 @@ fn close(mut descriptors: Descriptors, closer: &Closer) {
 /// it may take long.
 pub struct Farewell {
     /// The connection's socket.
-    fd: OwnedFd,
+    fd: Unshared,
     /// The last message to the peer, if there is one.
     word: Option<Refusal>,
     /// Other values to drop on the closing thread.
@@ -141,7 +142,7 @@ impl Farewell {
 
     /// Prepares the close of a socket that never became a connection.
     pub fn to_stranger(fd: OwnedFd, word: Refusal) -> Self {
-        Self { fd, word: Some(word), _rest: None }
+        Self { fd: Unshared::new(fd), word: Some(word), _rest: None }
     }
 }
 

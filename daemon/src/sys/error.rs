@@ -69,6 +69,17 @@ pub enum DaemonError {
     /// The descriptors that the service manager passed cannot be used.
     #[error("the socket that the service manager handed over cannot be used: {0}")]
     Activation(io::Error),
+    /// The process of the option `fd_store` does not respond.
+    #[error(
+        "the fd store {path:?} of the option fd_store does not respond ({error}): start `tensorlendd --fd-store {path}`, \
+         as the daemon's user, and connect one daemon only"
+    )]
+    FdStore {
+        /// The path of the process's socket.
+        path: PathBuf,
+        /// The error of the last attempt to connect.
+        error: io::Error,
+    },
     /// A system call failed.
     #[error("{what}: {error}")]
     System {

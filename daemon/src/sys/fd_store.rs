@@ -1,64 +1,224 @@
-//! The fd store of the service manager, which keeps descriptors when this daemon ends, and passes them to the next one.
+//! The fd store, which keeps descriptors when this daemon ends, and passes them to the next one.
 //!
-//! systemd's fd store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`) has a duplicate of each stored descriptor,
-//! under a name, until the unit is unloaded. It passes all of them to the daemon's next start. Without a service
-//! manager, the daemon stores nothing.
+//! A service manager has one: systemd's fd store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`) has a duplicate of
+//! each stored descriptor, under a name, until the unit is unloaded. It passes all of them to the daemon's next start.
+//! Without a service manager, a process can have one (`tensorlendd --fd-store`, the option `fd_store`). Without either,
+//! the daemon stores nothing.
 
+pub mod channel;
+
+use super::DaemonError;
 use crate::core::MemId;
 use crate::core::label::Label;
+use channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use sd_notify::NotifyState;
-use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::fork::Unshared;
 
-/// Maximum length in bytes of a name in systemd's store.
-const NAME_BYTES_MAX: usize = 255;
-
-/// The names of the descriptors that the daemon has stored.
-#[derive(Debug, Default)]
-pub struct FdStore {
-    /// Whether a service manager offers a store.
-    on: bool,
-    names: BTreeMap<MemId, String>,
-    failed: bool,
-}
+/// Maximum time for which a starting daemon waits for its fd store: for its start, and for the end of the daemon before.
+const START_MAX: Duration = Duration::from_secs(10);
+/// Shortest and longest pause between two attempts to connect. Each failed attempt doubles the pause.
+const RETRY_MIN_NS: u64 = 500_000_000;
+const RETRY_MAX_NS: u64 = 30_000_000_000;
+/// Maximum time for which the loop waits for the response of a store that runs again.
+const WELCOME_MAX: Duration = Duration::from_millis(100);
 
 /// A descriptor that the store has passed, with its label.
 pub type Stored = (Label, OwnedFd);
 
+/// The fd store, and the descriptors that a previous daemon left there.
+#[derive(Default)]
+pub struct Inherited {
+    pub fd_store: FdStore,
+    pub stored: Vec<Stored>,
+}
+
+/// The store to which the daemon sends its descriptors.
+#[derive(Debug, Default)]
+enum Store {
+    #[default]
+    None,
+    ServiceManager,
+    Process(Connection),
+}
+
+/// The connection to a `tensorlendd --fd-store`.
+#[derive(Debug)]
+struct Connection {
+    path: PathBuf,
+    /// `None` after the process has ended, until the daemon has connected to the next one.
+    socket: Option<Unshared>,
+    /// The number of descriptors that the process can store.
+    capacity: usize,
+    /// The names of all descriptors in the store, also of those that this daemon has not taken over yet.
+    entries: BTreeSet<String>,
+    retry_after_ns: u64,
+    retry_pause_ns: u64,
+}
+
+/// The response of a store's process to a new connection.
+struct Welcome {
+    socket: Unshared,
+    stored: Vec<(String, OwnedFd)>,
+    capacity: usize,
+}
+
+impl Welcome {
+    /// Connects to the store and receives all descriptors. Waits at most `wait` for each step.
+    fn receive(path: &Path, wait: Duration) -> rustix::io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket = Unshared::new(socket);
+        set_socket_timeout(&socket, Timeout::Recv, Some(wait))?;
+        // A process that is stopped accepts nobody, and `connect` waits once its backlog is full.
+        set_socket_timeout(&socket, Timeout::Send, Some(wait))?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        // Another user may own the socket's folder, and must not get the descriptors.
+        let uid = socket_peercred(&socket)?.uid;
+        if uid != rustix::process::geteuid() && !uid.is_root() {
+            return Err(Errno::PERM);
+        }
+        set_socket_timeout(&socket, Timeout::Send, Some(SEND_MAX))?;
+        let mut stored = Vec::new();
+        loop {
+            let mut bytes = [0; PACKET_BYTES];
+            let (length, fd) = match receive(socket.as_fd(), &mut bytes) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            match (&bytes[..length], fd) {
+                ([kind::ENTRY, name @ ..], Some(fd)) => {
+                    let name = std::str::from_utf8(name).map_err(|_| Errno::PROTO)?;
+                    stored.push((name.to_owned(), fd));
+                }
+                ([kind::ALL_SENT, a, b, c, d], None) => {
+                    let capacity = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+                    return Ok(Self { socket, stored, capacity });
+                }
+                // The store has ended, or refuses this user.
+                ([], None) => return Err(Errno::CONNREFUSED),
+                _ => return Err(Errno::PROTO),
+            }
+        }
+    }
+}
+
+/// The names of the descriptors that the daemon has stored.
+#[derive(Debug, Default)]
+pub struct FdStore {
+    store: Store,
+    names: BTreeMap<MemId, String>,
+    failed: bool,
+}
+
 impl FdStore {
     /// Returns the store of the service manager that started this process, if one did.
     pub fn of_this_process() -> Self {
-        Self { on: super::notify::is_heard(), ..Self::default() }
+        let store = if super::notify::is_heard() { Store::ServiceManager } else { Store::None };
+        Self { store, ..Self::default() }
+    }
+
+    /// Connects to the process that stores descriptors on the socket at `path`. Returns the store, and the descriptors that the
+    /// daemon before this one has stored there.
+    ///
+    /// # Errors
+    /// If no such process responds within ten seconds, or if another daemon is connected to it.
+    pub fn of_process(path: &Path) -> Result<Inherited, DaemonError> {
+        let start = Instant::now();
+        let welcome = loop {
+            match Welcome::receive(path, START_MAX) {
+                Ok(welcome) => break welcome,
+                Err(error) if start.elapsed() >= START_MAX => {
+                    return Err(DaemonError::FdStore { path: path.into(), error: error.into() });
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let Welcome { socket, stored, capacity } = welcome;
+        let connection = Connection {
+            path: path.into(),
+            socket: Some(socket),
+            capacity,
+            entries: stored.iter().map(|(name, _)| name.clone()).collect(),
+            retry_after_ns: 0,
+            retry_pause_ns: RETRY_MIN_NS,
+        };
+        let mut it = Self { store: Store::Process(connection), ..Self::default() };
+        let mut labelled = Vec::with_capacity(stored.len());
+        for (name, fd) in stored {
+            match name.parse() {
+                Ok(label) => labelled.push((label, fd)),
+                Err(_) => it.forget_name(&name),
+            }
+        }
+        Ok(Inherited { fd_store: it, stored: labelled })
     }
 
     /// Stores a descriptor under this label. If the same memory was stored under another label, the daemon removes that
-    /// entry.
-    pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) {
-        self.forget(mem);
+    /// entry. Returns false if the descriptor could not be stored.
+    pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) -> bool {
         let name = label.to_string();
-        if !self.on {
-            return;
+        let former = self.names.remove(&mem).filter(|former| *former != name);
+        // systemd ignores a descriptor that it has already, so there the former entry is removed first. If the daemon is
+        // killed between the two messages, systemd has lost the descriptor.
+        if let (Store::ServiceManager, Some(former)) = (&self.store, &former) {
+            self.forget_name(&former.clone());
+        }
+        let stored = self.store(&name, fd);
+        if let (Store::Process(_), Some(former)) = (&self.store, former) {
+            self.forget_name(&former);
+        }
+        match stored {
+            Ok(()) => {
+                self.has(mem, label);
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::warn!("the fd store does not keep {name}, a restart will lose tensors: {error}");
+                }
+                false
+            }
+        }
+    }
+
+    /// Stores a descriptor under a name. This call blocks while the store's queue is full. It must not be deferred: if the
+    /// daemon lent memory before it was stored, and were then killed, the memory would be lost.
+    fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
+        if matches!(self.store, Store::None) {
+            return Ok(());
         }
         if name.len() > NAME_BYTES_MAX {
-            tracing::warn!("a restart will lose this namespace, whose name is too long to be kept: {name}");
-            return;
+            return Err(format!(
+                "the name is longer than {NAME_BYTES_MAX} bytes, because that of the namespace is long"
+            ));
         }
-        // This call blocks while the manager's queue is full. It must not be deferred: if the daemon lent memory before
-        // it was stored, and were then killed, the memory would be lost.
-        match sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(&name)], &[fd]) {
-            Ok(()) => {
-                self.names.insert(mem, name);
+        match &mut self.store {
+            Store::None => {}
+            Store::ServiceManager => {
+                sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[fd])
+                    .map_err(|error| error.to_string())?;
             }
-            Err(error) if !std::mem::replace(&mut self.failed, true) => {
-                tracing::warn!("the service manager does not keep descriptors, a restart will lose tensors: {error}");
+            Store::Process(connection) => {
+                if !connection.entries.contains(name) && connection.entries.len() >= connection.capacity {
+                    return Err(format!("it has room for {} descriptors only", connection.capacity));
+                }
+                connection.entries.insert(name.to_owned());
+                self.request(kind::ENTRY, name, Some(fd));
             }
-            Err(_) => {}
         }
+        Ok(())
     }
 
     /// Records that the store has the descriptor already, under this label.
     pub fn has(&mut self, mem: MemId, label: &Label) {
-        if self.on {
+        if !matches!(self.store, Store::None) {
             self.names.insert(mem, label.to_string());
         }
     }
@@ -71,9 +231,89 @@ impl FdStore {
     }
 
     /// Removes a descriptor by its name in the store: one that this daemon has not taken over.
-    pub fn forget_name(&self, name: &str) {
-        if self.on {
-            let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+    pub fn forget_name(&mut self, name: &str) {
+        match &mut self.store {
+            Store::None => {}
+            Store::ServiceManager => {
+                let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+            }
+            Store::Process(connection) => {
+                connection.entries.remove(name);
+                self.request(kind::REMOVE, name, None);
+            }
         }
+    }
+
+    /// Sends a request to the store's process. If the send fails, the process has ended or is stopped: the connection
+    /// is shut down, epoll reports its end, and everything is stored again after the next connection.
+    fn request(&self, kind: u8, name: &str, fd: Option<BorrowedFd<'_>>) {
+        let Store::Process(Connection { socket: Some(socket), .. }) = &self.store else { return };
+        let mut bytes = [0; PACKET_BYTES];
+        bytes[0] = kind;
+        bytes[1..=name.len()].copy_from_slice(name.as_bytes());
+        if send(socket.as_fd(), &bytes[..=name.len()], fd).is_err() {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// Returns the connection to the store's process, whose end epoll reports.
+    pub fn connection(&self) -> Option<BorrowedFd<'_>> {
+        match &self.store {
+            Store::Process(connection) => connection.socket.as_ref().map(AsFd::as_fd),
+            _ => None,
+        }
+    }
+
+    /// Handles the end of the store's process.
+    pub fn lost(&mut self) {
+        if let Store::Process(connection) = &mut self.store
+            && connection.socket.take().is_some()
+        {
+            tracing::warn!(
+                "the fd store {} has ended: until the next one runs, the end of this daemon loses its tensors",
+                connection.path.display()
+            );
+        }
+    }
+
+    /// Returns the time of the next attempt to connect, if there is no connection.
+    pub fn due_ns(&self) -> Option<u64> {
+        match &self.store {
+            Store::Process(Connection { socket: None, retry_after_ns, .. }) => Some(*retry_after_ns),
+            _ => None,
+        }
+    }
+
+    /// Connects to the next process that runs at the configured path, and stores everything there. Returns true after a
+    /// success.
+    pub fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
+        let Store::Process(connection) = &mut self.store else { return false };
+        let Ok(Welcome { socket, stored, capacity }) = Welcome::receive(&connection.path, WELCOME_MAX) else {
+            connection.retry_after_ns = boottime_ns() + connection.retry_pause_ns;
+            connection.retry_pause_ns = (2 * connection.retry_pause_ns).min(RETRY_MAX_NS);
+            return false;
+        };
+        (connection.socket, connection.capacity) = (Some(socket), capacity);
+        connection.retry_pause_ns = RETRY_MIN_NS;
+        connection.entries = stored.into_iter().map(|(name, _)| name).collect();
+        // A process that had stopped, and not ended, still has older entries. They go first, to make room.
+        let names: BTreeSet<&str> = self.names.values().map(String::as_str).collect();
+        let older = connection.entries.iter().filter(|name| !names.contains(name.as_str()));
+        for name in older.cloned().collect::<Vec<_>>() {
+            self.forget_name(&name);
+        }
+        let mut missing = 0;
+        for (mem, name) in self.names.clone() {
+            if let Some(fd) = fd_of(mem)
+                && self.store(&name, fd).is_err()
+            {
+                missing += 1;
+            }
+        }
+        if missing > 0 {
+            tracing::warn!("the fd store has no room for {missing} descriptors, a restart will lose tensors");
+        }
+        tracing::info!("the fd store runs again, and has {} descriptors", self.names.len() - missing);
+        true
     }
 }

@@ -7,6 +7,7 @@ use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeCho
 use crate::core::owners::{Owners, SUPERUSER};
 use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
 use nix::unistd::{Group, User};
+use rustix::process::{Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -71,6 +72,8 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
         };
         namespaces.insert(name.clone(), rule);
     }
+    let found = config.observers.iter().map(|who| principal(who).map_err(|why| format!("observers: {why}")));
+    let observers = found.filter_map(|it| it.map_err(|why| unknown.push(why)).ok()).collect();
     let segment = match config.pool.bytes_max {
         Some(Bytes(most)) if config.pool.segment_bytes.0 > most => {
             let text = format!("pool.segment_bytes is {}, and pool.bytes_max only {most}", config.pool.segment_bytes.0);
@@ -100,12 +103,14 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
             HugePages::Reserved1G => HugePage::Gib1.bytes(),
         },
         spare_segments: config.pool.spare_segments,
+        page_lock: config.pool.page_lock,
         idle_bytes_max: config.pool.idle_bytes_max.0,
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
         uid_sessions_max: config.uid.sessions_max,
         uid_share: config.uid.share.unwrap_or(mode == Mode::System),
         owners: Arc::new(owners(&config.uid.subuid_file)),
         administrators: administrators(config.mode, mode, rustix::process::geteuid().as_raw()),
+        observers,
         refused_uid: refused_uid(config.mode, mode, rustix::process::geteuid().as_raw()),
         stream_grace_ns: config.streams.grace_ms.saturating_mul(1_000_000),
         descriptors_max: descriptors(),
@@ -312,6 +317,15 @@ fn pool_default() -> u64 {
     let total = cgroup::meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(2 << 30);
     let limit = cgroup::limit().unwrap_or(u64::MAX);
     (total.min(limit) / 2).max(1 << 20)
+}
+
+/// Raises the limit of open descriptors: the daemon has one for every segment and every sheet.
+pub fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if rustix::process::setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!("the limit of open descriptors could not be raised from {:?}", limit.current);
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tensorlend_os::fork::Unshared;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
 /// Maximum time for which `--reload` waits for the daemon, whose name service may be slow.
@@ -26,7 +27,7 @@ const BACKLOG: i32 = 128;
 /// The listening control socket.
 #[derive(Debug)]
 pub struct Listener {
-    pub fd: OwnedFd,
+    pub fd: Unshared,
     /// The socket's file, if the daemon removes it at the end.
     path: Option<(PathBuf, FileId)>,
     /// Whether this socket replaced that of a daemon that ended while it had clients.
@@ -98,7 +99,7 @@ impl Listener {
         };
         let replaced = bound != path;
         let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
-        let mut listener = Self { fd, path: Some((bound.clone(), id)), replaced };
+        let mut listener = Self { fd: Unshared::new(fd), path: Some((bound.clone(), id)), replaced };
         // Set the permissions before any client can connect.
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
@@ -155,7 +156,7 @@ impl Listener {
             return Err(wrong("the socket must be SOCK_SEQPACKET: ListenSequentialPacket= in the socket unit"));
         }
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| DaemonError::Activation(e.into()))?;
-        Ok(Self { fd, path: None, replaced: false })
+        Ok(Self { fd: Unshared::new(fd), path: None, replaced: false })
     }
 }
 

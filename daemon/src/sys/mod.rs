@@ -9,7 +9,7 @@ mod closer;
 mod connection;
 mod device;
 mod error;
-mod fd_store;
+pub mod fd_store;
 mod finder;
 pub mod limits;
 mod listen;
@@ -26,7 +26,7 @@ pub use backing::Backing;
 pub use cgroup::memory_limit;
 pub use device::Devices;
 pub use error::DaemonError;
-pub use fd_store::{FdStore, Stored};
+pub use fd_store::{FdStore, Inherited, Stored};
 pub use listen::{Listener, await_turn};
 pub use signals::{Order, Orders, Signals, Stop};
 
@@ -58,6 +58,7 @@ const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;
 const FINDER: u64 = 3;
+const FD_STORE: u64 = 4;
 const FIRST_CONNECTION: u64 = 16;
 /// The bit in a token that marks the process of a connection.
 const PROCESS: u64 = 1 << 63;
@@ -126,13 +127,24 @@ fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::System { what, error: error.into() }
 }
 
+/// Makes epoll report the end of the fd store's process, which sends nothing after its welcome.
+fn watch_fd_store(epoll: &OwnedFd, connection: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    epoll::add(epoll, connection, EventData::new_u64(FD_STORE), EventFlags::IN)
+}
+
+/// The memory that a daemon can lend.
+pub struct Supply {
+    pub backing: Backing,
+    pub devices: Devices,
+}
+
 impl Shell {
     /// Creates a daemon that listens but does not run yet. It takes over the descriptors that a previous daemon stored.
     pub fn new(
         listener: Listener,
         settings: Settings,
-        (backing, devices): (Backing, Devices),
-        (mut fd_store, stored): (FdStore, Vec<Stored>),
+        Supply { backing, devices }: Supply,
+        Inherited { mut fd_store, stored }: Inherited,
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
@@ -147,6 +159,9 @@ impl Shell {
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
         watch(finder.bell(), FINDER).map_err(system("epoll_ctl"))?;
+        if let Some(connection) = fd_store.connection() {
+            watch_fd_store(&epoll, connection).map_err(system("epoll_ctl"))?;
+        }
         let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
         let kept = memory::adopt::adopt(stored, (&mut memories, &mut files), &mut fd_store);
@@ -245,6 +260,9 @@ impl Shell {
             if self.accept_after_ns.is_some_and(|at| at <= boottime_ns()) {
                 self.accept_again();
             }
+            if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
+                self.reconnect_fd_store();
+            }
             self.send_unsent();
         }
     }
@@ -272,6 +290,7 @@ impl Shell {
                 }
             }
             FINDER => self.found(),
+            FD_STORE => self.fd_store.lost(),
             token => self.handle_share(token, flags),
         }
         None
@@ -289,7 +308,8 @@ impl Shell {
     fn timeout(&self) -> Option<Timespec> {
         let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
         let queued = self.shares.any_wait().then_some(0);
-        let due = [self.core.alarm(), self.accept_after_ns, watchdog, self.unsent_due_ns(), queued];
+        let fd_store = self.fd_store.due_ns();
+        let due = [self.core.alarm(), self.accept_after_ns, watchdog, self.unsent_due_ns(), queued, fd_store];
         let at = due.into_iter().flatten().min()?;
         let wait = at.saturating_sub(boottime_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
@@ -384,8 +404,9 @@ impl Shell {
                 if let Err(error) = self.memories.seal(mem) {
                     // The client has set other seals, or has a file lease on the memory. So other processes could
                     // become writers of the memory.
-                    let refusal = Refusal::Violation(format!("its memory cannot be sealed: {error}"));
-                    tracing::warn!("disconnected: {refusal}");
+                    let why = format!("its memory cannot be sealed: {error}");
+                    tracing::warn!("disconnected {}: {why}", self.core.who(conn));
+                    let refusal = Refusal::Violation(why);
                     if let Some(connection) = self.connections.get_mut(&conn.0) {
                         let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
                     }
@@ -438,6 +459,17 @@ impl Shell {
         match memory {
             Ok(memory) => self.workers.order_spill(file, files, memory, bytes),
             Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string()) }),
+        }
+    }
+
+    /// Connects to the fd store's next process, if one runs, and stores all descriptors there.
+    fn reconnect_fd_store(&mut self) {
+        let (memories, files) = (&self.memories, &self.files);
+        if self.fd_store.reconnect(|mem| memories.fd(mem).or_else(|| files.get(&mem).map(|file| file.fd())))
+            && let Some(connection) = self.fd_store.connection()
+            && watch_fd_store(&self.epoll, connection).is_err()
+        {
+            self.fd_store.lost();
         }
     }
 

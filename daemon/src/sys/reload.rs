@@ -225,7 +225,7 @@ impl Shell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::{Backing, Devices, FdStore, Listener, Order, Orders, limits};
+    use crate::sys::{Backing, Devices, Inherited, Listener, Order, Orders, Supply, limits};
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::io::Errno;
     use rustix::net::{
@@ -304,10 +304,11 @@ mod tests {
         let file = Arc::new(Mutex::new(String::new()));
         let read = Arc::clone(&file);
         let load: Load = Box::new(move || Config::parse(&read.lock().unwrap()));
-        let (config, left) = (Config::default(), (FdStore::default(), Vec::new()));
+        let config = Config::default();
         let settings = limits::settings(&config, Mode::User).unwrap();
-        let parts = (Backing::default(), Devices::none("none"));
-        let mut shell = Shell::new(Listener::bind(&path, 0o600).unwrap(), settings, parts, left).unwrap();
+        let supply = Supply { backing: Backing::default(), devices: Devices::none("none") };
+        let mut shell =
+            Shell::new(Listener::bind(&path, 0o600).unwrap(), settings, supply, Inherited::default()).unwrap();
         // Each lookup waits for a message, which decides whether the lookup succeeds.
         let ((asked, lookups), (word, words)) = (channel(), channel::<bool>());
         let (asked, words) = (Mutex::new(asked), Mutex::new(words));

@@ -29,15 +29,21 @@ const BATCHES: Duration = Duration::from_millis(5);
 /// Maximum number of events that epoll reports in one batch.
 pub const BATCH: usize = 64;
 
+/// A connection that waits for a later turn.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    uid: u32,
+    token: u64,
+}
+
 /// The time of this turn that users have spent, and the connections that wait for a later turn.
 #[derive(Debug, Default)]
 pub struct Shares {
     owners: Arc<Owners>,
     /// Time spent in this turn, by owner.
     spent: BTreeMap<u32, Duration>,
-    /// Waiting uids and tokens, by owner, in the order in which they will be handled. Tokens of ended connections may
-    /// remain in the queues.
-    queues: BTreeMap<u32, VecDeque<(u32, u64)>>,
+    /// Waiting connections by owner, in the order of their turns. Tokens of ended connections may remain in the queues.
+    queues: BTreeMap<u32, VecDeque<Waiting>>,
     /// Number of batches that this turn has taken.
     batches: usize,
 }
@@ -46,8 +52,8 @@ impl Shares {
     /// Replaces the assignment of uids to owners. Waiting tokens move to the queues of their new owners.
     pub fn set_owners(&mut self, owners: Arc<Owners>) {
         self.owners = owners;
-        for (uid, token) in std::mem::take(&mut self.queues).into_values().flatten() {
-            self.queues.entry(self.owners.of(uid)).or_default().push_back((uid, token));
+        for waiting in std::mem::take(&mut self.queues).into_values().flatten() {
+            self.queues.entry(self.owners.of(waiting.uid)).or_default().push_back(waiting);
         }
     }
 
@@ -63,7 +69,7 @@ impl Shares {
         let owner = self.owners.of(uid);
         let is_admitted = !self.queues.contains_key(&owner) && self.has_share(owner);
         if !is_admitted {
-            self.queues.entry(owner).or_default().push_back((uid, token));
+            self.queues.entry(owner).or_default().push_back(Waiting { uid, token });
         }
         is_admitted
     }
@@ -81,7 +87,7 @@ impl Shares {
         if queue.is_empty() {
             self.queues.remove(&owner);
         }
-        token.map(|(_, token)| token)
+        token.map(|waiting| waiting.token)
     }
 
     /// Returns true if tokens wait, so that the next turn must begin at once.

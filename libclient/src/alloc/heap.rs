@@ -11,7 +11,6 @@ use crate::instruments::Instruments;
 use crate::segment::bytes::{Bytes, OwnRecord};
 #[cfg(feature = "cuda")]
 use crate::segment::map::DeviceMap;
-#[cfg(feature = "cuda")]
 use crate::segment::pinned::PageLock;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -90,7 +89,6 @@ impl Memory {
 struct Own {
     records: Records<SlotRecord>,
     /// Declared before the memory, so that it is dropped first: locked pages must be mapped.
-    #[cfg(feature = "cuda")]
     locked: PageLock,
     memory: Memory,
     space: Space,
@@ -206,14 +204,13 @@ impl Heap {
     }
 
     /// Adds a lent segment.
-    pub fn add(&mut self, base: u32, slots_log2: u8, map: Segment, records: Records<SlotRecord>) {
+    pub fn add(&mut self, base: u32, slots_log2: u8, locked: PageLock, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
         let space = Space::new(bytes, slots_log2);
         self.insert(Own {
             records,
-            #[cfg(feature = "cuda")]
-            locked: PageLock::default(),
+            locked,
             memory: Memory::Host(map),
             space,
             slots: vec![slot; 1 << slots_log2],
@@ -365,8 +362,7 @@ impl Heap {
         }
     }
 
-    /// Returns whether a slot or one chained to it is pinned. Leases cover whole values, but a dataset's members were drafts of
-    /// their own, which may be pinned.
+    /// Returns whether a slot or one chained to it is pinned: a dataset's members were drafts, each of which may be pinned.
     #[inline]
     pub fn is_pinned(&mut self, slot: u32) -> bool {
         !self.pins.is_empty() && self.is_chain_pinned(slot)
@@ -388,8 +384,7 @@ impl Heap {
         self.retired.take(slots);
     }
 
-    /// Puts back the values that are still leased. `scan_ns`: the approximate duration of the scan that found the
-    /// leases.
+    /// Puts back the values that are still leased. `scan_ns`: approximate duration of the scan that found the leases.
     pub fn still_retired(&mut self, slots: impl Iterator<Item = Cell>, scan_ns: u64) {
         let (mut count, mut bytes) = (0, 0);
         for value in slots {
@@ -415,13 +410,15 @@ impl Heap {
         self.retired.iter()
     }
 
-    /// Returns whether a slot was sealed since it was handed out, and the next slot of its chain.
-    pub fn look(&mut self, slot: u32) -> (bool, u32) {
+    /// Returns whether a slot was sealed since it was handed out.
+    pub fn is_sealed(&mut self, slot: u32) -> bool {
         let at = self.at(slot);
-        let own = &self.segments[at];
-        let place = (slot - own.base) as usize;
-        let state = &own.slots[place];
-        (own.records[place].generation() == state.generation, state.next)
+        self.segments[at].has_sealed(slot)
+    }
+
+    /// Returns the slot that follows in the chain.
+    pub fn next_of(&mut self, slot: u32) -> u32 {
+        self.slot(slot).next
     }
 
     /// Returns the number of bytes of a slot and its chain.
@@ -475,9 +472,9 @@ impl Heap {
     /// As [`Heap::keep`], for a slot outside host memory.
     #[cold]
     fn keep_elsewhere(&mut self, slot: u32, generation: u64, length: u64) -> Unused {
+        self.instruments.freed(slot, generation, length);
         let at = self.at(slot);
         if self.segments[at].place == RELEASED {
-            self.instruments.freed(slot, generation, length);
             self.released.used_bytes -= length;
             return self.free(slot);
         }

@@ -5,6 +5,7 @@ use crate::alloc::heap::{Taken, Wanted, extent_bytes};
 use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
+use crate::segment::pinned::PageLock;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::map;
@@ -121,11 +122,12 @@ impl Allocator {
             let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+            let locked = PageLock::of_mapped(&map, self.welcome.page_lock, false);
             tensorlend_layout::crash_point!("grow: mapped");
             self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
             // Add the segment before the acknowledgement: a client that comes back to a replaced daemon reports the segments in
             // its heap.
-            lock(&self.heap).add(base, slots_log2, map, records);
+            lock(&self.heap).add(base, slots_log2, locked, map, records);
             tensorlend_layout::crash_point!("grow: taken over");
             Ok(())
         })();

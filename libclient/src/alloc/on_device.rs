@@ -63,8 +63,7 @@ impl Allocator {
         ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })
     }
 
-    /// Takes a slot of `bytes` bytes on a device: from freed memory, from memory that can be reclaimed, or from a new
-    /// segment.
+    /// Takes a slot of `bytes` bytes on a device, within the memory limit and recorded if an instrument is on.
     pub fn take_on(
         &self,
         outside: &impl Outside,
@@ -74,6 +73,28 @@ impl Allocator {
         doing: &str,
     ) -> Result<TakenOn> {
         self.check()?;
+        let take = || self.take_on_unwatched(outside, key, offer, bytes, doing);
+        if self.instruments.are_off() {
+            return take();
+        }
+        let length = {
+            let mut heap = lock(&self.heap);
+            let place = heap.arena(key, offer);
+            heap.extent_in(place, bytes)
+        };
+        length.map_or_else(&take, |length| self.watch(outside, length, &take, |taken| taken.value))
+    }
+
+    /// Takes a slot of `bytes` bytes on a device: from freed memory, from memory that can be reclaimed, or from a new
+    /// segment.
+    fn take_on_unwatched(
+        &self,
+        outside: &impl Outside,
+        key: ArenaKey,
+        offer: &DeviceOffer,
+        bytes: u64,
+        doing: &str,
+    ) -> Result<TakenOn> {
         let place = lock(&self.heap).arena(key, offer);
         let take = || lock(&self.heap).take_in(place, bytes);
         for _ in 0..ATTEMPTS {
@@ -103,9 +124,15 @@ impl Allocator {
                     for base in idle {
                         self.return_segment(base);
                     }
-                    self.grow_after_return(place, key, bytes, doing)?;
+                    if let Some(taken) = self.grow_after_return(place, key, bytes, doing)? {
+                        return Ok(taken);
+                    }
                 }
-                grown => grown?,
+                grown => {
+                    if let Some(taken) = grown? {
+                        return Ok(taken);
+                    }
+                }
             }
         }
         Err(Error::Protocol { doing: "ask for device memory" })
@@ -113,7 +140,7 @@ impl Allocator {
 
     /// Requests a segment again after one was returned: the daemon counts a returned segment until every process has
     /// unmapped it.
-    fn grow_after_return(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<()> {
+    fn grow_after_return(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<Option<TakenOn>> {
         let mut nap = NAP_MIN;
         loop {
             // This client may have mapped the returned segment as a reader, too.
@@ -130,13 +157,17 @@ impl Allocator {
         }
     }
 
-    fn grow_in(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<()> {
+    /// Requests a segment, unless the segment that another thread got in the meantime has room: then it returns a slot there.
+    fn grow_in(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<Option<TakenOn>> {
+        let telling = self.lendings.telling();
+        if let Some(taken) = lock(&self.heap).take_in(place, bytes) {
+            return Ok(Some(taken));
+        }
         let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any device has: check the shape")));
         };
         let request = Request::DeviceSegment { uuid: key.uuid, bytes, slots_log2 };
-        let telling = self.lendings.telling();
         let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;
         let Reply::DeviceSegment(lent) = answer.reply.clone() else { return answer.unexpected() };
         let (lending, base, slots_log2) = (lent.lending, lent.lending.base, lent.slots_log2);
@@ -155,7 +186,7 @@ impl Allocator {
         let acknowledged = answer.acknowledge();
         drop(telling);
         match mapped {
-            Ok(()) => acknowledged,
+            Ok(()) => acknowledged.map(|()| None),
             Err(error) => {
                 acknowledged?;
                 // The mapping failed: return the segment.

@@ -5,7 +5,7 @@ use crate::alloc::heap::{Taken, extent_bytes};
 use crate::error::{Error, Result};
 use crate::instruments::{AllocationState, Outstanding, Relief};
 use std::collections::HashSet;
-use tensorlend_layout::word::SLOT_NONE;
+use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::mutex::lock;
 
 impl Allocator {
@@ -15,11 +15,23 @@ impl Allocator {
     pub fn take_watched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         let Some((length, _)) = extent_bytes(bytes) else { return self.take_unwatched(outside, bytes) };
+        self.watch(outside, length, || self.take_unwatched(outside, bytes), |taken| taken.value)
+    }
+
+    /// Takes a slot of `length` bytes in host or device memory: `take` takes it, and `cell` returns its number and generation.
+    pub fn watch<T>(
+        &self,
+        outside: &impl Outside,
+        length: u64,
+        take: impl Fn() -> Result<T>,
+        cell: impl Fn(&T) -> Cell,
+    ) -> Result<T> {
         let mut attempt = 0u32;
         let failed = loop {
-            let error = match self.take_within_limit(outside, bytes, length) {
+            let error = match self.take_within_limit(outside, length, &take) {
                 Ok(taken) => {
-                    self.instruments.allocated(taken.slot(), taken.generation(), length);
+                    let value = cell(&taken);
+                    self.instruments.allocated(value.slot(), value.generation(), length);
                     return Ok(taken);
                 }
                 Err(error) => error,
@@ -33,8 +45,8 @@ impl Allocator {
         Err(failed)
     }
 
-    fn take_within_limit(&self, outside: &impl Outside, bytes: u64, length: u64) -> Result<Box<Taken>> {
-        let Some(limit) = self.instruments.limit() else { return self.take_unwatched(outside, bytes) };
+    fn take_within_limit<T>(&self, outside: &impl Outside, length: u64, take: impl Fn() -> Result<T>) -> Result<T> {
+        let Some(limit) = self.instruments.limit() else { return take() };
         if limit.reserve(length).is_err() {
             // Retired values count against the limit until a scan frees them.
             outside.notices()?;
@@ -46,7 +58,7 @@ impl Allocator {
                 limit: limit.bytes_max(),
             })?;
         }
-        self.take_unwatched(outside, bytes).inspect_err(|_| limit.give(length))
+        take().inspect_err(|_| limit.give(length))
     }
 
     /// Returns the outstanding allocations, if the client tracks them.
@@ -63,13 +75,13 @@ impl Allocator {
         for value in heap.waiting().collect::<Vec<_>>() {
             let mut slot = value.slot();
             while slot != SLOT_NONE && replaced.insert(slot) {
-                slot = heap.look(slot).1;
+                slot = heap.next_of(slot);
             }
         }
         for it in &mut allocations {
             if replaced.contains(&it.slot) {
                 it.state = AllocationState::Retired;
-            } else if heap.look(it.slot).0 {
+            } else if heap.is_sealed(it.slot) {
                 it.state = AllocationState::Held;
             }
         }

@@ -204,6 +204,12 @@ impl Client {
         }
     }
 
+    /// Returns whether this client has created the draft.
+    #[doc(hidden)]
+    pub fn has_created(&self, draft: &DeviceDraft) -> bool {
+        std::sync::Arc::ptr_eq(self.session(), draft.session())
+    }
+
     /// Returns this client's device memory on one device: bytes of its slots in use, and of its segments.
     ///
     /// # Errors

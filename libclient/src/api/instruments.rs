@@ -52,7 +52,8 @@ impl ClientBuilder {
     }
 
     /// Limits the bytes of slots that this client may have in use: drafts, published values, and replaced values that
-    /// still have readers. An allocation beyond the limit fails with [`crate::Error::MemoryLimit`].
+    /// still have readers, in host memory and on devices together. An allocation beyond the limit fails with
+    /// [`crate::Error::MemoryLimit`].
     ///
     /// Bytes are counted in whole cache lines, and in whole pages from one page up, as in
     /// [`crate::MemoryUse::slot_bytes`]. The segments that contain the slots may be larger.

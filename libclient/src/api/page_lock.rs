@@ -1,11 +1,20 @@
-//! Page-locked host memory: drafts and leases that devices read and write directly.
+//! Page-locked host memory: drafts and leases that devices read and write directly, and copies of leased tensors to devices.
 
 use crate::api::device::On;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu::Gpu;
-use crate::lease::lease::Lease;
+use crate::gpu::stream::OnStream;
+use crate::lease::lease::{Dataset, Lease};
+use crate::lease::value::Value;
+use crate::peers::sheets::PeerSegment;
 use crate::segment::pinned::range_of;
+use crate::session::Session;
+use crate::tensor::Tensor;
+use crate::tensor::device::draft::DeviceDraft;
+use crate::tensor::device::staging::drop_after;
 use crate::tensor::draft::Draft;
+use crate::tensor::spec::TensorSpec;
+use std::sync::Arc;
 
 impl Draft {
     /// Page-locks the host memory of the draft (`cuMemHostRegister`), so that copies between it and devices run
@@ -33,10 +42,120 @@ impl Lease {
     /// # Errors
     /// As [`Draft::page_lock`]: some devices do not accept memory that is mapped read-only.
     pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
-        let doing = "keep a tensor's pages in place";
-        self.held().link().check()?;
-        let gpu = Gpu::find(on.into().uuid(doing)?, doing)?;
         let segment = self.held().segment();
-        segment.locked.lock(&gpu, range_of(&segment.map), true, doing)
+        page_lock(std::iter::once(segment), on.into())
     }
+
+    /// Copies the tensor to a device, as work of `stream`, and returns the copy as a draft. See [`Value::to_device`].
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tensorlend::{Client, Device};
+    ///
+    /// fn upload(client: &Client, stream: &Arc<cudarc::driver::CudaStream>) -> tensorlend::Result<()> {
+    ///     let image = client.get("camera/front")?; // in host memory
+    ///     let copy = image.to_device(Device::cuda(0), stream)?; // returns at once
+    ///     // ... launch kernels in `stream` that read at copy.ptr() ...
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Value::to_device`].
+    pub fn to_device(self, on: impl Into<On>, stream: impl Into<OnStream>) -> Result<DeviceDraft> {
+        Arc::new(Value::Tensor(self)).to_device(0, on, stream)
+    }
+}
+
+impl Value {
+    /// As [`Lease::page_lock`], for all tensors of the value.
+    ///
+    /// # Errors
+    /// As [`Draft::page_lock`].
+    pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
+        page_lock(self.segments(), on.into())
+    }
+
+    /// Copies a tensor in host memory to a device, as work of `stream`, and returns the copy as a draft, with metadata and
+    /// timestamp. `member` is the tensor's number in a dataset, 0 for a single tensor. The lease lasts until the stream has passed
+    /// the copy.
+    ///
+    /// Does not block where the tensor's pages are locked: by [`Lease::page_lock`], or, if the daemon's configuration sets
+    /// `pool.page_lock`, by this call. Otherwise the driver first copies the bytes to memory of its own.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a tensor on a device, or a number beyond the last member; [`Error::SessionEnded`] if the lease has
+    /// outlived its [`Client`](crate::Client); otherwise as [`Client::create_on_stream`](crate::Client::create_on_stream).
+    pub fn to_device(
+        self: &Arc<Self>,
+        member: usize,
+        on: impl Into<On>,
+        stream: impl Into<OnStream>,
+    ) -> Result<DeviceDraft> {
+        let (doing, stream) = ("copy to a device", stream.into());
+        let held = self.held();
+        held.link().check()?;
+        let session = Session::of(held.link()).ok_or(Error::SessionEnded)?;
+        let tensor = self.host_tensor(member)?;
+        let spec = TensorSpec {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            strides: tensor.own_strides().map(<[i64]>::to_vec),
+            byte_offset: tensor.byte_offset(),
+        };
+        let mut draft = DeviceDraft::new(&session, on.into().uuid(doing)?, Some(stream.clone()), &spec)?;
+        draft.set_metadata(tensor.metadata())?.set_timestamp(tensor.timestamp());
+        if session.welcome.page_lock {
+            // A dataset's tensors may lie in other segments than its index.
+            let start = tensor.bytes().as_ptr().addr();
+            let holds = |segment: &&Arc<PeerSegment>| {
+                let (first, bytes) = range_of(&segment.map);
+                (first.addr()..first.addr() + bytes).contains(&start)
+            };
+            if let Some(segment) = self.segments().find(holds) {
+                segment.locked.try_lock(draft.work().0, range_of(&segment.map), true);
+            }
+        }
+        draft.copy_from_shared(self.clone(), |value| value.host_tensor(member).map_or(&[], Tensor::bytes), stream)?;
+        Ok(draft)
+    }
+
+    /// Drops this reference to the value when the present work of a stream has passed, without blocking: for copies to a device
+    /// that other libraries have queued.
+    ///
+    /// # Errors
+    /// [`Error::Device`] without such a device. Then the value is dropped at once.
+    pub fn drop_after(self: Arc<Self>, on: impl Into<On>, stream: impl Into<OnStream>) -> Result<()> {
+        let doing = "keep a tensor until a device has read it";
+        let link = self.held().segment().link.clone();
+        link.check()?;
+        let gpu = Gpu::find(on.into().uuid(doing)?, doing)?;
+        drop_after(&gpu, &link.lendings.janitor, std::iter::once(&stream.into()), self);
+        Ok(())
+    }
+
+    /// Returns the segments that hold the value.
+    fn segments(&self) -> impl Iterator<Item = &Arc<PeerSegment>> {
+        let others = self.as_dataset().map_or(&[][..], Dataset::segments);
+        std::iter::once(self.held().segment()).chain(others)
+    }
+
+    /// Returns a tensor in host memory.
+    fn host_tensor(&self, member: usize) -> Result<&Tensor> {
+        let tensor = match self {
+            Self::Tensor(lease) => (member == 0).then_some(&**lease),
+            Self::Dataset(dataset) => dataset.tensors().get(member),
+            Self::Device(_) => return Err(Error::Argument("the tensor is on a device: use Client::copy".into())),
+        };
+        tensor.ok_or_else(|| Error::Argument(format!("the value has no tensor number {member}")))
+    }
+}
+
+fn page_lock<'s>(mut segments: impl Iterator<Item = &'s Arc<PeerSegment>>, on: On) -> Result<()> {
+    let doing = "keep a tensor's pages in place";
+    let uuid = on.uuid(doing)?;
+    segments.try_for_each(|segment| {
+        segment.link.check()?;
+        segment.locked.lock(&*Gpu::find(uuid, doing)?, range_of(&segment.map), true, doing)
+    })
 }

@@ -3,8 +3,7 @@
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::lease::assemble;
-use crate::lease::by_name::lease_key;
-use crate::lease::by_name::peek;
+use crate::lease::by_name::{exists, lease_key, peek};
 use crate::lease::lease::{Dataset, Lease};
 use crate::lease::rename;
 use crate::lease::take::Leased;
@@ -289,7 +288,7 @@ impl Client {
     pub fn exists(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.session().check()?;
-        Ok(peek(self.session(), name.as_bytes())?.exists)
+        exists(self.session(), name.as_bytes())
     }
 
     /// Returns the version of the value that the name holds on this machine; `None` if it holds none. Takes no lease and asks

@@ -173,9 +173,9 @@ impl AsyncClient {
         }
         let (tell, told) = tokio::sync::oneshot::channel();
         let key = name.as_bytes().to_vec();
-        let look = Box::new(move |session: &_| newer(session, &key, seen));
+        let poll = Box::new(move |session: &_| newer(session, &key, seen));
         // The task may have stopped waiting.
-        let _ticket = self.waiter.wait(look, Box::new(move |outcome| drop(tell.send(outcome))))?;
+        let _ticket = self.waiter.wait(poll, Box::new(move |outcome| drop(tell.send(outcome))))?;
         told.await.expect("the thread answers every wait before its last handle is gone")
     }
 

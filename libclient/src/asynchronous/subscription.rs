@@ -52,7 +52,7 @@ pub struct AsyncSubscription {
     /// Whether the listener's descriptor is closed at the other end, so that it reports nothing more.
     hung_up: bool,
     /// The time of the next poll without an event.
-    look_again: Pin<Box<Sleep>>,
+    next_poll: Pin<Box<Sleep>>,
 }
 
 impl AsyncSubscription {
@@ -61,7 +61,7 @@ impl AsyncSubscription {
             return Err(Error::Argument("open the subscription as pollable to await its messages".to_owned()));
         };
         let listener = Listener::new(wake)?;
-        Ok(Self { subscription, listener, hung_up: false, look_again: Box::pin(sleep_until(next_look())) })
+        Ok(Self { subscription, listener, hung_up: false, next_poll: Box::pin(sleep_until(poll_time())) })
     }
 
     /// Waits for the next message. The future may be dropped at any time (by [`tokio::time::timeout`], or in a branch
@@ -125,8 +125,8 @@ impl AsyncSubscription {
             self.hung_up = matches!(woken?, Woken::HungUp);
             return Poll::Ready(Ok(()));
         }
-        ready!(self.look_again.as_mut().poll(cx));
-        self.look_again.as_mut().reset(next_look());
+        ready!(self.next_poll.as_mut().poll(cx));
+        self.next_poll.as_mut().reset(poll_time());
         Poll::Ready(Ok(()))
     }
 
@@ -172,7 +172,7 @@ impl futures_core::Stream for AsyncSubscription {
 
 /// The next time to poll without an event: the same for all subscriptions of a process, so that a hundred idle ones do
 /// not wake it a hundred times.
-fn next_look() -> Instant {
+fn poll_time() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
     let period = NAP_MAX.as_nanos() as u64;

@@ -144,19 +144,24 @@ impl ClientBuilder {
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
                 .map_err(|error| Error::System { doing: "harden this process", cause: error.into() })?;
         }
-        let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets };
-        let label = self.label.unwrap_or_else(|| {
+        let label = self.label.clone().unwrap_or_else(|| {
             let program = std::env::args_os().next().unwrap_or_default();
             shortened(&Path::new(&program).file_name().unwrap_or_default().to_string_lossy())
         });
         if let Some(namespace) = &self.namespace {
             check_name(namespace)?;
         }
-        let timeout = self.request_timeout.unwrap_or(REQUEST_TIMEOUT).max(Duration::from_millis(1));
-        let session =
-            Session::open(Control::connect(&sockets, timeout)?, self.namespace, label, self.instruments.build()?)?;
+        let control = self.control()?;
+        let session = Session::open(control, self.namespace, label, self.instruments.build()?)?;
         let callers = Arc::new(Callers::new(self.remote_timeout.unwrap_or(REMOTE_TIMEOUT)));
         Ok(Client { session, callers })
+    }
+
+    /// Connects to a daemon's socket, without a session.
+    pub(crate) fn control(&self) -> Result<Control> {
+        let sockets = if self.sockets.is_empty() { default_sockets() } else { self.sockets.clone() };
+        let timeout = self.request_timeout.unwrap_or(REQUEST_TIMEOUT).max(Duration::from_millis(1));
+        Control::connect(&sockets, timeout)
     }
 }
 

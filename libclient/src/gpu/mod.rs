@@ -74,6 +74,13 @@ impl Gpu {
         Ok(gpu)
     }
 
+    /// Returns a device on which this process has a context already. Neither loads the driver nor makes a context.
+    pub fn in_use() -> Option<Arc<Self>> {
+        let devices = Driver::in_use()?.devices().ok()?;
+        let device = devices.into_iter().find(|device| Context::is_primary_active(device).unwrap_or(false))?;
+        Self::find(device.uuid(), "lock pages").ok()
+    }
+
     /// Returns the UUID of the device with this number in this process.
     pub fn uuid_at(device: Device, doing: &str) -> Result<Uuid> {
         if device.kind() != Device::cuda(0).kind() {

@@ -1,7 +1,8 @@
 //! Statistics of allocations: current, peak and total, of a client or within a scope.
 
 /// Counts of one client's allocations since counting began, or within one [`crate::StatisticsScope`]. Bytes are those
-/// of slots: whole cache lines, whole pages from one page up.
+/// of slots: whole cache lines, whole pages from one page up; on devices, whole units of the allocator, mostly of 512 bytes. A
+/// device draft that takes over the slot of a draft dropped in the same stream continues that draft's allocation.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;

@@ -8,8 +8,9 @@ use crate::names::version::Version;
 use crate::peers::sheets::Peer;
 use crate::session::Session;
 use tensorlend_layout::catalogue::cell_place;
+use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::tensor::BadTensor;
-use tensorlend_layout::word::{Cell, Word};
+use tensorlend_layout::word::{Cell, OwnerWord, Word};
 
 /// Maximum number of requests for a part of cells that does not exist, while the route to the cell stays the same.
 const MISSING_MAX: u32 = 64;
@@ -97,7 +98,7 @@ impl<'s> CellRoute<'s> {
 
     /// Reads the cell, if it is mapped.
     #[inline]
-    pub fn look(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> std::result::Result<SeenCell<'s>, Missing> {
+    pub fn read(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> std::result::Result<SeenCell<'s>, Missing> {
         let Some(entry) = session.directory.members.get(usize::from(self.catalogue)) else {
             return Err(Missing::Again);
         };
@@ -126,14 +127,50 @@ impl<'s> CellRoute<'s> {
     }
 }
 
+/// Reads the cell of a name that the directory contains, without a lease. `None`: [`peek_slowly`] finds out why.
+#[inline(always)]
+fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)> {
+    let FoundName { entry, owner_word } = session.find_live(session.directory.hash(key), key)?;
+    let (catalogue, number) = (owner_word.catalogue(), owner_word.cell());
+    let cell = if catalogue == session.me() {
+        // This client never unmaps its own cells, so it reads them without a guard.
+        session.names().own_cell(number)?.cell.read()
+    } else {
+        let member = session.directory.members.get(usize::from(catalogue))?.member.read();
+        let guard = session.shards.epoch_guard();
+        let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member))?;
+        peer.cell(number)?.read()
+    };
+    // If the owner word is unchanged, the cell belonged to this name when it was read.
+    let same = session.directory.names[entry as usize].owner_word.peek() == owner_word.0;
+    same.then_some((owner_word, Cell(cell)))
+}
+
+/// Returns whether a name holds a value, without a lease.
+#[inline]
+pub fn exists(session: &Session, key: &[u8]) -> Result<bool> {
+    match cell_in_directory(session, key) {
+        Some((_, cell)) => Ok(cell.is_value()),
+        None => Ok(peek_slowly(session, key)?.exists),
+    }
+}
+
 /// Returns the present state of a name, without a lease: its version, if it has a value.
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
+    let Some((owner_word, cell)) = cell_in_directory(session, key) else { return peek_slowly(session, key) };
+    let seen = Some(Version { owner_word: owner_word.0, cell: cell.0 });
+    Ok(Peeked { owner: Some(owner_word.catalogue()), seen, exists: cell.is_value() })
+}
+
+/// As [`peek`], for a name that is announced, that has changed, that does not exist, or whose cell is not mapped.
+#[cold]
+fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
     let mut missing = 0;
     loop {
         let Some(found) = CellRoute::find(session, key)? else { return Ok(Peeked::default()) };
         let part = {
             let guard = session.shards.epoch_guard();
-            match found.look(session, &guard) {
+            match found.read(session, &guard) {
                 Ok(SeenCell { cell, .. }) if found.stands() => {
                     let (owner, seen) = (Some(found.catalogue), Some(found.version(cell)));
                     return Ok(Peeked { owner, seen, exists: cell.is_value() });

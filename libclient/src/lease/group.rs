@@ -128,6 +128,12 @@ impl Group {
         self.words()[6]
     }
 
+    /// Returns the segments of its tensors, besides the segment of the index.
+    #[cfg(feature = "cuda")]
+    pub fn segments(&self) -> &[Arc<PeerSegment>] {
+        self.more.as_ref().map_or(&[], |more| &more.segments)
+    }
+
     /// Returns the tensors. `own` is the index's segment.
     pub fn tensors(&self, own: &Arc<PeerSegment>) -> &[Tensor] {
         self.tensors.get_or_init(|| {

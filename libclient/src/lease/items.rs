@@ -89,11 +89,11 @@ fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<
 fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
     let guard = session.shards.epoch_guard();
     // Step 1: reads the latest value of each item.
-    let look = |found: FoundName| {
+    let read = |found: FoundName| {
         let route = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
-        Seen::look(session, &guard, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell())).ok()
+        Seen::read(session, &guard, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell())).ok()
     };
-    let seen: Vec<_> = found.iter().map(|found| found.and_then(look)).collect();
+    let seen: Vec<_> = found.iter().map(|found| found.and_then(read)).collect();
     // Step 2: stores the leases.
     let store = |seen| {
         let placed = Seen::place(seen, session).ok()?;

@@ -153,6 +153,12 @@ impl Dataset {
         &self.inner.held
     }
 
+    /// Returns the segments of its tensors, besides the segment of its index.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn segments(&self) -> &[std::sync::Arc<crate::peers::sheets::PeerSegment>] {
+        self.inner.group.segments()
+    }
+
     /// Returns the tensor with this name in the dataset; `None` if there is none.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         let at = self.inner.group.index().find(name)?;

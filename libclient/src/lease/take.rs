@@ -1,6 +1,6 @@
 //! The steps to a lease, for one value at a time; [`items`](super::items) takes each of them for many values together.
 //!
-//! 1. [`Seen::look`]: read the word that holds the value.
+//! 1. [`Seen::read`]: read the word that holds the value.
 //! 2. [`Seen::place`]: find the value's segment.
 //! 3. [`hold`]: store the lease, fence, and check every word on which it depends again.
 //! 4. [`contents`]: read the slot's record.
@@ -139,7 +139,7 @@ pub struct Placed<'s> {
 impl<'s> Seen<'s> {
     /// Reads the word at `at` in `catalogue`.
     #[inline(always)]
-    pub fn look(
+    pub fn read(
         session: &'s Session,
         guard: &'s EpochGuard<'_>,
         catalogue: u16,
@@ -255,7 +255,7 @@ fn lease_slowly(
 #[inline]
 fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
     let guard = session.shards.epoch_guard();
-    let placed = match Seen::look(session, &guard, catalogue, route, at).and_then(|seen| seen.place(session)) {
+    let placed = match Seen::read(session, &guard, catalogue, route, at).and_then(|seen| seen.place(session)) {
         Ok(placed) => placed,
         Err(missing) => return Step::Missing(missing),
     };
@@ -295,7 +295,7 @@ pub fn hold(
     #[cfg(feature = "broken-for-tests")]
     let words = {
         crate::sabotage::dawdle();
-        if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondLook) { &[] } else { words }
+        if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondRead) { &[] } else { words }
     };
     let (stands, place) =
         link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::lease::by_name::Peeked;
 use crate::lease::by_name::peek;
-use crate::lease::waiter::Look;
+use crate::lease::waiter::EventState;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::wait::{Deadline, not_published, spin};
@@ -45,9 +45,9 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
 }
 
 /// Polls for a value of the key other than `seen`.
-pub fn newer(session: &Session, key: &[u8], seen: Version) -> Result<Look> {
+pub fn newer(session: &Session, key: &[u8], seen: Version) -> Result<EventState> {
     let now = peek(session, key)?;
-    Ok(Look { is_over: now.exists && now.seen != Some(seen), owners: [now.owner, None] })
+    Ok(EventState { is_over: now.exists && now.seen != Some(seen), owners: [now.owner, None] })
 }
 
 /// Waits for a value of `name` other than `seen`.

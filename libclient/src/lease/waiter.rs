@@ -54,7 +54,7 @@ struct Inbox {
 
 /// The state of an awaited event, read without a lease.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Look {
+pub struct EventState {
     /// Whether the event has happened.
     pub is_over: bool,
     /// The clients that ring their bells for it, in addition to the daemon.
@@ -62,13 +62,13 @@ pub struct Look {
 }
 
 /// A function that reads the state of the awaited event. It takes no lock that a caller of [`Waiter::wait`] holds.
-type Watch = Box<dyn FnMut(&Session) -> Result<Look> + Send>;
+type Watch = Box<dyn FnMut(&Session) -> Result<EventState> + Send>;
 /// A function that reports the end of a wait to its task. It does not block.
 type Tell = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// One wait of a task.
 struct Wait {
-    look: Watch,
+    poll: Watch,
     tell: Option<Tell>,
     cancelled: Arc<AtomicBool>,
 }
@@ -89,16 +89,16 @@ impl Waiter {
         Self { session, shared: Arc::default() }
     }
 
-    /// Calls `tell` once, in the waiting thread, when `look` has found the event or failed. The thread calls `look` at least
+    /// Calls `tell` once, in the waiting thread, when `poll` has found the event or failed. The thread calls `poll` at least
     /// once after this call: an event that precedes the call ends the wait, too.
     ///
     /// # Errors
     /// [`Error::System`] if the waiting thread cannot be started.
-    pub fn wait(&self, look: Watch, tell: Tell) -> Result<Ticket> {
+    pub fn wait(&self, poll: Watch, tell: Tell) -> Result<Ticket> {
         self.session.check()?;
         let cancelled = Arc::default();
         let ticket = Ticket(Arc::clone(&cancelled));
-        self.add(Wait { look, tell: Some(tell), cancelled })?;
+        self.add(Wait { poll, tell: Some(tell), cancelled })?;
         Ok(ticket)
     }
 
@@ -158,8 +158,8 @@ impl Shared {
         // Sample the bells before the deciding poll; an owner that is gone has no bell.
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
-        settle(waits, session, |look| {
-            for owner in look.owners.into_iter().flatten() {
+        settle(waits, session, |state| {
+            for owner in state.owners.into_iter().flatten() {
                 if let Entry::Vacant(vacant) = owners.entry(owner) {
                     vacant.insert(session.peers().with_bell(owner, |sheet| (sheet.clone(), sheet.bell.read()))?);
                 }
@@ -169,8 +169,8 @@ impl Shared {
         let mask = owners.keys().fold(PARKED_ANY, |mask, &owner| mask | parked_bit(owner));
         let _parked = session.waiter().park(mask);
         let mut moved = false;
-        settle(waits, session, |look| {
-            moved |= look.owners.into_iter().flatten().any(|owner| !owners.contains_key(&owner));
+        settle(waits, session, |state| {
+            moved |= state.owners.into_iter().flatten().any(|owner| !owners.contains_key(&owner));
             Ok(())
         });
         if moved || waits.is_empty() {
@@ -194,10 +194,10 @@ impl Wait {
 }
 
 /// Polls every event, and ends the waits that are over. `note` gets the state of the others.
-fn settle(waits: &mut Vec<Wait>, session: &Session, mut note: impl FnMut(&Look) -> Result<()>) {
+fn settle(waits: &mut Vec<Wait>, session: &Session, mut note: impl FnMut(&EventState) -> Result<()>) {
     let mut at = 0;
     while let Some(wait) = waits.get_mut(at) {
-        let outcome = match (wait.look)(session).and_then(|look| note(&look).map(|()| look.is_over)) {
+        let outcome = match (wait.poll)(session).and_then(|state| note(&state).map(|()| state.is_over)) {
             Ok(false) => {
                 at += 1;
                 continue;

@@ -10,7 +10,8 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::segment::lendings::Lendings;
 use shards::Shards;
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, OnceLock, Weak};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::Word;
@@ -25,6 +26,8 @@ pub struct Link {
     pub shards: Arc<Shards>,
     /// Device memory that the daemon lent to this session: its own and other clients'.
     pub lendings: Arc<Lendings>,
+    /// The session, as long as more of it exists than this link: leases reach it to make drafts.
+    pub session: OnceLock<Weak<dyn Any + Send + Sync>>,
     forks: u64,
 }
 
@@ -43,7 +46,8 @@ impl Drop for Link {
 impl Link {
     /// Returns the link of a session that the daemon has accepted.
     pub fn new(control: Control, welcome: Welcome, directory: Directory, shards: Arc<Shards>) -> Self {
-        Self { control, welcome, directory, shards, lendings: Arc::default(), forks: fork::generation() }
+        let (lendings, session) = (Arc::default(), OnceLock::new());
+        Self { control, welcome, directory, shards, lendings, session, forks: fork::generation() }
     }
 
     /// Returns [`Error::Forked`] in a forked child.

@@ -27,7 +27,7 @@ use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
 use tensorlend_os::memfd::Access;
 
 /// Maximum number of attempts on a name that changes, before it is leased instead.
-const LOOKS_MAX: usize = 64;
+const ATTEMPTS_MAX: usize = 64;
 
 /// A lent segment as the directory lists it: its line there, its range word, and the time of the loan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,7 +54,11 @@ impl Lent {
 
 /// The description of a name.
 pub enum Described {
-    Info(Box<Info>),
+    Info {
+        info: Box<Info>,
+        /// Whether its bytes are in a file.
+        in_file: bool,
+    },
     Absent,
     /// The value's record is incomplete (a dataset, long metadata, a tensor on a device): the value must be leased.
     Lease,
@@ -109,7 +113,7 @@ struct Bytes {
 }
 
 /// The result of one attempt.
-enum Look {
+enum Attempt {
     Done(Described),
     Doubtful(Box<Doubtful>),
     Again,
@@ -139,16 +143,16 @@ impl<'s> Describer<'s> {
     /// [`Error::Damaged`] for a name that a faulty client published; the errors of the session.
     pub fn describe(&mut self, name: &str) -> Result<Described> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-        for _ in 0..LOOKS_MAX {
-            match self.look(name)? {
-                Look::Done(described) => return Ok(described),
-                Look::Doubtful(it) => {
+        for _ in 0..ATTEMPTS_MAX {
+            match self.attempt(name)? {
+                Attempt::Done(described) => return Ok(described),
+                Attempt::Doubtful(it) => {
                     let in_file = it.in_file || self.is_any_in_file(it.catalogue, it.next)?;
                     return Ok(if in_file { Described::InFile(Box::new(it.spilled)) } else { Described::Lease });
                 }
-                Look::Again => std::hint::spin_loop(),
-                Look::Damaged(cause) => return Err(damaged(cause)),
-                Look::Cells(catalogue, member, part) => {
+                Attempt::Again => std::hint::spin_loop(),
+                Attempt::Damaged(cause) => return Err(damaged(cause)),
+                Attempt::Cells(catalogue, member, part) => {
                     if self.missing.contains(&(catalogue, member, part)) {
                         return Err(damaged(BadTensor::Record));
                     }
@@ -156,7 +160,7 @@ impl<'s> Describer<'s> {
                         self.missing.insert((catalogue, member, part));
                     }
                 }
-                Look::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
+                Attempt::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
                     // The daemon lends a segment before its owner can publish in it, so an honest owner's cell always
                     // leads to a segment.
                     None => return Err(damaged(BadTensor::Segment)),
@@ -168,58 +172,60 @@ impl<'s> Describer<'s> {
                         None => self.fetch(lent)?,
                     },
                 },
-                Look::Full => return Err(Error::Leases(self.session.shards.held())),
-                Look::Ended => return Err(Error::SessionEnded),
+                Attempt::Full => return Err(Error::Leases(self.session.shards.held())),
+                Attempt::Ended => return Err(Error::SessionEnded),
             }
         }
         Ok(Described::Lease)
     }
 
-    fn look(&mut self, name: &str) -> Result<Look> {
+    fn attempt(&mut self, name: &str) -> Result<Attempt> {
         let session = self.session;
-        let Some(found) = CellRoute::find(session, name.as_bytes())? else { return Ok(Look::Done(Described::Absent)) };
-        if let Some(look) = self.said(name, &found) {
-            return Ok(look);
+        let Some(found) = CellRoute::find(session, name.as_bytes())? else {
+            return Ok(Attempt::Done(Described::Absent));
+        };
+        if let Some(attempt) = self.said(name, &found) {
+            return Ok(attempt);
         }
         let catalogue = found.catalogue;
-        let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Ok(Look::Again) };
+        let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Ok(Attempt::Again) };
         let member = entry.member.read();
         let guard = session.shards.epoch_guard();
-        let SeenCell { peer, word, cell: seen } = match found.look(session, &guard) {
+        let SeenCell { peer, word, cell: seen } = match found.read(session, &guard) {
             Ok(seen) => seen,
-            Err(Missing::Cells(part)) => return Ok(Look::Cells(catalogue, member, part)),
-            Err(_) => return Ok(Look::Again),
+            Err(Missing::Cells(part)) => return Ok(Attempt::Cells(catalogue, member, part)),
+            Err(_) => return Ok(Attempt::Again),
         };
         if !seen.is_value() {
-            return Ok(if found.stands() { Look::Done(Described::Absent) } else { Look::Again });
+            return Ok(if found.stands() { Attempt::Done(Described::Absent) } else { Attempt::Again });
         }
         let geometry = entry.geometry.read();
         let records = self.mapped(peer, seen, geometry).or_else(|| self.fetched(catalogue, seen));
         let Some(SegmentRecords { records, base, bytes, lent }) = records else {
             return Ok(if found.stands() && word.peek() == seen.0 {
-                Look::Records(catalogue, seen.slot())
+                Attempt::Records(catalogue, seen.slot())
             } else {
-                Look::Again
+                Attempt::Again
             });
         };
         let words = [(found.route.word, found.route.seen), (word, seen.0)];
         let place = match hold(session, &guard, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
-            Err(NotHeld::Full) => return Ok(Look::Full),
-            Err(NotHeld::Moved) => return Ok(Look::Again),
-            Err(NotHeld::Ended) => return Ok(Look::Ended),
+            Err(NotHeld::Full) => return Ok(Attempt::Full),
+            Err(NotHeld::Moved) => return Ok(Attempt::Again),
+            Err(NotHeld::Ended) => return Ok(Attempt::Ended),
         };
         // Leased: from here on the daemon does not withdraw this segment.
         let is_it = lent.is_none_or(|lent| self.stands(lent));
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
         session.shards.release(place);
         drop(guard);
-        let Some(record) = record else { return Ok(Look::Records(catalogue, seen.slot())) };
-        let Some(record) = record else { return Ok(Look::Damaged(BadTensor::Segment)) };
+        let Some(record) = record else { return Ok(Attempt::Records(catalogue, seen.slot())) };
+        let Some(record) = record else { return Ok(Attempt::Damaged(BadTensor::Segment)) };
         let in_file = lent.is_some_and(|lent| self.in_files.contains(&lent));
         Ok(match self.read(name, &found, seen, &record, Bytes { count: bytes, in_file }) {
-            Ok(look) => look,
-            Err(cause) => Look::Damaged(cause),
+            Ok(attempt) => attempt,
+            Err(cause) => Attempt::Damaged(cause),
         })
     }
 
@@ -253,7 +259,7 @@ impl<'s> Describer<'s> {
         seen: Cell,
         record: &[u64; 16],
         Bytes { count: segment_bytes, in_file }: Bytes,
-    ) -> std::result::Result<Look, BadTensor> {
+    ) -> std::result::Result<Attempt, BadTensor> {
         let info = SlotInfo::unpack(record)?;
         info.check(seen.generation(), segment_bytes)?;
         if info.device.kind() == Device::cuda(0).kind() {
@@ -262,11 +268,11 @@ impl<'s> Describer<'s> {
         let origin = Origin { catalogue: found.catalogue, version: found.version(seen) };
         if info.kind != SlotKind::Tensor || info.extended {
             return match info.kind {
-                _ if !self.glances => Ok(Look::Done(Described::Lease)),
+                _ if !self.glances => Ok(Attempt::Done(Described::Lease)),
                 SlotKind::Extension => Err(BadTensor::Record),
                 kind => {
                     let spilled = self.spilled(name, origin, &info, kind);
-                    Ok(Look::Doubtful(Box::new(Doubtful {
+                    Ok(Attempt::Doubtful(Box::new(Doubtful {
                         spilled,
                         catalogue: origin.catalogue,
                         next: info.next,
@@ -278,7 +284,7 @@ impl<'s> Describer<'s> {
         let layout = layout_of::read(&info, info.data_bytes, None)?;
         let content = Content::of_tensor(info.dtype, &layout, info.timestamp_ns);
         let info = info_of(self.session, name, origin, content, None);
-        Ok(Look::Done(Described::Info(Box::new(info))))
+        Ok(Attempt::Done(Described::Info { info: Box::new(info), in_file }))
     }
 
     /// Describes a spilled value from its record.

@@ -17,6 +17,7 @@ use crate::tensor::Tensor;
 use crate::tensor::dims::{as_u64, as_usize};
 use crate::tensor::layout_of::Layout;
 use crate::tensor::strided::is_row_major;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::word::{Member, MemberState, OwnerWord};
@@ -158,6 +159,8 @@ pub struct Listing {
     pub unreadable: Vec<(String, Error)>,
     /// Names whose spilled values stay in files, if the call asked for that: see [`crate::Client::overview`].
     pub spilled: Vec<Spilled>,
+    /// Names of `infos` whose values are in files: their records alone describe them completely.
+    pub in_files: BTreeSet<String>,
 }
 
 /// A spilled value whose record does not describe it completely: a dataset, or a tensor with strides, more than 4
@@ -246,7 +249,12 @@ pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec
 /// brought back.
 pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
     let names = names(session, wanted)?;
-    let mut listing = Listing { infos: Vec::with_capacity(names.len()), unreadable: Vec::new(), spilled: Vec::new() };
+    let mut listing = Listing {
+        infos: Vec::with_capacity(names.len()),
+        unreadable: Vec::new(),
+        spilled: Vec::new(),
+        in_files: BTreeSet::new(),
+    };
     let mut describer = Describer::new(session, !recalls);
     describer.prepare(names.iter().map(String::as_str))?;
     for name in names {
@@ -255,7 +263,12 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
                 listing.spilled.push(*spilled);
                 continue;
             }
-            described => described.and_then(|described| info_by(session, described, &name)),
+            described => described.and_then(|described| {
+                if matches!(described, Described::Info { in_file: true, .. }) {
+                    listing.in_files.insert(name.clone());
+                }
+                info_by(session, described, &name)
+            }),
         };
         match described {
             Ok(Some(info)) => listing.infos.push(info),
@@ -305,7 +318,7 @@ pub fn info(session: &Arc<Session>, name: &str) -> Result<Info> {
 
 fn info_by(session: &Arc<Session>, described: Described, name: &str) -> Result<Option<Info>> {
     match described {
-        Described::Info(info) => Ok(Some(*info)),
+        Described::Info { info, .. } => Ok(Some(*info)),
         Described::Absent => Ok(None),
         Described::Lease | Described::InFile(_) => info_of_lease(session, name),
     }

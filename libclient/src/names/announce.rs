@@ -22,7 +22,7 @@ use tensorlend_os::mutex::lock;
 const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;
 /// Maximum number of attempts while the daemon takes over a client's last announcements. The daemon does that in one step,
 /// unless it is killed in between.
-const ENDING_LOOKS: u32 = 10_000;
+const ENDING_ATTEMPTS: u32 = 10_000;
 
 /// A hasher of values that are hashes already.
 #[derive(Default)]
@@ -125,7 +125,7 @@ impl<'s> Publisher<'s> {
 }
 
 /// The result of a search of the other clients' rings.
-enum Look {
+enum Searched {
     Found(Announced),
     Nothing,
     /// A member's sheet must be mapped first.
@@ -150,30 +150,30 @@ impl NameTable {
         if key.len() > KEY_BYTES_MAX {
             return Ok(None);
         }
-        let mut looks = 0;
+        let mut attempts = 0;
         let mut missing = Vec::new();
         loop {
-            match self.look_for(hash, key, &missing) {
-                Look::Found(announced) => return Ok(Some(announced)),
-                Look::Nothing => return Ok(None),
-                Look::Fetch(catalogue, part) => {
+            match self.search(hash, key, &missing) {
+                Searched::Found(announced) => return Ok(Some(announced)),
+                Searched::Nothing => return Ok(None),
+                Searched::Fetch(catalogue, part) => {
                     // The client is gone, or never existed: its announcements are in the directory, or never existed.
                     if !self.peers.fetch_cells(catalogue, part)? {
                         missing.push((catalogue, part));
                     }
                 }
-                Look::Again if looks < ENDING_LOOKS => {
-                    looks += 1;
+                Searched::Again if attempts < ENDING_ATTEMPTS => {
+                    attempts += 1;
                     std::thread::yield_now();
                 }
                 // It is unknown whether the name exists, so the call fails and does not report the name as absent.
-                Look::Again => return Err(Error::Disconnected { doing: "look a name up", asked: false }),
+                Searched::Again => return Err(Error::Disconnected { doing: "look a name up", asked: false }),
             }
         }
     }
 
     /// Searches all rings. `missing`: parts of members that are known not to exist.
-    fn look_for(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Look {
+    fn search(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Searched {
         let guard = self.shards.epoch_guard();
         for number in self.directory.announcers() {
             let member = &self.directory.members[usize::from(number)];
@@ -186,17 +186,17 @@ impl NameTable {
                 if missing.contains(&(number, 0)) {
                     continue;
                 }
-                return Look::Fetch(number, 0);
+                return Searched::Fetch(number, 0);
             };
             let waiting = match Waiting::read(catalogue, &member.absorbed) {
                 Ok(Some(waiting)) => waiting,
                 Ok(None) => continue,
-                Err(Ending) => return Look::Again,
+                Err(Ending) => return Searched::Again,
             };
             for cell in waiting.cells(hash) {
                 match publisher.record(cell) {
                     Some(record) if is_named(record, key) => {
-                        return Look::Found(Announced {
+                        return Searched::Found(Announced {
                             catalogue: number,
                             cell,
                             absorbed: waiting.absorbed,
@@ -206,11 +206,11 @@ impl NameTable {
                     Some(_) => {}
                     // The part does not exist: the client lies.
                     None if missing.contains(&(number, cell_place(cell).0)) => {}
-                    None => return Look::Fetch(number, cell_place(cell).0),
+                    None => return Searched::Fetch(number, cell_place(cell).0),
                 }
             }
         }
-        Look::Nothing
+        Searched::Nothing
     }
 
     /// Returns the names that are announced and not in the directory yet, as their clients claim. A caller that reads the
@@ -317,10 +317,10 @@ impl NameTable {
         tensorlend_layout::crash_point!("first: cell filled");
         self.catalogue.claim_name(hash);
         #[cfg(feature = "broken-for-tests")]
-        let looks = crate::sabotage::broken() != Some(crate::sabotage::Broken::Claim);
+        let checks = crate::sabotage::broken() != Some(crate::sabotage::Broken::Claim);
         #[cfg(not(feature = "broken-for-tests"))]
-        let looks = true;
-        if looks && !self.is_free(hash, key, waiting) {
+        let checks = true;
+        if checks && !self.is_free(hash, key, waiting) {
             self.catalogue.unclaim();
             self.empty_cell(cell);
             return Ok(None);

@@ -10,36 +10,36 @@ pub type Key = (u16, u32, u64);
 #[derive(Default)]
 pub struct Ages {
     seen: HashMap<Key, Seen>,
-    look: u64,
+    observation: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Seen {
     first_ns: u64,
-    at_first_look: bool,
-    look: u64,
+    at_first: bool,
+    observation: u64,
 }
 
 impl Ages {
     /// Begins an observation.
     pub fn begin(&mut self) {
-        self.look += 1;
+        self.observation += 1;
     }
 
     /// Returns the time for which a lease has been observed, and whether the lease is older than this time, because the
     /// first observation found it already. A lease that was dropped and taken again between two observations counts as
     /// one.
     pub fn of(&mut self, key: Key, now_ns: u64) -> (Duration, bool) {
-        let look = self.look;
-        let fresh = Seen { first_ns: now_ns, at_first_look: look == 1, look };
-        let seen = self.seen.entry(key).and_modify(|seen| seen.look = look).or_insert(fresh);
-        (Duration::from_nanos(now_ns.saturating_sub(seen.first_ns)), seen.at_first_look)
+        let observation = self.observation;
+        let fresh = Seen { first_ns: now_ns, at_first: observation == 1, observation };
+        let seen = self.seen.entry(key).and_modify(|seen| seen.observation = observation).or_insert(fresh);
+        (Duration::from_nanos(now_ns.saturating_sub(seen.first_ns)), seen.at_first)
     }
 
     /// Forgets the leases that this observation did not find.
     pub fn end(&mut self) {
-        let look = self.look;
-        self.seen.retain(|_, seen| seen.look == look);
+        let observation = self.observation;
+        self.seen.retain(|_, seen| seen.observation == observation);
     }
 }
 

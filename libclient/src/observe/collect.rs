@@ -86,6 +86,7 @@ pub fn observe(observer: &mut Observer) -> Result<Observation> {
         values: values.all,
         leases,
         streams,
+        lists: std::mem::take(&mut names.lists_seen),
         truncated: names.truncated || values.slots.truncated || more,
         incomplete: sheets.incomplete,
         damaged: values.slots.damaged,
@@ -286,7 +287,7 @@ impl Values {
 }
 
 /// Adds up each client's values and leases.
-fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &mut [LeaseSeen]) {
+pub(super) fn add_up(clients: &mut [ClientSeen], values: &[ValueSeen], leases: &mut [LeaseSeen]) {
     let places: HashMap<u16, usize> = clients.iter().enumerate().map(|(at, c)| (c.catalogue, at)).collect();
     for value in values {
         if let Some(&at) = places.get(&value.catalogue) {

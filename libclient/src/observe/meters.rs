@@ -25,8 +25,15 @@ pub struct States {
 }
 
 impl States {
-    /// Adds up an observation.
+    /// Adds up an observation. An [`Inspector`](super::Inspector) sees no slots: there the sums are those of the values that
+    /// names refer to.
     pub fn of(seen: &Observation) -> Self {
+        if seen.segments.is_empty() {
+            let sum = |is_leased: bool| {
+                seen.values.iter().filter(|value| (value.leases > 0) == is_leased).map(|value| value.bytes).sum()
+            };
+            return Self { live: sum(false), leased: sum(true), retired: 0 };
+        }
         let sum = |state| seen.segments.iter().map(|segment| segment.bytes_of(state)).sum();
         Self { live: sum(SlotState::Live), leased: sum(SlotState::Leased), retired: sum(SlotState::Retired) }
     }
@@ -117,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_losses_follow_from_two_looks() {
+    fn rates_and_losses_follow_from_two_observations() {
         let mut meters = Meters::default();
         let (rates, lost) = meters.read(0, &[stream(100, &[5])]);
         assert_eq!((rates[&7], lost[&7]), (0.0, 5));

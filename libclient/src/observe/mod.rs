@@ -8,6 +8,7 @@
 
 mod ages;
 mod collect;
+mod inspector;
 mod meters;
 mod names;
 mod observation;
@@ -19,13 +20,14 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use inspector::Inspector;
 pub use meters::{Meters, States};
 pub use observation::{
-    ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState, StreamSeen,
-    SubscriberSeen, ValueSeen,
+    ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState,
+    StreamSeen, SubscriberSeen, ValueSeen,
 };
 #[doc(hidden)]
-pub use sampler::{Sampled, Sampler};
+pub use sampler::{Asker, Sampled, Sampler};
 
 use crate::client::Client;
 use crate::error::Result;

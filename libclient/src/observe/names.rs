@@ -1,6 +1,7 @@
 //! The names, lists and streams of a namespace, and the cells to which they refer.
 
 use super::ENTRIES_MAX;
+use super::observation::ListSeen;
 use super::sheets::{Sheets, cell_of, part_of};
 use crate::error::Result;
 use crate::session::Session;
@@ -32,6 +33,8 @@ pub struct Names {
     pub streams: Vec<(String, u32)>,
     /// Lists' names, by id.
     pub lists: HashMap<u64, String>,
+    /// Lists, in the order of the directory.
+    pub lists_seen: Vec<ListSeen>,
     /// Whether the namespace has more entries than the walk may read.
     pub truncated: bool,
 }
@@ -100,6 +103,7 @@ impl Names {
                 Some((KeyKind::List, name)) => {
                     if let Some(list) = directory.lists.get(owner_word.cell() as usize) {
                         self.lists.insert(list.id.read(), name.to_owned());
+                        self.lists_seen.push(ListSeen { name: name.to_owned(), items: list.end.read() });
                     }
                     continue;
                 }

@@ -33,6 +33,8 @@ pub struct Observation {
     pub leases: Vec<LeaseSeen>,
     /// Streams, sorted by name.
     pub streams: Vec<StreamSeen>,
+    /// Lists, sorted by name.
+    pub lists: Vec<ListSeen>,
     /// Whether something was left out because of the maximum numbers of an observation.
     pub truncated: bool,
     /// Whether some sheets were not mapped yet: the next observation reports more.
@@ -219,6 +221,15 @@ pub struct LeaseSeen {
     pub age: Duration,
     /// Whether the lease existed at this observer's first observation: then it is older than `age`.
     pub is_older: bool,
+}
+
+/// A list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListSeen {
+    /// The list's name.
+    pub name: String,
+    /// The number of items ever appended.
+    pub items: u64,
 }
 
 /// A stream.

@@ -1,10 +1,13 @@
 //! Successive samples of one namespace, for tools that display it.
 
-use super::{Meters, Observation, Observer, States};
+use super::{Inspector, Meters, Observation, Observer, States, inspector};
 use crate::client::Client;
+use crate::control::Control;
 use crate::error::Result;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tensorlend_layout::wire::Stat;
 
 /// Time that a session has to reconnect to a restarted daemon before [`Sampler::reconnect`] replaces it.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,22 +33,51 @@ pub struct Sampled {
 /// use tensorlend::{Client, observe::Sampler};
 ///
 /// let mut sampler = Sampler::new(move || Client::builder().socket(&socket).connect())?;
-/// sampler.client().put("numbers", &[0u8; 4096])?;
-/// let responds = sampler.client().stat().is_ok();
+/// sampler.client().unwrap().put("numbers", &[0u8; 4096])?;
+/// let responds = sampler.asker().stat().is_ok();
 /// let sampled = sampler.sample(responds)?;
 /// assert_eq!((sampled.states.live, sampled.seen.clients.len()), (4096, 1));
 /// assert!(!sampler.reconnect(), "the session is in order");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Sampler {
-    connect: Box<dyn Fn() -> Result<Client> + Send>,
-    client: Client,
-    observer: Observer,
+    source: Source,
     meters: Meters,
     has_failed: bool,
     /// Time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, and shows
     /// no changes.
     away: Option<Instant>,
+}
+
+/// The source of the observations.
+enum Source {
+    /// A client of the namespace, which reads shared memory.
+    Client { connect: Box<dyn Fn() -> Result<Client> + Send>, client: Client, observer: Observer },
+    /// An observer of all namespaces, which asks the daemon.
+    Inspector { connect: Box<dyn Fn() -> Result<Inspector> + Send>, inspector: Inspector, namespace: String },
+}
+
+/// Requests the daemon's metrics, on another thread than the sampler's if need be.
+#[derive(Clone)]
+pub struct Asker(Asks);
+
+#[derive(Clone)]
+enum Asks {
+    Client(Client),
+    Control(Arc<Control>),
+}
+
+impl Asker {
+    /// Returns the daemon's metrics.
+    ///
+    /// # Errors
+    /// As [`Client::stat`].
+    pub fn stat(&self) -> Result<Stat> {
+        match &self.0 {
+            Asks::Client(client) => client.stat(),
+            Asks::Control(control) => inspector::stat(control),
+        }
+    }
 }
 
 impl Sampler {
@@ -56,19 +88,47 @@ impl Sampler {
     pub fn new(connect: impl Fn() -> Result<Client> + Send + 'static) -> Result<Self> {
         let client = connect()?;
         let observer = client.observer();
-        Ok(Self {
-            connect: Box::new(connect),
-            client,
-            observer,
-            meters: Meters::default(),
-            has_failed: false,
-            away: None,
-        })
+        Ok(Self::of(Source::Client { connect: Box::new(connect), client, observer }))
     }
 
-    /// Returns the client of the current session.
-    pub fn client(&self) -> &Client {
-        &self.client
+    /// Observes a namespace without joining it; `connect` opens each inspector.
+    ///
+    /// # Errors
+    /// Those of `connect`.
+    pub fn inspecting(
+        connect: impl Fn() -> Result<Inspector> + Send + 'static,
+        namespace: impl Into<String>,
+    ) -> Result<Self> {
+        let inspector = connect()?;
+        Ok(Self::of(Source::Inspector { connect: Box::new(connect), inspector, namespace: namespace.into() }))
+    }
+
+    fn of(source: Source) -> Self {
+        Self { source, meters: Meters::default(), has_failed: false, away: None }
+    }
+
+    /// Returns the client of the current session; `None` for an observer of all namespaces.
+    pub fn client(&self) -> Option<&Client> {
+        match &self.source {
+            Source::Client { client, .. } => Some(client),
+            Source::Inspector { .. } => None,
+        }
+    }
+
+    /// Returns the name of the namespace.
+    pub fn namespace(&self) -> &str {
+        match &self.source {
+            Source::Client { client, .. } => client.namespace(),
+            Source::Inspector { namespace, .. } => namespace,
+        }
+    }
+
+    /// Returns the present connection for requests of metrics. After [`Sampler::reconnect`] there is another.
+    pub fn asker(&self) -> Asker {
+        Asker(match &self.source {
+            Source::Client { client, .. } => Asks::Client(client.clone()),
+            Source::Inspector { inspector, .. } => Asks::Control(inspector.control()),
+        })
     }
 
     /// Takes a sample. `daemon_responds` says whether the daemon has answered the caller's last request: one request
@@ -78,7 +138,10 @@ impl Sampler {
     /// As [`Observer::observe`].
     pub fn sample(&mut self, daemon_responds: bool) -> Result<Sampled> {
         self.away = if daemon_responds { None } else { self.away.or_else(|| Some(Instant::now())) };
-        let observed = self.observer.observe();
+        let observed = match &mut self.source {
+            Source::Client { observer, .. } => observer.observe(),
+            Source::Inspector { inspector, namespace, .. } => inspector.observe(namespace),
+        };
         self.has_failed = observed.is_err();
         let seen = observed?;
         let (rates, lost) = self.meters.read(seen.at_ns, &seen.streams);
@@ -91,9 +154,17 @@ impl Sampler {
         if !self.has_failed && self.away.is_none_or(|since| since.elapsed() < TIMEOUT) {
             return false;
         }
-        let Ok(client) = (self.connect)() else { return false };
-        self.observer = client.observer();
-        self.client = client;
+        match &mut self.source {
+            Source::Client { connect, client, observer } => {
+                let Ok(next) = connect() else { return false };
+                *observer = next.observer();
+                *client = next;
+            }
+            Source::Inspector { connect, inspector, .. } => {
+                let Ok(next) = connect() else { return false };
+                *inspector = next;
+            }
+        }
         true
     }
 }

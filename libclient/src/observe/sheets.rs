@@ -149,11 +149,11 @@ impl Sheets {
         words.stream.set(0);
         words.parked.set(0);
         let request = Request::Subscribe { name: name.to_owned(), cursor, wake: false };
-        let mut answer = session.control.ask(&request, &[], "look at a stream", name)?;
+        let mut answer = session.control.ask(&request, &[], "observe a stream", name)?;
         let Reply::Stream { stream, id, capacity, .. } = answer.reply else { return answer.unexpected() };
         let ring = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
         answer.acknowledge()?;
-        session.control.call(&Request::Unsubscribe { stream, id, cursor }, "look at a stream", name)?;
+        session.control.call(&Request::Unsubscribe { stream, id, cursor }, "observe a stream", name)?;
         match ring {
             Ok(ring) if id == wanted => drop(self.rings.insert(id, ring)),
             _ => self.incomplete = true,

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::peers::sheets::{Line, Peer, PeerSegment, epoch_of};
 use crate::segment::Elsewhere;
 use crate::segment::mapping::{records, sheet, typed};
+use crate::segment::pinned::PageLock;
 use rustix::fs::fstat;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -21,10 +22,10 @@ use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
 impl PeerTable {
-    /// Calls `look` with a live member's lease table; `Ok(None)` if there is no such live member.
-    pub fn with_leases<R>(&self, catalogue: u16, look: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
+    /// Calls `read` with a live member's lease table; `Ok(None)` if there is no such live member.
+    pub fn with_leases<R>(&self, catalogue: u16, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
         if catalogue == self.me() {
-            return Ok(Some(look(self.shards.table())));
+            return Ok(Some(read(self.shards.table())));
         }
         let Some(entry) = self.directory.members.get(usize::from(catalogue)) else { return Ok(None) };
         let member = entry.member.read();
@@ -35,7 +36,7 @@ impl PeerTable {
             let guard = self.shards.epoch_guard();
             let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
             if let Some(table) = peer.and_then(Peer::leases) {
-                return Ok(Some(look(table)));
+                return Ok(Some(read(table)));
             }
         }
         let request = Request::LeasesOf { catalogue };
@@ -46,7 +47,7 @@ impl PeerTable {
         let table: Sheet<LeaseTable> = typed(sheet(&fd, Access::Read, Magic::Leases, size_of::<LeaseTable>())?)?;
         tensorlend_layout::crash_point!("fetch: leases mapped");
         answer.acknowledge()?;
-        let found = look(&table);
+        let found = read(&table);
         self.update(catalogue, member, |peer| peer.set_leases(table));
         Ok(Some(found))
     }
@@ -151,6 +152,7 @@ impl PeerTable {
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
         tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
+        let locked = PageLock::of_mapped(&map, self.link.welcome.page_lock, true);
         // The line belongs to this loan, if no range of the client has moved since the reply.
         let line = Line::find(&self.directory, catalogue, base)
             .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
@@ -158,12 +160,9 @@ impl PeerTable {
         self.update(catalogue, member, |peer| {
             let geometry = AtomicU64::new(geometry);
             let link = self.link.clone();
-            #[cfg(feature = "cuda")]
-            let locked = crate::segment::pinned::PageLock::default();
             peer.add_segment(PeerSegment {
                 base,
                 records,
-                #[cfg(feature = "cuda")]
                 locked,
                 map,
                 elsewhere: None,
@@ -213,8 +212,7 @@ impl PeerTable {
             peer.add_segment(PeerSegment {
                 base,
                 records,
-                #[cfg(feature = "cuda")]
-                locked: crate::segment::pinned::PageLock::default(),
+                locked: PageLock::default(),
                 map,
                 elsewhere: Some(elsewhere),
                 geometry: AtomicU64::new(geometry),

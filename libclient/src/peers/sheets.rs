@@ -12,6 +12,7 @@ use crate::link::Link;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::Shards;
 use crate::segment::Elsewhere;
+use crate::segment::pinned::PageLock;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -127,8 +128,7 @@ pub struct PeerSegment {
     /// The segment's slot records.
     pub records: Records<SlotRecord>,
     /// Keeps its pages locked for devices. Declared before the mapping, which must outlive it.
-    #[cfg(feature = "cuda")]
-    pub locked: crate::segment::pinned::PageLock,
+    pub locked: PageLock,
     /// The segment's bytes, read-only; empty if they are on a device, so that code for host memory finds nothing here.
     pub map: Segment,
     /// The segment's part on a device.

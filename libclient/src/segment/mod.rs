@@ -8,7 +8,7 @@ pub mod lendings;
 #[cfg(feature = "cuda")]
 pub mod map;
 pub mod mapping;
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), path = "unpinned.rs")]
 pub mod pinned;
 
 use tensorlend_layout::Uuid;

@@ -1,25 +1,31 @@
 //! The session's claims on items of queues.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
-use tensorlend_layout::wire::{ASSERTED_MAX, QueueItem};
+use tensorlend_layout::wire::{ASSERTED_MAX, QueueClaim, QueueItem};
 use tensorlend_os::mutex::lock;
 
-/// The items of queues that a session has claimed, which it asserts when the daemon is replaced.
+/// The claims of a session on items of queues, which it asserts when the daemon is replaced: the latest claim on each item,
+/// by the claim's number. An earlier claim on the same item has ended, although its handle may still exist.
 #[derive(Default)]
-pub struct Claims(Mutex<BTreeSet<QueueItem>>);
+pub struct Claims(Mutex<BTreeMap<QueueItem, u64>>);
 
 impl Claims {
-    pub fn add(&self, item: QueueItem) {
-        lock(&self.0).insert(item);
+    pub fn add(&self, QueueClaim { item, grant }: QueueClaim) {
+        lock(&self.0).insert(item, grant);
     }
 
-    pub fn remove(&self, item: QueueItem) {
-        lock(&self.0).remove(&item);
+    pub fn remove(&self, QueueClaim { item, grant }: QueueClaim) {
+        let mut grants = lock(&self.0);
+        if grants.get(&item) == Some(&grant) {
+            grants.remove(&item);
+        }
     }
 
-    /// Returns the claims to assert.
-    pub fn asserted(&self) -> Vec<QueueItem> {
-        lock(&self.0).iter().take(ASSERTED_MAX).copied().collect()
+    /// Returns the claims to assert, after those in `unconfirmed`.
+    pub fn asserted(&self, mut unconfirmed: Vec<QueueClaim>) -> Vec<QueueClaim> {
+        unconfirmed.extend(lock(&self.0).iter().map(|(&item, &grant)| QueueClaim { item, grant }));
+        unconfirmed.truncate(ASSERTED_MAX);
+        unconfirmed
     }
 }

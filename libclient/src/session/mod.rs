@@ -20,7 +20,8 @@ use crate::peers::PeerTable;
 use crate::segment::mapping::{length, sheet, typed};
 use crate::wait::Waiter;
 use claims::Claims;
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, Weak};
 use streams::StreamTable;
 use tensorlend_layout::catalogue::{Catalogue, CellsPart, SlotsPart};
 use tensorlend_layout::directory::{Directory, DirectoryHead};
@@ -100,6 +101,12 @@ impl Session {
         &self.queue_claims
     }
 
+    /// Returns the session of a link, unless only leases are left of it.
+    #[cfg(feature = "cuda")]
+    pub fn of(link: &Link) -> Option<Arc<Self>> {
+        link.session.get()?.upgrade()?.downcast().ok()
+    }
+
     /// Statistics, limits and tracking of allocations.
     pub fn instruments(&self) -> &Instruments {
         &self.instruments
@@ -163,6 +170,8 @@ impl Session {
             .lendings
             .janitor
             .know(session.directory.clone(), Arc::new(upkeep::Upkeep::new(&session.link, &session.peers)));
+        let itself: Weak<dyn Any + Send + Sync> = Arc::<Self>::downgrade(&session);
+        let _ = session.link.session.set(itself);
         forks::watch(&session.shards);
         reconnect::watch(&session, view, &file)?;
         session.descriptors.insert(Item::Directory, file);

@@ -65,7 +65,9 @@ impl Resume for Resuming {
             segments,
             shelved,
             cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
-            claims: session.as_ref().map_or_else(Vec::new, |session| session.queue_claims().asserted()),
+            claims: session
+                .as_ref()
+                .map_or_else(Vec::new, |session| session.queue_claims().asserted(session.control.unconfirmed())),
         };
         let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
         let (Reply::Welcome(welcome), Some(wakeup), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
@@ -186,18 +188,18 @@ impl Watcher {
                 // continues one.
                 let its = self.clone();
                 // If no thread can be started, the session continues at its next request.
-                let _ = thread::spawn("tensorlend-return", move || its.look_after(number));
+                let _ = thread::spawn("tensorlend-return", move || its.resume_later(number));
             }
         }
     }
 
     /// Tries to continue a session whose daemon hung up, until it continues or is over.
-    fn look_after(&self, number: usize) {
+    fn resume_later(&self, number: usize) {
         let mut pause = PAUSE.0;
         loop {
             let link = lock(&self.links).get(number).and_then(Weak::upgrade);
             let Some(link) = link.filter(|link| !link.is_forked()) else { return };
-            if link.control.look_after() {
+            if link.control.resume_if_broken() {
                 self.listen(&link.control, number);
                 link.control.settle();
                 return;

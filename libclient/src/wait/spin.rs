@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest time to poll: about the cost of a wake-up.
-const LOOK_NS_MAX: u32 = 25_000;
+const POLL_NS_MAX: u32 = 25_000;
 /// Minimum polling time: a shorter poll is not worth starting.
-const LOOK_NS_MIN: u32 = 1_000;
+const POLL_NS_MIN: u32 = 1_000;
 /// Polling time for an announced event. It is less than the cost of a sleep and another wake-up together.
 const SOON: Duration = Duration::from_micros(50);
 /// Number of waits without polling, after polling has saved no time, before polling is tried again.
@@ -22,45 +22,45 @@ const WAITS_WITHOUT: u32 = 16;
 /// The polling time that has saved time so far, for repeated waits of one kind.
 #[derive(Debug)]
 pub struct Spin {
-    look_ns: AtomicU32,
+    poll_ns: AtomicU32,
     waits_without: AtomicU32,
 }
 
 impl Spin {
     pub const fn new() -> Self {
-        Self { look_ns: AtomicU32::new(LOOK_NS_MAX), waits_without: AtomicU32::new(0) }
+        Self { poll_ns: AtomicU32::new(POLL_NS_MAX), waits_without: AtomicU32::new(0) }
     }
 
     /// Returns the polling time of the next wait.
     fn next_ns(&self) -> u32 {
         // Relaxed throughout: the value is an estimate, and it does not matter which thread stores it last.
-        let look_ns = self.look_ns.load(Ordering::Relaxed);
-        if look_ns >= LOOK_NS_MIN {
-            return look_ns;
+        let poll_ns = self.poll_ns.load(Ordering::Relaxed);
+        if poll_ns >= POLL_NS_MIN {
+            return poll_ns;
         }
         if self.waits_without.fetch_add(1, Ordering::Relaxed) + 1 < WAITS_WITHOUT {
             return 0;
         }
         self.waits_without.store(0, Ordering::Relaxed);
-        LOOK_NS_MAX
+        POLL_NS_MAX
     }
 
-    fn learn(&self, look_ns: u32, found: bool) {
-        let next = if found { LOOK_NS_MAX } else { look_ns.min(self.look_ns.load(Ordering::Relaxed)) / 2 };
-        self.look_ns.store(next, Ordering::Relaxed);
+    fn learn(&self, poll_ns: u32, found: bool) {
+        let next = if found { POLL_NS_MAX } else { poll_ns.min(self.poll_ns.load(Ordering::Relaxed)) / 2 };
+        self.poll_ns.store(next, Ordering::Relaxed);
     }
 
-    /// Polls until `look` finds something or polling no longer pays; returns the find. Polls at least once.
+    /// Polls until `poll` finds something or polling no longer pays; returns the find. Polls at least once.
     pub fn poll<T>(&self, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
         if let Some(found) = poll()? {
             return Ok(Some(found));
         }
-        let look_ns = if alone() { 0 } else { self.next_ns() };
-        if look_ns == 0 {
+        let poll_ns = if alone() { 0 } else { self.next_ns() };
+        if poll_ns == 0 {
             return Ok(None);
         }
-        let found = look_for(Duration::from_nanos(look_ns.into()), poll)?;
-        self.learn(look_ns, found.is_some());
+        let found = poll_for(Duration::from_nanos(poll_ns.into()), poll)?;
+        self.learn(poll_ns, found.is_some());
         Ok(found)
     }
 }
@@ -73,10 +73,10 @@ pub fn spin<T>(poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
 
 /// Polls for an announced event, at least once.
 pub fn soon<T>(mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-    if alone() { poll() } else { look_for(SOON, poll) }
+    if alone() { poll() } else { poll_for(SOON, poll) }
 }
 
-fn look_for<T>(most: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+fn poll_for<T>(most: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     let start = Instant::now();
     loop {
         for _ in 0..16 {
@@ -106,9 +106,9 @@ mod tests {
     use super::*;
 
     /// Waits without success until polling stops; returns the number of waits.
-    fn tire(spin: &Spin) -> u32 {
+    fn exhaust(spin: &Spin) -> u32 {
         let mut waits = 0;
-        while spin.look_ns.load(Ordering::Relaxed) >= LOOK_NS_MIN {
+        while spin.poll_ns.load(Ordering::Relaxed) >= POLL_NS_MIN {
             assert_eq!(spin.poll(|| Ok(None::<()>)).unwrap(), None);
             waits += 1;
             assert!(waits < 100);
@@ -117,18 +117,18 @@ mod tests {
     }
 
     #[test]
-    fn looking_in_vain_ends_and_is_tried_again() {
+    fn polling_without_effect_ends_and_is_tried_again() {
         let spin = Spin::new();
         if alone() {
             return tensorlend_os::skip::skip("this machine has one processor");
         }
-        assert!(tire(&spin) <= 6);
+        assert!(exhaust(&spin) <= 6);
         let mut most = 0;
         for _ in 0..WAITS_WITHOUT {
-            let mut looks = 0u32;
-            spin.poll(|| Ok(None::<()>).inspect(|_| looks += 1)).unwrap();
-            most = most.max(looks);
-            if looks > 1 {
+            let mut polls = 0u32;
+            spin.poll(|| Ok(None::<()>).inspect(|_| polls += 1)).unwrap();
+            most = most.max(polls);
+            if polls > 1 {
                 break;
             }
         }
@@ -136,28 +136,28 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_by_looking_makes_patient_again() {
+    fn a_find_restores_the_longest_polling_time() {
         let spin = Spin::new();
         if alone() {
             return tensorlend_os::skip::skip("this machine has one processor");
         }
-        tire(&spin);
+        exhaust(&spin);
         for _ in 0..WAITS_WITHOUT {
-            let mut looks = 0;
+            let mut polls = 0;
             let found = spin.poll(|| {
-                looks += 1;
-                Ok((looks > 3).then_some(looks))
+                polls += 1;
+                Ok((polls > 3).then_some(polls))
             });
             if found.unwrap().is_some() {
-                assert_eq!(spin.look_ns.load(Ordering::Relaxed), LOOK_NS_MAX);
+                assert_eq!(spin.poll_ns.load(Ordering::Relaxed), POLL_NS_MAX);
                 return;
             }
         }
-        panic!("never looked again");
+        panic!("never polled again");
     }
 
     #[test]
-    fn what_is_there_is_found_without_waiting() {
+    fn an_existing_value_is_found_without_waiting() {
         let spin = Spin::new();
         assert_eq!(spin.poll(|| Ok(Some(7))).unwrap(), Some(7));
     }

@@ -1,5 +1,5 @@
 //! Tests on a machine without a GPU: they start themselves again with the fake driver.
-
+#![allow(dead_code, reason = "each test uses a part")]
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,19 +65,34 @@ impl Drop for Gate {
 
 /// Returns how often this process has called a function of the driver.
 pub fn calls(function: &str) -> usize {
-    let log = std::fs::read_to_string(machine().join("log")).unwrap_or_default();
-    let wanted = format!("{} {function}", std::process::id());
-    log.lines().filter(|line| *line == wanted).count()
+    calls_of(std::process::id(), function)
+}
+
+/// Returns how often a process has called a function of the driver.
+pub fn calls_of(pid: u32, function: &str) -> usize {
+    let wanted = format!("{pid} {function}");
+    log().lines().filter(|line| *line == wanted).count()
+}
+
+/// Returns the calls of all processes, one per line.
+pub fn log() -> String {
+    std::fs::read_to_string(machine().join("log")).unwrap_or_default()
 }
 
 /// Starts a daemon that lends a device's memory, in segments of 4 MiB.
 pub fn broker(allocator: Allocator, bytes_max: u64) -> Embedded {
+    broker_with(allocator, bytes_max, |_| ())
+}
+
+/// As [`broker`], with further changes of the configuration.
+pub fn broker_with(allocator: Allocator, bytes_max: u64, change: impl FnOnce(&mut Config)) -> Embedded {
     let mut config = Config::default();
     config.cuda.devices = vec!["all".into()];
     config.cuda.allow_fake = true;
     config.cuda.allocator = allocator;
     config.cuda.bytes_max = Some(Bytes(bytes_max));
     config.cuda.segment_bytes = Some(Bytes(4 * MIB));
+    change(&mut config);
     tensorlend_daemon::embedded_with(&config).unwrap()
 }
 

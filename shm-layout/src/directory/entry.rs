@@ -71,14 +71,10 @@ impl NameEntry {
         if word & 0xFFFF != key.len() as u64 {
             return false;
         }
-        let mut chunks = key.chunks(8);
-        let mut same =
-            |words: &[Word]| chunks.by_ref().take(words.len()).zip(words).all(|(c, w)| key_word(c) == w.peek());
-        if !same(&self.name) {
-            return false;
-        }
-        key.len() <= ENTRY_NAME_WORDS * 8
-            || long_names.get((word >> 16) as usize).is_some_and(|block| same(&block.bytes))
+        let (name, tail) = key.split_at(key.len().min(ENTRY_NAME_WORDS * 8));
+        are_in(name, &self.name)
+            && (tail.is_empty()
+                || long_names.get((word >> 16) as usize).is_some_and(|block| are_in(tail, &block.bytes)))
     }
 
     /// Returns the owner word, read again after the key.
@@ -129,11 +125,42 @@ impl NameEntry {
     }
 }
 
+/// Returns true if the words begin with these bytes, zero-filled to whole words.
+#[inline]
+fn are_in(bytes: &[u8], words: &[Word]) -> bool {
+    let (eights, rest) = bytes.as_chunks();
+    eights.iter().zip(words).all(|(eight, word)| u64::from_le_bytes(*eight) == word.peek())
+        && (rest.is_empty() || words.get(eights.len()).is_some_and(|word| key_word(rest) == word.peek()))
+}
+
 /// Returns up to eight bytes of a key as a word: little endian, zero-filled.
 #[inline]
 pub fn key_word(bytes: &[u8]) -> u64 {
-    match bytes.try_into() {
-        Ok(eight) => u64::from_le_bytes(eight),
-        Err(_) => bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    // No loop over the bytes: the processor would mispredict its end. If two of the loads overlap, both put the same bytes at the
+    // same bits.
+    debug_assert!(bytes.len() <= 8);
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let shift = (bytes.len() - 4) * 8;
+        return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << shift;
+    }
+    if bytes.is_empty() {
+        return 0;
+    }
+    let byte = |at: usize| u64::from(bytes[at]) << (at * 8);
+    byte(0) | byte(bytes.len() / 2) | byte(bytes.len() - 1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::key_word;
+
+    #[test]
+    fn a_word_has_the_bytes_of_its_key_and_zeros() {
+        let bytes = [0x81, 2, 0x83, 4, 0x85, 6, 0x87, 8];
+        for length in 0..=8 {
+            let mut word = [0; 8];
+            word[..length].copy_from_slice(&bytes[..length]);
+            assert_eq!(key_word(&bytes[..length]).to_le_bytes(), word);
+        }
     }
 }

@@ -38,10 +38,11 @@ pub fn find_in(
     let table = TableWord(table_word.read());
     let (first, count) = (table.first(), table.places());
     let Some(current) = places.get(first as usize..(first + count) as usize) else { return Err(Replaced) };
+    let (buckets, _) = current.as_chunks::<{ BUCKET as usize }>();
     let mut found = None;
     let seed = seeds[table.half()].read();
-    'search: for bucket in Search::new(hash, seed, table.log2()) {
-        for place in &current[bucket as usize..(bucket + BUCKET) as usize] {
+    'search: for first in Search::new(hash, seed, table.log2()) {
+        for place in &buckets[(first / BUCKET) as usize] {
             let place = PlaceWord(place.read());
             if place.is_free() {
                 break 'search;

@@ -18,6 +18,16 @@ pub struct QueueItem {
     pub number: u64,
 }
 
+/// A client's claim on an item. The daemon numbers all claims of a namespace, so that an old claim on an item differs from
+/// a newer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueClaim {
+    /// The item.
+    pub item: QueueItem,
+    /// The claim's number, which the daemon never assigns again, nor does its successor.
+    pub grant: u64,
+}
+
 /// A request about a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueueRequest {
@@ -37,11 +47,11 @@ pub enum QueueRequest {
         list: String,
     },
     /// Deletes an item that this client has claimed. Reply: [`super::Reply::Deleted`]; `existed` is false, and nothing
-    /// changes, if this client has no claim on the item.
-    Done(QueueItem),
-    /// Ends this client's claim on an item, which waits again, before all later ones. Without a claim nothing changes.
+    /// changes, if this client does not have this claim.
+    Done(QueueClaim),
+    /// Ends this client's claim on an item, which waits again, before all later ones. Without this claim nothing changes.
     /// Reply: [`super::Reply::Done`].
-    GiveBack(QueueItem),
+    GiveBack(QueueClaim),
     /// Requests the number of items. Reply: [`QueueReply::Size`].
     Size {
         /// The list's name.
@@ -53,7 +63,7 @@ pub enum QueueRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueueReply {
     /// The item belongs to the client until it is done, is given back, or the client's session ends.
-    Claimed(QueueItem),
+    Claimed(QueueClaim),
     /// No item waits.
     Empty,
     /// As many items wait as the request allows: nothing was appended.

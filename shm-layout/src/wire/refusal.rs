@@ -95,9 +95,57 @@ pub enum Refusal {
     /// The daemon disconnected the client for breaking a rule.
     #[error("the daemon disconnected this client: {0}: connect again; the daemon's log has the details")]
     Violation(String),
+    /// The user is no observer.
+    #[error(
+        "this user may not observe all namespaces: ask the administrator to add the user to `observers` in the daemon's configuration, or join a namespace"
+    )]
+    NotObserver,
+}
+
+/// The class of a refusal: the one who can help.
+///
+/// ```
+/// use tensorlend_layout::wire::{Reason, Refusal};
+///
+/// assert_eq!(Refusal::NotFound("client 3".into()).reason(), Reason::Race);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// A limit of the configuration or of the machine: an administrator can raise it, or a user can free something.
+    Limit,
+    /// A request that the daemon never grants: damaged, impossible, or without the rights.
+    Invalid,
+    /// Another client, or the daemon, was faster: the object is gone or taken. A repetition may succeed.
+    Race,
+}
+
+impl Reason {
+    /// Returns the word that metrics and the log use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Invalid => "invalid",
+            Self::Race => "race",
+        }
+    }
 }
 
 impl Refusal {
+    /// Returns the class of this refusal.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Limit { .. } | Self::Memory { .. } => Reason::Limit,
+            Self::NotFound(_) | Self::NotQuiet(_) | Self::StreamTaken(_) | Self::Stopping => Reason::Race,
+            Self::Protocol { .. }
+            | Self::Layout { .. }
+            | Self::Namespace(_)
+            | Self::ReadOnly(_)
+            | Self::Bad(_)
+            | Self::Violation(_)
+            | Self::NotObserver => Reason::Invalid,
+        }
+    }
+
     /// Returns the stable code of this reason, such as `TL-0601`: the same in every language, explained in the manual's
     /// page on errors.
     pub fn code(&self) -> &'static str {
@@ -112,6 +160,7 @@ impl Refusal {
             Self::Namespace(_) => "TL-0601",
             Self::ReadOnly(_) => "TL-0602",
             Self::NotQuiet(_) => "TL-0603",
+            Self::NotObserver => "TL-0604",
             Self::Protocol { .. } => "TL-0905",
             Self::Layout { .. } => "TL-0906",
         }

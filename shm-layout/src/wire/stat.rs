@@ -43,8 +43,8 @@ pub struct Stat {
     pub requests: u64,
     /// Times that the daemon woke up.
     pub wakeups: u64,
-    /// Requests refused.
-    pub refusals: u64,
+    /// Requests refused, by reason.
+    pub refusals: Refusals,
     /// The reason why the daemon lends no device memory; empty if it lends some.
     pub device: String,
     /// Devices whose memory is lent.
@@ -66,6 +66,36 @@ pub struct Stat {
     /// Sessions of the requesting uid that returned memory which some process still holds; for the superuser, those of each uid.
     /// The 64 with most bytes.
     pub holders: Vec<Holder>,
+}
+
+/// Numbers of refused requests.
+///
+/// ```
+/// use tensorlend_layout::wire::Refusals;
+///
+/// let refusals = Refusals { limit: 2, race: 1, ..Refusals::default() };
+/// assert_eq!(refusals.total(), 3);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// Refusals because a limit of the configuration or of the machine was reached.
+    pub limit: u64,
+    /// Refusals of requests that the daemon never grants: damaged, impossible, or without the rights.
+    pub invalid: u64,
+    /// Refusals because another client, or the daemon, was faster: the object is gone or taken.
+    pub race: u64,
+}
+
+impl Refusals {
+    /// Returns the number of all refusals.
+    pub fn total(&self) -> u64 {
+        self.limit + self.invalid + self.race
+    }
+
+    /// Returns the number of each reason, with the word that metrics and the log use.
+    pub fn by_reason(&self) -> [(&'static str, u64); 3] {
+        [("limit", self.limit), ("invalid", self.invalid), ("race", self.race)]
+    }
 }
 
 /// A session that has returned memory which some process still holds: its own process, or one that has the memory from it, such

@@ -81,6 +81,11 @@ pub fn initialise() -> Done {
     Ok(())
 }
 
+/// Appends a line about a call to the log.
+pub fn note(text: &str) {
+    log(text);
+}
+
 fn log(name: &str) {
     let Some(path) = &settings::get().log else { return };
     if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {

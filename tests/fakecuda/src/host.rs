@@ -8,7 +8,7 @@ use crate::code::{
 };
 use crate::pages::{self, PAGE};
 use crate::regions::{self, Kind, Region};
-use crate::{context, stream};
+use crate::{call, context, stream};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -89,12 +89,19 @@ driver! {
     }
 
     fn cuMemHostRegister_v2(at: u64, bytes: u64, flags: u32) {
-        register(at, bytes, flags)
+        register(at, bytes, flags)?;
+        call::note(&format!("cuMemHostRegister flags {flags}"));
+        Ok(())
     }
 
     fn cuMemHostUnregister(at: u64) {
         let found = regions::find(at).filter(|region| region.start == at && region.kind == Kind::Registered);
-        stream::synchronize_all(found.ok_or(HOST_MEMORY_NOT_REGISTERED)?.device)?;
+        let found = found.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
+        if !is_mapped(at, found.bytes, false) {
+            // The driver still has the pages of the former mapping locked, and devices may still reach them.
+            call::note("cuMemHostUnregister after the unmapping");
+        }
+        stream::synchronize_all(found.device)?;
         regions::remove(at, &[Kind::Registered]).map(drop).map_err(|_| HOST_MEMORY_NOT_REGISTERED)
     }
 

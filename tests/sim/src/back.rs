@@ -191,7 +191,7 @@ impl Sim {
             segments: Some(segments),
             shelved,
             cells: h.parts.len() as u8,
-            claims: Vec::new(),
+            claims: h.asserted(),
         };
         h.back = Back::Said { brought };
         self.tell(actor, &Request::Return(back));
@@ -240,6 +240,7 @@ impl Sim {
         h.held.clear();
         h.asked = None;
         h.question = None;
+        h.claims.clear();
         h.back = Back::Here;
     }
 
@@ -251,10 +252,12 @@ impl Sim {
         it.away = false;
         h.sure_to_bring = false;
         self.done.returns += 1;
+        self.keeps_claims(h);
         self.tell(actor, &Request::Ack);
         let question = h.question.clone();
         match (&h.asked, question) {
             (None, _) => {}
+            (Some(Asked::Confirm(_)), Some(question)) => self.tell(actor, &question),
             (Some(_), Some(question)) if question.is_repeatable() => self.tell(actor, &question),
             (Some(Asked::Append { cells }), _) => {
                 // The append may or may not have happened; comparing cells with owner words tells.

@@ -9,7 +9,7 @@ use tensorlend_layout::catalogue::{Catalogue, CellRecord, FIRST_CELLS, SlotRecor
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
-use tensorlend_layout::wire::{Refusal, Reply, Request};
+use tensorlend_layout::wire::{QueueClaim, QueueReply, Refusal, Reply, Request};
 use tensorlend_layout::word::{Cell, SLOT_NONE, Word};
 
 /// A request without a response yet.
@@ -37,6 +37,10 @@ pub enum Asked {
     },
     StreamOpen,
     Notices,
+    /// An item of a queue.
+    Claim,
+    /// The confirmation of an item.
+    Confirm(QueueClaim),
     Other,
 }
 
@@ -155,6 +159,8 @@ pub struct Honest {
     pub getting: Option<Getting>,
     pub claiming: Option<Claim>,
     pub stream: Option<OwnStream>,
+    /// The claims on items of queues that it has received and not ended.
+    pub claims: Vec<QueueClaim>,
     pub notices_seen: u64,
     /// Memory that the client returned but still has mapped.
     pub unmaps: Vec<File>,
@@ -291,6 +297,7 @@ impl Sim {
             (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
                 h.shown.insert(catalogue, member);
             }
+            (Asked::Claim, Reply::Queue(QueueReply::Claimed(claim))) => h.claims.push(claim),
             (Asked::Append { cells }, _) => {
                 for (cell, value) in cells {
                     h.free(value);

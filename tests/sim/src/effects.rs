@@ -240,7 +240,9 @@ impl Sim {
         if let Reply::Welcome(_) = &reply {
             self.seat(actor, &reply, &lend);
         }
+        let reply = self.granted_again(actor, reply);
         self.check_reply(actor, &reply);
+        self.check_queue(actor, &reply);
         for &(file, how) in &lend {
             self.check_lending(actor, &reply, file, how);
         }

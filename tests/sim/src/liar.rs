@@ -5,7 +5,7 @@ use crate::sim::{DEVICE, File, Kind, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Hello, Item, LendingId, NameAt, Policy, QueueItem, Request, Return, encode};
+use tensorlend_layout::wire::{Hello, Item, LendingId, NameAt, Policy, QueueClaim, QueueItem, Request, Return, encode};
 use tensorlend_layout::word::{Cell, OwnerWord, RangeWord, SLOT_NONE, Word};
 
 impl Sim {
@@ -191,7 +191,7 @@ impl Sim {
                 ]);
                 Request::HandBack { namespace: "lab".into(), catalogue, member: self.a_member(), item }
             }
-            _ => Request::Ping,
+            _ => Request::Queue(self.queues.any_request(list, cell)),
         }
     }
 
@@ -246,7 +246,7 @@ impl Sim {
             segments: self.rng.chance(50).then(|| vec![slot; self.rng.pick(&[0, 1, 3, 4096])]),
             shelved: if self.disk.chance(50) { vec![slot; 3] } else { Vec::new() },
             cells: self.rng.pick(&[0, 1, 255]),
-            claims: vec![QueueItem { list: slot.into(), number: u64::MAX }; 3],
+            claims: vec![QueueClaim { item: QueueItem { list: slot.into(), number: u64::MAX }, grant: 0 }; 3],
         }
     }
 

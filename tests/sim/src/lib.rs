@@ -21,6 +21,7 @@ mod client;
 mod effects;
 mod liar;
 mod packets;
+mod queues;
 mod reload;
 mod restart;
 mod rng;
@@ -77,6 +78,8 @@ pub enum Flaw {
     ReadsOtherBytes,
     /// The daemon shows segments to readers before it lists the readers.
     ListsReadersLate,
+    /// The daemon answers a request for an item with the latest claim that it has granted.
+    GrantsAgain,
 }
 
 /// Counters of a schedule.
@@ -116,6 +119,10 @@ pub struct Done {
     pub recalled: u64,
     /// Streams that ended after their producers had closed them.
     pub streams_ended: u64,
+    /// Items of queues that were claimed.
+    pub claims: u64,
+    /// Items of queues that were confirmed.
+    pub confirmed: u64,
     /// Steps after which the core had chores left.
     pub sliced: u64,
 }
@@ -139,6 +146,8 @@ impl std::ops::AddAssign for Done {
         self.shelved += more.shelved;
         self.recalled += more.recalled;
         self.streams_ended += more.streams_ended;
+        self.claims += more.claims;
+        self.confirmed += more.confirmed;
         self.sliced += more.sliced;
     }
 }

@@ -157,6 +157,7 @@ pub struct Sim {
     pub life: crate::restart::Life,
     pub administrator: crate::reload::Administrator,
     pub disk: crate::spill::Disk,
+    pub queues: crate::queues::Queues,
     pub orders: Vec<Order>,
     /// Orders that the kernel completes before anything else happens.
     pub at_once: VecDeque<Order>,
@@ -214,6 +215,7 @@ fn settings(rng: &mut Rng) -> Settings {
         segment_bytes: SEGMENT,
         segment_unit: 4096,
         spare_segments: rng.below(3) as u32,
+        page_lock: false,
         idle_bytes_max: rng.below(5) * SEGMENT,
         uid_bytes_max: if rng.chance(15) { 5 << 20 } else { u64::MAX },
         uid_sessions_max: 2 + rng.below(6) as u32,
@@ -221,6 +223,7 @@ fn settings(rng: &mut Rng) -> Settings {
         uid_share: false,
         owners: std::sync::Arc::default(),
         administrators: if rng.chance(20) { vec![3] } else { Vec::new() },
+        observers: Vec::new(),
         refused_uid: None,
         stream_grace_ns: rng.pick(&[1_000_000, 50_000_000, 2_000_000_000]),
         descriptors_max: 10_000,
@@ -257,6 +260,7 @@ impl Sim {
             units,
             administrator: crate::reload::Administrator::new(plan.seed, settings.clone()),
             disk,
+            queues: crate::queues::Queues::new(plan.seed),
             settings,
             now_ns: 1_000_000_000,
             memory: BTreeMap::new(),
@@ -398,7 +402,14 @@ impl Sim {
         (it.conn, it.connected, it.read, it.owes) = (conn, true, true, false);
         it.outbox.clear();
         it.inbox.clear();
-        let peer = Peer { uid: it.uid, known: true, pid: PID_FIRST + actor as u32, gids: Vec::new(), watched: true };
+        let peer = Peer {
+            uid: it.uid,
+            known: true,
+            pid: PID_FIRST + actor as u32,
+            command: String::new(),
+            gids: Vec::new(),
+            watched: true,
+        };
         self.happen(Event::Connected { conn, peer });
     }
 

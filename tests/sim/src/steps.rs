@@ -90,6 +90,9 @@ impl Sim {
         {
             return self.ask(actor, h, Asked::Other, &Request::SegmentOf { catalogue, slot });
         }
+        if h.asked.is_none() && self.queues.are_next() {
+            return self.queue_step(actor, h, seat);
+        }
         match self.rng.below(100) {
             0..25 => self.put(actor, h, seat),
             25..30 => self.delete(actor, h, seat),
@@ -105,7 +108,7 @@ impl Sim {
         }
     }
 
-    fn want_segment(&mut self, actor: usize, h: &mut Honest) {
+    pub fn want_segment(&mut self, actor: usize, h: &mut Honest) {
         if h.asked.is_none() {
             let bytes = self.rng.pick(&[SEGMENT, SEGMENT, SEGMENT, 5000, 2 * SEGMENT]);
             let slots_log2 = self.rng.below(3) as u8;
@@ -143,7 +146,7 @@ impl Sim {
     }
 
     /// Returns a new cell with a new value.
-    fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(u32, Cell)> {
+    pub fn filled_cell(&mut self, h: &mut Honest, seat: &Seat, key: &str) -> Option<(u32, Cell)> {
         let value = self.fill(h)?;
         let Some(cell) = h.fresh_cell() else {
             h.free(value);

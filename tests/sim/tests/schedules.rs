@@ -18,6 +18,7 @@ fn no_schedule_breaks_an_invariant() {
     assert!(all.spilled > 100 && all.recalled > 5, "segments go to files and come back: {all:?}");
     assert!(all.shelved > 40, "owners that live let go of segments: {all:?}");
     assert!(all.streams_ended > 5, "closed streams end: {all:?}");
+    assert!(all.claims > 300 && all.confirmed > 100, "items of queues are claimed and confirmed: {all:?}");
     assert!(all.announced > 100, "writers become announcers, and announce: {all:?}");
     assert!(all.sliced > 100, "long work is left for later steps: {all:?}");
     assert!(all.leases > 1000 && all.lies > 1000 && all.segments_freed > 1000, "it does what it is for: {all:?}");
@@ -108,6 +109,12 @@ fn a_keeper_that_forgets_nothing_is_caught() {
 fn a_daemon_that_lists_readers_late_is_caught() {
     let what = caught(Flaw::ListsReadersLate);
     assert!(what.contains("written anew"), "{what}");
+}
+
+#[test]
+fn a_daemon_that_grants_a_claim_again_is_caught() {
+    let what = caught(Flaw::GrantsAgain);
+    assert!(what.contains("is not new"), "{what}");
 }
 
 #[test]

@@ -354,6 +354,59 @@ static void test_lists(void) {
     OK(tensorlend_delete(client, "nine", NULL));
 }
 
+static void test_queues(void) {
+    tensorlend_queue *queue;
+    tensorlend_queue_item *item;
+    tensorlend_draft *draft;
+    uint64_t number, count;
+    bool existed;
+    FAILS(TENSORLEND_ARGUMENT, "name", tensorlend_queue_open(client, NULL, 0, &queue));
+    IS(queue == NULL);
+    OK(tensorlend_queue_open(client, "jobs", 2, &queue));
+    IS(strcmp(tensorlend_queue_name(queue), "jobs") == 0);
+    FAILS(TENSORLEND_TIMEOUT, "jobs", tensorlend_queue_get(queue, 0, &item));
+    IS(item == NULL);
+    FAILS(TENSORLEND_TIMEOUT, "jobs", tensorlend_queue_get(queue, 1000000, &item));
+    for (uint32_t i = 0; i < 2; i++) {
+        draft = numbers(3, i);
+        OK(tensorlend_queue_put(queue, &draft, -1, &number));
+        IS(number == i && draft == NULL);
+    }
+    draft = numbers(1, 9);
+    FAILS(TENSORLEND_TIMEOUT, "jobs", tensorlend_queue_put(queue, &draft, 1000000, NULL));
+    IS(draft == NULL); /* dropped */
+    OK(tensorlend_queue_get(queue, SECONDS(60), &item));
+    IS(tensorlend_queue_item_number(item) == 0 && first_of(tensorlend_queue_item_value(item)) == 0);
+    OK(tensorlend_queue_waiting(queue, &count));
+    IS(count == 1);
+    OK(tensorlend_queue_claimed(queue, &count));
+    IS(count == 1);
+    /* The item that is given back is the next one. */
+    OK(tensorlend_queue_item_give_back(&item));
+    IS(item == NULL);
+    FAILS(TENSORLEND_ARGUMENT, "item", tensorlend_queue_item_give_back(&item));
+    OK(tensorlend_queue_get(queue, -1, &item));
+    IS(tensorlend_queue_item_number(item) == 0);
+    tensorlend_queue_item_free(item); /* gives it back, too */
+    OK(tensorlend_queue_get(queue, -1, &item));
+    IS(tensorlend_queue_item_number(item) == 0);
+    tensorlend_lease *lease;
+    OK(tensorlend_lease_clone(tensorlend_queue_item_value(item), &lease));
+    OK(tensorlend_queue_item_done(&item, &existed));
+    IS(item == NULL && existed && first_of(lease) == 0);
+    tensorlend_lease_free(lease);
+    FAILS(TENSORLEND_ARGUMENT, "item", tensorlend_queue_item_done(&item, NULL));
+    /* The claim of a queue that is cleared is over. */
+    OK(tensorlend_queue_get(queue, -1, &item));
+    IS(first_of(tensorlend_queue_item_value(item)) == 1);
+    OK(tensorlend_list_clear(client, "jobs", NULL));
+    OK(tensorlend_queue_item_done(&item, &existed));
+    IS(!existed);
+    FAILS(TENSORLEND_ARGUMENT, "queue", tensorlend_queue_get(NULL, 0, &item));
+    FAILS(TENSORLEND_ARGUMENT, "items", tensorlend_queue_waiting(queue, NULL));
+    tensorlend_queue_free(queue);
+}
+
 static void test_streams(void) {
     tensorlend_stream *stream;
     tensorlend_subscription *subscription;
@@ -753,6 +806,7 @@ int main(void) {
     test_datasets();
     test_listing();
     test_lists();
+    test_queues();
     test_streams();
     test_dlpack();
     test_memory();

@@ -195,6 +195,21 @@ static void test_loops(const Client &client) {
         sum += *item.data<int>();
     const Listing lists = client.lists();
     IS(sum == 11 && lists[0].count == 3);
+    const Queue jobs = client.queue("jobs", 2);
+    IS(jobs.Handle::get() && std::string(jobs.name()) == "jobs" && jobs.put(client.draft({7, 8})) == 0 && jobs.put(client.draft({9}), 1min) == 1);
+    IS(status_of([&] { jobs.put(client.draft({9}), 1ms); }) == TENSORLEND_TIMEOUT);
+    {
+        QueueItem first = jobs.get(), second = jobs.get(1min);
+        IS(first.number() == 0 && first.span<int>()[1] == 8 && second.number() == 1);
+        IS(jobs.waiting() == 0 && jobs.claimed() == 2 && status_of([&] { jobs.get(1ms); }) == TENSORLEND_TIMEOUT);
+        first.give_back();
+        IS(!first && status_of([&] { first.done(); }) == TENSORLEND_ARGUMENT);
+    } // the second one is given back
+    QueueItem job = jobs.get();
+    const Lease eight = job.clone();
+    IS(job.number() == 0 && job.done() && !job && eight.span<int>()[1] == 8);
+    IS(jobs.waiting() == 1 && jobs.get().done() && jobs.waiting() == 0 && client.clear("jobs"));
+
     client.rename_list("numbers", "others");
     IS(client.clear("others") && client.remove("one") && client.remove("two"));
 

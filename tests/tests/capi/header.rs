@@ -14,6 +14,7 @@ const FILES: &[&str] = &[
     "draft",
     "names",
     "list",
+    "queue",
     "stream",
     "subscription",
     "history",

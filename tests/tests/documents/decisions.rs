@@ -46,6 +46,31 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(NEEDS_ENGINE),
     ),
     (
+        "docs/how-to/fd-store.md",
+        "tensorlendd --fd-store /run/user/1000/tensorlend-store.sock &",
+        Understood("needs the folder of user 1000; tests/tests/fd_store.rs runs a store and daemons"),
+    ),
+    (
+        "docs/how-to/fd-store.md",
+        "tensorlendd --config tensorlendd.toml &",
+        Understood("needs the folder of user 1000; tests/tests/fd_store.rs runs a store and daemons"),
+    ),
+    (
+        "docs/how-to/fd-store.md",
+        "docker run -d --name tensorlend-store --restart always --volume tensorlend:/run/tensorlend --entrypoint tensorlendd tensorlendd --fd-store /run/tensorlend/store.sock",
+        Understood(NEEDS_ENGINE),
+    ),
+    (
+        "docs/how-to/kv-cache.md",
+        "vllm serve MODEL --disable-hybrid-kv-cache-manager --kv-transfer-config '{",
+        Understood("serves a model that must be downloaded; python/tests/test_vllm.py runs engines of vLLM"),
+    ),
+    (
+        "docs/how-to/rootless.md",
+        "cat >tensorlendd.toml <<'END'",
+        Understood("needs a user with a range of uids; tests/tests/rootless.rs runs it as one"),
+    ),
+    (
         "docs/how-to/limit-users.md",
         "runuser -u tensorlend -- tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml && systemctl reload tensorlendd",
         Understood(NEEDS_MANAGER),
@@ -85,6 +110,12 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
                tensorlend put optimizer ../tensorlend/examples/data/iris.npy",
         ),
     ),
+    ("docs/web.md", "install -m 0600 /dev/null /etc/tensorlend/web.token", Understood(NEEDS_INSTALL)),
+    (
+        "docs/how-to/save.md",
+        "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service packaging/tensorlend-backup@.service packaging/tensorlend-backup@.timer",
+        Understood(NEEDS_INSTALL),
+    ),
     (
         "docs/how-to/save.md",
         "install -D -m 0644 -t /usr/lib/systemd/system packaging/tensorlend-restore@.service",
@@ -111,11 +142,11 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood("its exit status tells of the machine; cli/tests/verbs/doctor.rs runs it"),
     ),
     (
-        "docs/gpu.md",
+        "docs/gpu-pack.md",
         "benches/gpu.sh pack gpu            # builds; prints the folder's size",
         Understood(NEEDS_GPU_PACK),
     ),
-    ("docs/gpu.md", "benches/gpu.sh pack gpu", Understood(NEEDS_GPU_PACK)),
+    ("docs/gpu-pack.md", "benches/gpu.sh pack gpu", Understood(NEEDS_GPU_PACK)),
     (
         "docs/service.md",
         "install -D -m 0755 -t /usr/bin target/release/tensorlendd target/release/tensorlend",
@@ -174,6 +205,18 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood("needs a Redis server; python/tests/test_examples.py runs the program"),
     ),
     (
+        "docs/smartredis.md",
+        "scripts/capi --prefix /opt/tensorlend",
+        Understood("installs; tests/tests/capi/smartredis.rs builds the library in this way"),
+    ),
+    (
+        "examples/smartredis/README.md",
+        "cmake -S examples/smartredis -B build/solver -DCMAKE_PREFIX_PATH=/opt/tensorlend && cmake --build build/solver",
+        Understood(
+            "needs gfortran and an installed library; tests/tests/capi/smartredis.rs builds and runs the solver",
+        ),
+    ),
+    (
         "examples/smartredis/README.md",
         "pip install ./python             # from a clone of this repository",
         Understood("installs; python/tests/test_examples.py runs the program"),
@@ -187,6 +230,8 @@ pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("docs/", "python", "python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
+    ("docs/smartredis.md", "cpp", "tests/tests/capi/smartredis.rs"),
+    ("docs/smartredis.md", "fortran", "tests/tests/capi/smartredis.rs"),
     // Lines of a node, which needs ROS 2.
     ("docs/migrate/ros2.md", "cpp", "tests/tests/capi.rs"),
     ("docs/migrate/ros2.md", "cmake", "tests/tests/capi.rs"),

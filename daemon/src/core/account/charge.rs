@@ -21,7 +21,7 @@ pub enum Kind {
 #[derive(Debug)]
 #[must_use]
 pub struct Charge {
-    /// Refers to the accounts until they have refunded this charge or were deleted.
+    /// A reference to the accounts, until the accounts refund this charge or are deleted.
     books: Weak<()>,
     pub(super) uid: Option<u32>,
     pub(super) namespace: NamespaceId,

@@ -45,7 +45,7 @@ fn limits_name_their_setting_and_charges_come_back() {
     );
     accounts.refund(b);
     assert!(accounts.begin_session(7) && !accounts.begin_session(7));
-    assert_eq!(accounts.held_by(7).descriptors, 6);
+    assert_eq!(accounts.users().held_by(7).descriptors, 6);
     accounts.end_session(7);
     accounts.end_session(7);
     accounts.close(1);

@@ -30,14 +30,15 @@ impl Bindings {
             // Read the claim first, then the ring: a client removes a name from its claim only when the name is in its ring.
             let claims = u64::from(c.words().claim.read() != 0);
             let waiting = c.words().ring_head.read().wrapping_sub(c.announcements.absorbed());
-            // A number larger than the ring is a false report. The daemon ends such a client when it absorbs the ring.
+            // A number larger than the ring is a false report. The daemon ends a client with a false report when the daemon
+            // absorbs the ring.
             claims + if waiting > RING as u64 { 0 } else { waiting }
         });
         announced.sum()
     }
 
-    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if a client may be doing so,
-    /// because it claims the key or because rings still hold announcements from before the check: the caller asks again.
+    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if a client may be publishing the
+    /// key: a client claims the key, or rings still hold announcements from before the check. The caller then asks again.
     pub fn settle(
         &mut self,
         env: &mut Env,
@@ -66,13 +67,13 @@ impl Bindings {
         if let Some(&unclaimed_ns) = self.unclaimed.get(key) {
             return Ok(self.absorb_all(env, context, members, unclaimed_ns));
         }
-        // This fence pairs with claimant P's fence between its claim and its read of this owner word: either daemon D sees the
-        // claim, or P sees the owner word.
+        // This fence pairs with the fence of claimant P, between P's claim and P's read of this owner word. Either daemon D sees
+        // the claim, or P sees the owner word.
         scan_fence();
         let hash = context.directory.hash(key);
         let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
-            // No client claims the key now. If a client has published it, the name is in that client's ring.
+            // No client claims the key now. If a client has published the name, that client's ring contains the name.
             self.unclaimed.insert(key.to_vec(), env.clock.now_ns());
             return Ok(self.absorb_all(env, context, members, env.clock.now_ns()));
         };
@@ -105,16 +106,17 @@ impl Bindings {
         } else if !self.absorb_all(env, context, members, u64::MAX) {
             let announced = Self::announced(members);
             self.prepare_names(env, context, announced);
-            // The daemon absorbs the rest in the next turn, or when memory for it has been made.
+            // The daemon absorbs the rest in the next turn, or when the shell has made memory for the rest.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
         } else if any {
-            // More announcements usually follow. The daemon polls for them, so that they cost no client a system call.
+            // More announcements usually follow. The daemon polls for further announcements, so that they cost no client a system
+            // call.
             ABSORB_PAUSE_NS
         } else {
             let head = context.directory.head();
             head.wants_nudge.set(1);
-            // This fence pairs with client P's fence between its announcement and its read of `wants_nudge`: either daemon D
-            // sees the announcement here, or P wakes D.
+            // This fence pairs with the fence of client P, between P's announcement and P's read of `wants_nudge`. Either daemon
+            // D sees the announcement here, or P wakes D.
             scan_fence();
             if !members.has_announcements() {
                 return;
@@ -130,9 +132,8 @@ impl Bindings {
     }
 
     /// Absorbs a bounded number of the announcements of all clients into the directory. Returns true if the directory has all
-    /// that clients announced before the step of `since_ns` (`u64::MAX`: all that they have announced). Clients that refill
-    /// their rings without pause cannot delay this result without limit: the first call of each turn absorbs a share of each
-    /// ring.
+    /// names that clients announced before the step of `since_ns` (`u64::MAX`: all announced names). A client cannot delay this
+    /// result by refilling its ring: the first call of each turn absorbs a share of each ring.
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, since_ns: u64) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
@@ -236,8 +237,8 @@ impl Bindings {
         let index = members.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
-        // This fence pairs with client P's read of this word after its last announcement: either daemon D drains that
-        // announcement, or P learns that D may not have seen it.
+        // This fence pairs with client P's read of this word after P's last announcement. Either daemon D drains that
+        // announcement, or P learns that D may have missed the announcement.
         scan_fence();
         self.absorb(env, context, members, catalogue, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");

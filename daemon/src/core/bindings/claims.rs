@@ -2,12 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use tensorlend_layout::wire::QueueItem;
+use tensorlend_layout::wire::{QueueClaim, QueueItem};
+
+/// A claim on an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Granted {
+    catalogue: u16,
+    grant: u64,
+}
 
 /// The claims of a namespace, and the items that wait again after a claim.
 #[derive(Debug, Default)]
 pub struct Claims {
-    claimers: BTreeMap<QueueItem, u16>,
+    granted: BTreeMap<QueueItem, Granted>,
+    /// Number of the latest grant.
+    grants: u64,
     by_client: BTreeMap<u16, BTreeSet<QueueItem>>,
     /// The number of claims on items of each list that has any.
     by_list: BTreeMap<u64, u64>,
@@ -25,9 +34,11 @@ fn of_list(list: u64) -> RangeInclusive<QueueItem> {
 }
 
 impl Claims {
-    /// Returns no claims, of a daemon that has taken over from another one.
-    pub fn restored(asserted_until_ns: u64) -> Self {
-        Self { asserted_until_ns: Some(asserted_until_ns), ..Self::default() }
+    /// Returns no claims, of a daemon that has taken over from another one at this time.
+    pub fn restored(now_ns: u64, asserted_until_ns: u64) -> Self {
+        // Numbers of grants are never used again: no daemon grants a claim each nanosecond, so those of the predecessor are
+        // below the current time.
+        Self { grants: now_ns, asserted_until_ns: Some(asserted_until_ns), ..Self::default() }
     }
 
     /// Returns the end of the time in which clients of the predecessor may assert their claims.
@@ -40,8 +51,14 @@ impl Claims {
         self.asserted_until_ns = None;
     }
 
-    pub fn claimer(&self, item: QueueItem) -> Option<u16> {
-        self.claimers.get(&item).copied()
+    /// Returns whether a client has claimed an item.
+    pub fn is_claimed(&self, item: QueueItem) -> bool {
+        self.granted.contains_key(&item)
+    }
+
+    /// Returns whether a client has this claim, and not an earlier or a later one on the same item.
+    pub fn has(&self, QueueClaim { item, grant }: QueueClaim, catalogue: u16) -> bool {
+        self.granted.get(&item) == Some(&Granted { catalogue, grant })
     }
 
     /// Returns the number of claims of a client.
@@ -49,14 +66,28 @@ impl Claims {
         self.by_client.get(&catalogue).map_or(0, BTreeSet::len)
     }
 
+    /// Returns the items that a client has claimed.
+    pub fn of_client(&self, catalogue: u16) -> impl Iterator<Item = QueueItem> + '_ {
+        self.by_client.get(&catalogue).into_iter().flatten().copied()
+    }
+
     /// Returns the number of claims on items of a list.
     pub fn count_of_list(&self, list: u64) -> u64 {
         self.by_list.get(&list).copied().unwrap_or_default()
     }
 
-    pub fn add(&mut self, item: QueueItem, catalogue: u16) {
+    /// Grants an item to a client.
+    pub fn grant(&mut self, item: QueueItem, catalogue: u16) -> QueueClaim {
+        self.grants += 1;
+        let claim = QueueClaim { item, grant: self.grants };
+        self.add(claim, catalogue);
+        claim
+    }
+
+    /// Adds a claim on an item that is not claimed.
+    pub fn add(&mut self, QueueClaim { item, grant }: QueueClaim, catalogue: u16) {
         self.given_back.remove(&item);
-        self.claimers.insert(item, catalogue);
+        self.granted.insert(item, Granted { catalogue, grant });
         *self.by_list.entry(item.list).or_default() += 1;
         self.by_client.entry(catalogue).or_default().insert(item);
     }
@@ -64,7 +95,7 @@ impl Claims {
     /// Ends the claim on an item and every other note of it.
     pub fn remove(&mut self, item: QueueItem) {
         self.given_back.remove(&item);
-        let Some(catalogue) = self.claimers.remove(&item) else { return };
+        let Some(Granted { catalogue, .. }) = self.granted.remove(&item) else { return };
         self.count_less(item.list);
         if let Some(items) = self.by_client.get_mut(&catalogue) {
             items.remove(&item);
@@ -93,7 +124,7 @@ impl Claims {
     pub fn give_back_all(&mut self, catalogue: u16) -> bool {
         let Some(items) = self.by_client.remove(&catalogue) else { return false };
         for item in &items {
-            self.claimers.remove(item);
+            self.granted.remove(item);
             self.count_less(item.list);
         }
         self.given_back.extend(items);
@@ -107,16 +138,6 @@ impl Claims {
         Some(item.number)
     }
 
-    /// Forgets a list that is removed.
-    pub fn forget_list(&mut self, list: u64) {
-        let claimed: Vec<QueueItem> = self.claimers.range(of_list(list)).map(|(&item, _)| item).collect();
-        let waiting: Vec<QueueItem> = self.given_back.range(of_list(list)).copied().collect();
-        for item in claimed.into_iter().chain(waiting) {
-            self.remove(item);
-        }
-        self.refused.remove(&list);
-    }
-
     /// Notes that a list's maximum refused an item.
     pub fn note_refused(&mut self, list: u64) {
         self.refused.insert(list);
@@ -127,22 +148,28 @@ impl Claims {
         self.refused.remove(&list)
     }
 
+    /// Returns true if an item is claimed, or waits again after a claim.
+    pub fn knows(&self, item: QueueItem) -> bool {
+        self.granted.contains_key(&item) || self.given_back.contains(&item)
+    }
+
     /// Checks that the parts agree.
     ///
     /// # Panics
-    /// Panics if they disagree, or if a list of an item does not exist.
-    pub fn check(&self, exists: impl Fn(u64) -> bool) {
+    /// Panics if they disagree, or if a claimed item or one that waits again does not exist.
+    pub fn check(&self, exists: impl Fn(QueueItem) -> bool, is_list: impl Fn(u64) -> bool) {
         let by_client: BTreeMap<QueueItem, u16> =
             self.by_client.iter().flat_map(|(&client, items)| items.iter().map(move |&item| (item, client))).collect();
-        assert_eq!(by_client, self.claimers, "each claim belongs to one client");
+        let granted = self.granted.iter().map(|(&item, granted)| (item, granted.catalogue)).collect();
+        assert_eq!(by_client, granted, "each claim belongs to one client");
         assert!(self.by_client.values().all(|items| !items.is_empty()), "a client without claims is not listed");
         let mut by_list = BTreeMap::new();
-        self.claimers.keys().for_each(|item| *by_list.entry(item.list).or_default() += 1);
+        self.granted.keys().for_each(|item| *by_list.entry(item.list).or_default() += 1);
         assert_eq!(by_list, self.by_list, "the claims of each list");
-        for item in self.claimers.keys().chain(&self.given_back) {
-            assert!(exists(item.list), "the list of {item:?} exists");
+        for item in self.granted.keys().chain(&self.given_back) {
+            assert!(exists(*item), "{item:?} exists");
         }
-        assert!(self.refused.iter().all(|&list| exists(list)), "refused items were for lists");
-        assert!(self.given_back.iter().all(|item| !self.claimers.contains_key(item)), "a claimed item does not wait");
+        assert!(self.refused.iter().all(|&list| is_list(list)), "refused items were for lists");
+        assert!(self.given_back.iter().all(|item| !self.granted.contains_key(item)), "a claimed item does not wait");
     }
 }

@@ -1,9 +1,9 @@
 //! The names of a shared namespace as a stock in which every user has a share: see `share.rs`.
 //!
-//! Clients announce names without the daemon, so the daemon cannot refuse one. Instead it grants each client a number of
-//! announcements in advance (`MemberEntry.announce_until`, which only grows); from then on these announcements count as names
-//! of the client's user. For further names the client sends requests, which the daemon may refuse. The daemon never takes back
-//! a grant, so a grant needs no synchronization.
+//! Clients announce names without the daemon, so the daemon cannot refuse an announced name. Instead the daemon grants each
+//! client a number of announcements in advance (`MemberEntry.announce_until`, which only grows). Granted announcements count as
+//! names of the client's user. For further names the client sends requests, which the daemon may refuse. The daemon never takes
+//! back a grant, so a grant needs no synchronization.
 
 use super::Bindings;
 use crate::core::account::{SUPERUSER, limit};
@@ -32,7 +32,7 @@ impl Bindings {
     fn name_stock(&self, context: &Context, members: &Members, uid: u32) -> (u64, Stock) {
         let mut uids: BTreeMap<u32, u64> = BTreeMap::new();
         for (number, client) in members.iter() {
-            let names = self.names.owned_count(number) as u64 + Self::outstanding(context, number, client);
+            let names = self.names.owned().count(number) as u64 + Self::outstanding(context, number, client);
             *uids.entry(context.ledger.owner_of(client.uid)).or_default() += names;
         }
         let held = uids.values().sum();
@@ -43,7 +43,7 @@ impl Bindings {
         )
     }
 
-    /// Grants a client some more announcements if it has few left, within its user's share.
+    /// Grants more announcements, within the user's share, to a client that has few left.
     pub fn grant(&mut self, context: &Context, members: &Members, catalogue: u16) {
         let Some(client) = members.get(catalogue).filter(|c| context.ledger.shares_tables() && c.announces()) else {
             return;
@@ -64,7 +64,7 @@ impl Bindings {
         word.set(word.peek() + more);
     }
 
-    /// Refuses `more` names to a client if they exceed its user's share.
+    /// Refuses `more` names to a client if these names exceed the share of the client's user.
     pub fn check_name_share(
         &mut self,
         context: &Context,

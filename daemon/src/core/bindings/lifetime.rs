@@ -1,7 +1,7 @@
 //! Names that end by themselves: those with a deadline, and those that end with their owner's session.
 //!
 //! The authoritative data is the word `life` of the directory's entries, which only the daemon writes. This module has an index
-//! of these words, which avoids searches: [`Lifetimes::of`] builds it from the directory.
+//! of these words, which avoids searches. [`Lifetimes::of`] builds the index from the directory.
 
 use super::Bindings;
 use crate::core::chores::{PAUSE_NS, REMOVAL};
@@ -115,7 +115,7 @@ impl Bindings {
         }
     }
 
-    /// Ends the lifetime of an entry's name; `owner_word` is the owner word that the entry had while the name was live.
+    /// Ends the lifetime of an entry's name. `owner_word` is the owner word that the entry had while the name was live.
     pub fn end_life(&mut self, context: &Context, entry: u32, owner_word: OwnerWord) {
         let life = context.directory.life(entry);
         if life != LifeWord::FOREVER {

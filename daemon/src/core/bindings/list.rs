@@ -4,12 +4,13 @@
 use super::{Binding, Bindings, item_of};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::chores::{Chore, DeletedList, ENTRIES_STEP, Left, READ, REMOVAL};
-use crate::core::context::Context;
+use crate::core::context::{Context, DirectoryWriter};
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::live_owner_word;
 use crate::core::tables::Table;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, QueueItem, Refusal, Reply};
@@ -30,6 +31,19 @@ struct List {
     items: u64,
     /// Number of the first item that no client has claimed yet, or a lower one.
     next: u64,
+    /// Numbers from `next` on, in long runs, whose items had ended before a restart. A claim passes over each run at once.
+    gaps: VecDeque<Range<u64>>,
+}
+
+/// Minimum length of a run of ended items that a restart records.
+const GAP_MIN: u64 = 64;
+
+/// Returns the long runs of numbers below `end` that are missing in `numbers`, from the first of these on.
+fn gaps(mut numbers: Vec<u64>, end: u64) -> VecDeque<Range<u64>> {
+    numbers.sort_unstable();
+    let ends = numbers.iter().skip(1).copied().chain([end]);
+    let between = numbers.iter().map(|number| number + 1).zip(ends).map(|(first, end)| first..end);
+    between.filter(|gap| gap.end.saturating_sub(gap.start) >= GAP_MIN).collect()
 }
 
 /// Maximum id and length of a list in a directory that another daemon wrote. A larger number is false.
@@ -65,6 +79,17 @@ impl Lists {
         }
     }
 
+    /// Checks that no item is lost: each one may be claimed for the first time, or `is_known` to the claims.
+    ///
+    /// # Panics
+    /// Panics if an item can never be claimed again.
+    pub fn check_items(&self, d: &DirectoryWriter, is_known: impl Fn(QueueItem) -> bool) {
+        for (_, _, (list, number)) in d.live_keys(KeyKind::Item, |key| item_of(&key)) {
+            let item = QueueItem { list, number };
+            assert!(self.is_ahead(item) || is_known(item), "{item:?} is lost");
+        }
+    }
+
     /// Returns a list's id and the number of its items; `None`: there is no such list.
     pub fn id_and_items(&self, name: &str) -> Option<(u64, u64)> {
         self.by_name.get(name).map(|list| (list.id, list.ephemeral + list.items))
@@ -77,9 +102,21 @@ impl Lists {
 
     /// Returns the number of the next item that may be claimed for the first time.
     pub fn take_next(&mut self, name: &str) -> Option<u64> {
-        let list = self.by_name.get_mut(name).filter(|list| list.next < list.end)?;
+        let list = self.by_name.get_mut(name)?;
+        if let Some(gap) = list.gaps.pop_front_if(|gap| gap.start <= list.next) {
+            list.next = list.next.max(gap.end);
+        }
+        if list.next >= list.end {
+            return None;
+        }
         list.next += 1;
         Some(list.next - 1)
+    }
+
+    /// Returns true if the item may still be claimed for the first time, or if its list is gone.
+    fn is_ahead(&self, item: QueueItem) -> bool {
+        let list = self.names.get(&item.list).and_then(|name| self.by_name.get(name));
+        list.is_none_or(|list| list.next <= item.number && !list.gaps.iter().any(|gap| gap.contains(&item.number)))
     }
 
     fn insert(&mut self, name: &str, list: List) {
@@ -129,6 +166,7 @@ impl Bindings {
                         lasting: false,
                         items: 0,
                         next: 0,
+                        gaps: VecDeque::new(),
                     };
                     lists.insert(name, list);
                 }
@@ -145,6 +183,7 @@ impl Bindings {
         self.lists = lists;
         // The first remaining item of each list, and its owner.
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
+        let mut numbers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         // For each list, the numbers of its ephemeral items and of its other items.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (entry, owner_word, (id, number)) in context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
@@ -158,12 +197,14 @@ impl Bindings {
             if number < known.0 {
                 *known = (number, members.uid_of(owner_word.catalogue()));
             }
+            numbers.entry(id).or_default().push(number);
             let (ephemeral, lasting) = items.entry(id).or_default();
             *if context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
         }
         for list in self.lists.by_name.values_mut() {
             let (number, uid) = first.get(&list.id).copied().unwrap_or((list.end, None));
             (list.uid, list.next) = (uid, number);
+            list.gaps = gaps(numbers.remove(&list.id).unwrap_or_default(), list.end);
             let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
             (list.ephemeral, list.items, list.lasting) = (ephemeral, lasting, lasting > 0);
         }
@@ -256,8 +297,8 @@ impl Bindings {
         line.end.put(0);
         line.id.set(id);
         self.names.set(&context.directory, entry, OwnerKind::Live, 0, place);
-        self.lists
-            .insert(list, List { id, place, end: 0, uid: Some(uid), ephemeral: 0, lasting: false, items: 0, next: 0 });
+        let (uid, gaps) = (Some(uid), VecDeque::new());
+        self.lists.insert(list, List { id, place, end: 0, uid, ephemeral: 0, lasting: false, items: 0, next: 0, gaps });
         Ok(())
     }
 
@@ -292,7 +333,8 @@ impl Bindings {
         }
         context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
-        self.claims.forget_list(list.id);
+        // The items' claims end with the items.
+        self.claims.take_refused(list.id);
         // From here on, no client that looks up the list finds its items: no client learns the list's id, which is never used
         // again.
         let left = if list.end <= self.names.live() {
@@ -329,7 +371,7 @@ impl Bindings {
                 None
             }
             Left::Entries(catalogue, entry) => loop {
-                let entries = self.names.all_from(*catalogue, *entry, ENTRIES_STEP);
+                let entries = self.names.owned().all_from(*catalogue, *entry, ENTRIES_STEP);
                 if entries.is_empty() {
                     return None;
                 }
@@ -378,5 +420,20 @@ impl Bindings {
             context.directory.announce(u64::MAX);
         }
         Ok(Outcome::Reply(Reply::Done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GAP_MIN, gaps};
+
+    #[test]
+    fn long_runs_of_ended_items_are_gaps() {
+        let runs = |numbers: &[u64], end| Vec::from(gaps(numbers.to_vec(), end));
+        assert_eq!(runs(&[], 1000), [], "without items a claim begins at the end");
+        assert_eq!(runs(&[5, 4, 3], 5 + GAP_MIN), []);
+        assert_eq!(runs(&[0, 3, 2 + GAP_MIN], 3 + GAP_MIN), []);
+        assert_eq!(runs(&[500, 0, 1], 501 + GAP_MIN), [2..500, 501..501 + GAP_MIN]);
+        assert_eq!(runs(&[0], u64::MAX).first(), Some(&(1..u64::MAX)));
     }
 }

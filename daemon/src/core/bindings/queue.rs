@@ -10,7 +10,9 @@ use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::live_owner_word;
 use tensorlend_layout::name::{self, item_key};
-use tensorlend_layout::wire::{ASSERTED_MAX, CLAIMS_MAX, QueueItem, QueueReply, QueueRequest, Refusal, Reply};
+use tensorlend_layout::wire::{
+    ASSERTED_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal, Reply,
+};
 use tensorlend_layout::word::LifeWord;
 
 /// Maximum time after a restart for which items wait for the clients that may have claimed them.
@@ -33,14 +35,18 @@ impl Bindings {
                 self.queue_put(env, context, members, catalogue, (list, *cell, *max))
             }
             QueueRequest::Claim { list } => self.queue_claim(env, context, members, catalogue, list),
-            QueueRequest::Done(item) => {
-                let existed =
-                    self.claims.claimer(*item) == Some(catalogue) && self.queue_remove(env, context, members, *item);
+            QueueRequest::Done(claim) => {
+                // The items of a deleted list end in later steps.
+                let existed = self.claims.has(*claim, catalogue)
+                    && self.lists.has_id(claim.item.list)
+                    && self.queue_remove(env, context, members, claim.item);
+                tensorlend_layout::crash_point!("daemon: item confirmed");
                 Ok(Outcome::Reply(Reply::Deleted { existed }))
             }
-            QueueRequest::GiveBack(item) => {
-                if self.claims.claimer(*item) == Some(catalogue) {
-                    self.claims.give_back(*item);
+            QueueRequest::GiveBack(claim) => {
+                if self.claims.has(*claim, catalogue) {
+                    self.claims.give_back(claim.item);
+                    tensorlend_layout::crash_point!("daemon: claim given back");
                     context.directory.announce(u64::MAX);
                 }
                 Ok(Outcome::Reply(Reply::Done))
@@ -94,6 +100,10 @@ impl Bindings {
             self.claims.all_asserted();
         }
         if self.claims.count(catalogue) >= CLAIMS_MAX {
+            // The claims on items of a deleted list end with the items.
+            if self.claims.of_client(catalogue).any(|item| !self.lists.has_id(item.list)) {
+                return Ok(Outcome::Later(Wait::Chores));
+            }
             let why = format!("a client claims at most {CLAIMS_MAX} items at a time: finish some, or give them back");
             return Err(Refusal::Bad(why));
         }
@@ -106,14 +116,13 @@ impl Bindings {
             };
             let item = QueueItem { list: id, number };
             // A returned client may have asserted a claim on an item that the daemon has not granted before.
-            if self.claims.claimer(item).is_none()
-                && live_owner_word(&context.directory, &item_key(id, number)).is_some()
-            {
-                self.claims.add(item, catalogue);
+            if !self.claims.is_claimed(item) && live_owner_word(&context.directory, &item_key(id, number)).is_some() {
+                let claim = self.claims.grant(item, catalogue);
+                tensorlend_layout::crash_point!("daemon: claim granted");
                 if self.claims.take_refused(id) {
                     context.directory.announce(u64::MAX);
                 }
-                return Ok(Outcome::Reply(Reply::Queue(QueueReply::Claimed(item))));
+                return Ok(Outcome::Reply(Reply::Queue(QueueReply::Claimed(claim))));
             }
         }
         // The next try continues the search where this one ended.
@@ -130,14 +139,15 @@ impl Bindings {
     /// Grants the claims that a returning client asserts, of items that no other client has claimed. They replace those of an
     /// earlier return: a client whose return failed may have given items back since, and one that returns repeatedly must not
     /// collect claims.
-    pub fn assert_claims(&mut self, context: &Context, catalogue: u16, items: &[QueueItem]) {
-        self.claims.give_back_all(catalogue);
-        for &item in items.iter().take(ASSERTED_MAX) {
-            if self.lists.has_id(item.list)
-                && self.claims.claimer(item).is_none()
-                && live_owner_word(&context.directory, &item_key(item.list, item.number)).is_some()
+    pub fn assert_claims(&mut self, context: &mut Context, catalogue: u16, claims: &[QueueClaim]) {
+        self.end_claims(context, catalogue);
+        for &claim in claims.iter().take(ASSERTED_MAX) {
+            let QueueItem { list, number } = claim.item;
+            if self.lists.has_id(list)
+                && !self.claims.is_claimed(claim.item)
+                && live_owner_word(&context.directory, &item_key(list, number)).is_some()
             {
-                self.claims.add(item, catalogue);
+                self.claims.add(claim, catalogue);
             }
         }
     }
@@ -151,6 +161,6 @@ impl Bindings {
 
     /// Forgets the claims: this daemon has taken over from another one, and its clients assert them.
     pub fn restore_claims(&mut self, env: &Env) {
-        self.claims = Claims::restored(env.clock.now_ns() + ASSERTING_NS);
+        self.claims = Claims::restored(env.clock.now_ns(), env.clock.now_ns() + ASSERTING_NS);
     }
 }

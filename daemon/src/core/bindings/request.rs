@@ -86,8 +86,8 @@ impl Bindings {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         self.remove(env, context, members, found.entry, true);
-        // Daemon D reads the value after this fence. If owner P puts or deletes a value after D's read, P's operation counts as
-        // earlier than the move of the owner word only if P had read the owner word before the move.
+        // Daemon D reads the value after this fence. Owner P may put or delete a value after D's read. P's operation counts as
+        // earlier than the move of the owner word only if P read the owner word before the move.
         scan_fence();
         let value = members.client(found.owner_word.catalogue()).ok().and_then(|c| c.value(found.owner_word.cell()));
         let existed = value.is_some_and(Cell::is_value);

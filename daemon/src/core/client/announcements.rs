@@ -7,7 +7,7 @@ const CLAIM_GAP_NS: u64 = 100_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Absorbing {
     turn: u64,
-    /// The number of announcements that it absorbed.
+    /// The number of announcements that the predecessor absorbed.
     count: u64,
 }
 
@@ -48,7 +48,7 @@ pub struct Announcements {
     absorbed: u64,
     /// The last turn that absorbed some of the client's announcements.
     absorbing: Absorbing,
-    /// Number of names that the client had announced at `marked_ns`. When the directory has all of them, the daemon reads the
+    /// Number of names that the client had announced at `marked_ns`. When the directory has all these names, the daemon reads the
     /// number again.
     mark: u64,
     /// Time of the step that read `mark`.
@@ -60,7 +60,8 @@ pub struct Announcements {
 }
 
 impl Announcements {
-    /// Returns the announcements of a client of the daemon's predecessor, which had absorbed this number of them.
+    /// Returns the announcements of a client of the daemon's predecessor. The predecessor had absorbed this number of
+    /// announcements.
     pub fn restored(announcer: bool, absorbed: u64) -> Self {
         Self { announcer, absorbed, ..Self::default() }
     }
@@ -110,9 +111,8 @@ impl Announcements {
         self.absorbed_until_ns > since_ns
     }
 
-    /// Notes that a request waits for the client's claim of this hash; returns the claim's age. The age counts from the time when
-    /// the daemon first saw the claim, for any requester. A request that has waited long for other claims does not count this
-    /// one as old.
+    /// Notes that a request waits for the client's claim of this hash. Returns the claim's age, which counts from the time when
+    /// the daemon first saw the claim, for any requester. A claim does not become old because a request waited for other claims.
     pub fn claim_age_ns(&mut self, hash: u64, now_ns: u64) -> u64 {
         let first_ns = match self.claim {
             Some(claim) if claim.hash == hash && now_ns - claim.last_ns < CLAIM_GAP_NS => claim.first_ns,

@@ -14,7 +14,7 @@ pub enum Residence {
     /// In memory.
     #[default]
     Memory,
-    /// In memory; a worker is writing them to a file.
+    /// In memory. A worker is writing the bytes to a file.
     Leaving {
         /// Whether the segment has been lent since the write began.
         lent: bool,
@@ -24,13 +24,13 @@ pub enum Residence {
         /// The reason why the last read of the file failed.
         failed: Option<String>,
     },
-    /// In a file; a worker is reading them into memory.
+    /// In a file. A worker is reading the bytes into memory.
     Returning {
         /// The ordered memory.
         making: Making,
     },
-    /// Lost: the only copy was memory of the daemon's predecessor, and was lost with it. The owner had released the segment for
-    /// spill. The owner lives and has not freed the slots yet.
+    /// Lost. The only copy was memory of the daemon's predecessor, and ended with the predecessor. The owner had released the
+    /// segment for spill. The owner lives, and has not freed the slots yet.
     Lost,
 }
 
@@ -62,8 +62,8 @@ pub struct Segment {
     pub released_ns: Option<u64>,
     /// Time of the last attempt to spill the segment.
     pub tried_ns: Option<u64>,
-    /// The device of the segment's bytes, if they are on one. If the daemon has only the driver's descriptor, the kernel cannot
-    /// probe the memory.
+    /// The device of the segment's bytes, if the bytes are on a device. The kernel cannot probe memory of which the daemon has
+    /// only the driver's descriptor.
     pub device: Option<OnDevice>,
 }
 
@@ -105,7 +105,7 @@ impl ClientSegments {
         (slot - base < 1 << segment.slots_log2).then_some((base, segment))
     }
 
-    /// Returns a slot's record as the client reports it, and the segment's first slot number: an allegation.
+    /// Returns a slot's record, which is an allegation of the client, and the segment's first slot number.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
         let (base, segment) = self.containing(slot)?;
         let records: &[SlotRecord] = segment.slots.view.array(4096, 1 << segment.slots_log2)?;

@@ -72,8 +72,8 @@ impl Sheets {
         (cells_first(part) + cells_count(part)) as u32
     }
 
-    /// Returns a cell's record if the client may use the cell. A part counts from the moment of its lending, because the client
-    /// uses it before the daemon has received the acknowledgement.
+    /// Returns a cell's record if the client may use the cell. A part counts from the moment when the daemon lends the part: the
+    /// client uses the part before the daemon receives the acknowledgement.
     pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
         match part {
@@ -87,24 +87,24 @@ impl Sheets {
         self.catalogue.acked
     }
 
-    /// Acknowledges the first sheets; returns the memory to seal.
+    /// Acknowledges the first sheets. Returns the memory to seal.
     pub fn acknowledge_first(&mut self) -> Vec<MemId> {
         std::iter::once(&mut self.catalogue).chain(&mut self.leases).map(acknowledge).collect()
     }
 
-    /// Acknowledges a further part of the cells, if it exists; returns the memory to seal.
+    /// Acknowledges a further part of the cells, if it exists. Returns the memory to seal.
     pub fn acknowledge_cells(&mut self, part: u8) -> Option<MemId> {
         self.cells.get_mut(usize::from(part) - 1).map(acknowledge)
     }
 
-    /// Acknowledges all sheets; returns the memory to seal.
+    /// Acknowledges all sheets. Returns the memory to seal.
     pub fn acknowledge_all(&mut self) -> Vec<MemId> {
         let mut seal = self.acknowledge_first();
         seal.extend(self.cells.iter_mut().map(acknowledge));
         seal
     }
 
-    /// Acknowledges the further parts of the cells for which the client owes it; returns the memory to seal.
+    /// Acknowledges the further parts of the cells for which the client owes an acknowledgement. Returns the memory to seal.
     pub fn acknowledge_owed_cells(&mut self) -> Vec<MemId> {
         self.cells.iter_mut().filter(|part| !part.acked).map(acknowledge).collect()
     }

@@ -5,9 +5,9 @@ use crate::core::env::Env;
 use std::collections::BTreeMap;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// The segments that contain the slots of some chains: the record of each slot names the next slot. The records are
-/// allegations. So a chain ends when it leaves the client's segments or reaches a visited slot again; it is empty if its first
-/// record has another generation.
+/// The segments that contain the slots of some chains. The record of each slot names the next slot. Records are allegations of
+/// the client. So a chain ends when the chain leaves the client's segments or reaches a visited slot again. A chain is empty if
+/// its first record has another generation.
 #[derive(Debug, Default)]
 pub struct Reach {
     /// A bit for each visited slot, by the first slot number of its segment.
@@ -22,7 +22,7 @@ impl Reach {
         self.chain = Some((slot, generation));
     }
 
-    /// Continues the chain while `goes_on` returns true; returns true at its end.
+    /// Continues the chain while `goes_on` returns true. Returns true at its end.
     pub fn follow(&mut self, client: &Client, mut goes_on: impl FnMut() -> bool) -> bool {
         while let Some((slot, generation)) = self.chain {
             if !goes_on() {
@@ -95,7 +95,7 @@ pub struct Survey {
     pub named: Reach,
     /// Segments to which leases lead.
     pub held: Reach,
-    /// Chains to follow: they begin at the values of names that were renamed during the survey, and at leased slots of the last
+    /// Chains to follow. Each begins at the value of a name that was renamed during the survey, or at a leased slot of the last
     /// lease table.
     pub roots: Vec<(u32, Option<u64>)>,
     /// Whether the client has streams, or names with values.
@@ -120,7 +120,7 @@ impl Survey {
         matches!(self.stage, Stage::Names(_) | Stage::Streams(_))
     }
 
-    /// Follows all known chains; returns true when they have ended.
+    /// Follows all known chains. Returns true when all chains have ended.
     pub fn follow(&mut self, env: &mut Env, client: &Client) -> bool {
         let reach = if self.is_at_names() { &mut self.named } else { &mut self.held };
         loop {

@@ -1,6 +1,7 @@
-//! The clients that may have device memory mapped. The kernel does not report mappings of device memory, so the daemon tracks
-//! them: a client that was lent a segment *holds* the segment until the client has reported the unmapping
-//! ([`Request::Unmapped`]) or has departed. An orphaned segment stays charged until its last holder has released it.
+//! The clients that may have device memory mapped. The kernel does not report mappings of device memory, so the daemon tracks the
+//! mappings. A client to which the daemon lends a segment *holds* the segment. The client stops holding when it reports the
+//! unmapping ([`Request::Unmapped`]) or has departed. An orphaned segment stays charged until its last holder has released the
+//! segment.
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
@@ -32,7 +33,7 @@ pub struct GivenUp {
     pub device: DeviceNumber,
     /// Its length.
     pub bytes: u64,
-    /// The user to whose client the daemon had lent it.
+    /// The user to whose client the daemon had lent the segment.
     pub uid: u32,
     /// Its charge.
     pub charge: Charge,
@@ -48,15 +49,15 @@ pub struct Holders {
     before: BTreeSet<LendingId>,
     /// Segments orphaned before this daemon started. Their lendings are unknown.
     recovered: Vec<GivenUp>,
-    /// Clients of the predecessor with the lendings that they have reported so far. Until its last report, each counts as a
-    /// holder of every segment of that time.
+    /// Clients of the predecessor, each with the lendings that the client has reported so far. Until its last report, a client
+    /// counts as a holder of every segment of that time.
     untold: BTreeMap<u16, BTreeSet<LendingId>>,
     /// Lendings that clients have mapped and that no line of the directory contains: the segments were orphaned.
     unknown: BTreeMap<u16, BTreeSet<LendingId>>,
 }
 
 impl Holders {
-    /// Records that a segment is lent to its owner or a reader; `None` for a client of this daemon's predecessor.
+    /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of this daemon's predecessor.
     pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
         if to.is_none() {
             self.before.insert(lending);
@@ -83,8 +84,8 @@ impl Holders {
             || self.held.values().any(|holders| holders.contains(&catalogue))
     }
 
-    /// Handles a client's report of the lendings that it has mapped; returns true if it was the last report. A client that is
-    /// not in `untold` has reported before.
+    /// Handles a client's report of the lendings that it has mapped. Returns true for the last report. A client that is not in
+    /// `untold` has reported before.
     fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
         let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
@@ -227,7 +228,7 @@ impl Devices {
         context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
         Self::take_back(env, context, settled);
-        // While the segment has holders, it stays charged, also under the next daemon.
+        // The segment stays charged while the segment has holders, also under the next daemon.
         if self.holders.given_up.contains_key(&lending) {
             self.keep_given_up(env, context, mem, uid, on.number, bytes);
         }
@@ -243,8 +244,8 @@ impl Devices {
         }
     }
 
-    /// Recovers a segment that the predecessor orphaned or was about to orphan. Every client of that time may hold it. Returns
-    /// true if its device still exists.
+    /// Recovers a segment that the predecessor orphaned or was about to orphan. Every client of that time may hold the segment.
+    /// Returns true if the segment's device still exists.
     pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, preserved: &Preserved) -> bool {
         let (Label::DeviceOrphaned { place, .. } | Label::DeviceSegment { place, .. }) = preserved.label else {
             return false;

@@ -1,10 +1,10 @@
 //! Announcers: the writers that may announce names without the daemon.
 //!
-//! A client that announces a name, or looks up a name that is not in the directory, reads the announcements of every announcer,
-//! and maps the catalogue of each one first. So a writer becomes an announcer only when it has requested as many new names from
-//! the daemon as there are announcers: from then on announcing saves more than the reading costs. A member that only reads or
-//! overwrites never becomes one, and costs the others nothing. In a namespace with shares a user gets no more than a share of the
-//! announcers; the user's other writers request their names.
+//! A client reads the announcements of every announcer when the client announces a name, or looks up a name that is not in the
+//! directory. The client maps the catalogue of each announcer first. So a writer becomes an announcer only when it has requested
+//! as many new names as there are announcers. From then on announcing saves more than the reading costs. A member that only reads
+//! or overwrites never becomes an announcer, and costs other members nothing. In a namespace with shares a user gets no more than
+//! a share of the announcers. The user's other writers request their names.
 
 use super::Members;
 use crate::core::client::Client;
@@ -12,7 +12,7 @@ use crate::core::context::Context;
 use tensorlend_layout::catalogue::CELL_NAME_WORDS;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 
-/// Maximum number of announcers of a namespace. With more, reading all of them costs more than a request to the daemon:
+/// Maximum number of announcers of a namespace. Reading more announcers costs more than a request to the daemon:
 /// docs/results/2026-11-23-joining.md.
 const ANNOUNCERS_MAX: usize = 128;
 
@@ -23,9 +23,9 @@ impl Members {
         announcers.filter(|(_, client)| client.announces())
     }
 
-    /// Counts a new name that a writer requested and received, and lets the writer announce its next ones once it has requested
-    /// enough. The daemon calls this before the reply. So the client is listed before it announces, and a look-up that depends
-    /// on its announcement has a later fence.
+    /// Counts a new name that a writer requested and received. Lets the writer announce its next names once the writer has
+    /// requested enough names. The daemon calls this function before the reply. So the daemon lists the client before the client
+    /// announces, and a look-up that depends on the client's announcement has a later fence.
     pub fn count_new_name(&mut self, context: &Context, catalogue: u16, name: &str, life: LifeWord) {
         // No client can announce such a name.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
@@ -56,17 +56,17 @@ impl Members {
         tensorlend_layout::crash_point!("daemon: announcer opened");
     }
 
-    /// Ends a client's announcements. All of them are in the directory, and no more will come.
+    /// Ends a client's announcements. The directory contains all announcements, and the client makes no more.
     pub fn close_announcer(&mut self, context: &Context, catalogue: u16) {
         let index = self.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
-        // The daemon clears the bit after it has stored the owner words of the client's announcements: a look-up that does not
+        // The daemon clears the bit after it has stored the owner words of the client's announcements. A look-up that does not
         // see the bit finds these names in the directory.
         self.unlist_announcer(context, catalogue);
     }
 
-    /// Removes a client from the list if it is listed.
+    /// Removes a listed client from the list.
     pub fn unlist_announcer(&mut self, context: &Context, catalogue: u16) {
         if self.announcers.remove(&catalogue) {
             context.directory.head().announcers[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));

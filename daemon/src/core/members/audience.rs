@@ -1,17 +1,17 @@
 //! Audiences: the members whose leases an owner scans before it reuses memory.
 //!
-//! A member leases a slot only in a segment that it has mapped, and it receives another member's segment only from the daemon.
-//! So the daemon records in the owner's line of the directory each member that it shows the owner's segments to. The owner
-//! scans only the lease tables of these members. A line has [`AUDIENCE`] bits; members share a bit if their numbers are equal
-//! modulo [`AUDIENCE`].
+//! A member leases a slot only in a segment that the member has mapped. The member receives another member's segment only from
+//! the daemon. So the daemon records in the owner's line of the directory each member to which it shows the owner's segments. The
+//! owner scans only the lease tables of these members. A line has [`AUDIENCE`] bits. Members share a bit if their numbers are
+//! equal modulo [`AUDIENCE`].
 
 use super::Members;
 use crate::core::context::Context;
 use tensorlend_layout::directory::{AUDIENCE, audience_bit};
 
 impl Members {
-    /// Notes that the daemon shows a client R some memory of an owner P. The daemon calls this before the reply, and R leases a
-    /// slot of P only after it. Every scan by P whose fence follows the fence of R's lease finds the lease.
+    /// Notes that the daemon shows a client R some memory of an owner P. The daemon calls this function before the reply, and R
+    /// leases a slot of P only after the reply. Every scan by P whose fence follows the fence of R's lease finds the lease.
     pub fn show(&mut self, context: &Context, owner: u16, reader: u16) {
         if owner == reader {
             // An owner scans its own lease table in any case.
@@ -25,7 +25,7 @@ impl Members {
         tensorlend_layout::crash_point!("daemon: reader listed");
     }
 
-    /// Removes a disconnected client from the audiences that contain it. Its leases do not count any more.
+    /// Removes a disconnected client from the audiences that contain the client. The client's leases do not count any more.
     pub fn show_no_more(&self, context: &Context, reader: u16, shown: Option<impl IntoIterator<Item = u16>>) {
         let (word, bit) = audience_bit(reader);
         // These bits are the daemon's only record of the memory that a predecessor has shown to clients: such bits stay until

@@ -1,7 +1,7 @@
-//! Construction of a table of names next to the current one, in slices, so that no request waits for the whole of it.
+//! Construction of a table of names next to the current one, in slices, so that no request waits for the whole construction.
 //!
-//! If a name changes at a place that was copied already, the daemon changes it in both tables. It copies the other places
-//! later, in their state at that time. Clients read the table only after the daemon has published it complete.
+//! If a name changes at a place that was copied already, the daemon changes the name in both tables. The daemon copies the other
+//! places later, in their state at that time. Clients read the table only after the daemon has published the complete table.
 
 use super::table::Table;
 use tensorlend_layout::directory::Directory;
@@ -17,7 +17,8 @@ pub struct Building {
     old: TableWord,
     /// The new table.
     table: Table,
-    /// Number of places of the new table that are wiped: before that they may hold entries of an older table.
+    /// Number of places of the new table that are wiped. A place may hold an entry of an older table until the daemon wipes the
+    /// place.
     wiped: u64,
     /// Number of places of the current table that are copied.
     copied: u64,
@@ -30,7 +31,7 @@ impl Building {
         Self { old: d.table(), table: Table::new(table, seed), wiped: 0, copied: 0 }
     }
 
-    /// Continues for one slice; returns true when the table is complete.
+    /// Continues for one slice. Returns true when the table is complete.
     pub fn go_on(&mut self, d: &Directory) -> bool {
         let table = self.table.word();
         let end = (self.wiped + STEP).min(table.places());

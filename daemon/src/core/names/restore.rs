@@ -1,9 +1,9 @@
 //! The names of a directory that another daemon wrote last and may have left at any step.
 //!
-//! Places and entries contain all data: an entry is in use if a place of the current table leads to it. If the other daemon
-//! ended between two steps, an entry may have its place and no owner word, and is removed here.
+//! Places and entries contain all data. An entry is in use if a place of the current table leads to the entry. If the other
+//! daemon ended between two steps, an entry may have a place and no owner word. This module removes such an entry.
 
-use super::{BLOCKS_STEP, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, key_bytes, owner_word_of};
+use super::{Blocks, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, key_bytes, owner_word_of};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
 use tensorlend_layout::word::{OwnerKind, PlaceWord};
@@ -35,7 +35,7 @@ impl Names {
         let half = it.half();
         it.half_bytes[half] = PLACE_BYTES << it.table.word().log2();
         it.entries = Entries::restore(d, end, &used, if discards { now_ns } else { 0 });
-        it.restore_blocks(d, &blocks);
+        it.blocks = Blocks::restore(d.long_names.len() as u32, &blocks);
         for entry in used.iter() {
             it.count(d, entry, owner_word_of(d, entry), true);
         }
@@ -45,18 +45,5 @@ impl Names {
         d.head().names_live.set(it.live);
         it.show_room(d);
         it
-    }
-
-    fn restore_blocks(&mut self, d: &Directory, blocks: &BTreeSet<u32>) {
-        let Some(&last) = blocks.last() else { return };
-        // The daemon makes memory for blocks in steps of [`BLOCKS_STEP`].
-        self.blocks_there = (last / BLOCKS_STEP * BLOCKS_STEP + BLOCKS_STEP).min(d.long_names.len() as u32);
-        self.blocks_fresh = last + 1;
-        self.blocks_free = (1..last).filter(|block| !blocks.contains(block)).collect();
-    }
-
-    /// Returns the live names and items whose catalogue is not `there`.
-    pub fn orphans(&self, there: impl Fn(u16) -> bool) -> Vec<u32> {
-        self.owned.iter().filter(|&(&owner, _)| !there(owner)).flat_map(|(_, entries)| entries).copied().collect()
     }
 }

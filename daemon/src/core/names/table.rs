@@ -1,8 +1,9 @@
 //! A table of names with its only writer, the daemon: places that lead to entries, in buckets of one cache line.
 //!
-//! A search for a name visits buckets in the order of [`Search`], and the places of a bucket in ascending order. It ends at a
-//! free place. So a place may become free only while no name is behind it on that name's search: within a bucket, places become
-//! free from the last one backwards, and only while no search for a name continues behind the bucket.
+//! A search for a name visits buckets in the order of [`Search`], and the places of a bucket in ascending order. The search ends
+//! at a free place. So the daemon frees a place only if no search for a name continues behind the place. Within a bucket, the
+//! daemon frees places from the last one backwards. If a search for a name continues behind a bucket, the daemon frees none of the
+//! bucket's places.
 
 use std::collections::HashMap;
 use tensorlend_layout::directory::Directory;
@@ -59,7 +60,7 @@ impl Table {
         at..at + BUCKET as usize
     }
 
-    /// Adds a name; returns the number of its place.
+    /// Adds a name. Returns the number of its place.
     ///
     /// # Panics
     /// Panics if no place is free.
@@ -78,7 +79,7 @@ impl Table {
         panic!("an eighth of the places is free");
     }
 
-    /// Removes a name, and frees the places that no search has to pass; returns the number of the name's place.
+    /// Removes a name, and frees the places that no search has to pass. Returns the number of the name's place.
     ///
     /// # Panics
     /// Panics if the name has no place.
@@ -122,7 +123,7 @@ impl Table {
         }
     }
 
-    /// Restores the table that another daemon wrote last. `is_name` returns true for a place that leads to an entry in use; all
+    /// Restores the table that another daemon wrote last. `is_name` returns true for a place that leads to an entry in use. All
     /// other places lead to no entry from now on.
     pub fn restore(d: &Directory, mut is_name: impl FnMut(PlaceWord) -> bool) -> Self {
         let mut it = Self::new(d.table(), d.table_seed(d.table()));

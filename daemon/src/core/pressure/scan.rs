@@ -1,6 +1,6 @@
 //! Finds the values that only leases retain, in slices: see [`crate::core::chores`]. A scan reads the lease tables first, and
-//! then the names, announcements and streams of every client whose values are leased. The next scan corrects what changes
-//! during this one; a single scan charges no client and ends none.
+//! then the names, announcements and streams of every client whose values are leased. Changes during a scan can make its result
+//! wrong, and the next scan corrects the result. So the daemon charges or ends a client only after two scans.
 
 use super::Pressure;
 use super::Retained;
@@ -32,7 +32,14 @@ enum Stage {
     /// Streams of the current owner from this position on.
     Streams(StreamPosition),
     /// Leases on values of the current owner, after this lease.
-    Leases(Option<(u16, u64)>),
+    Leases(Option<Held>),
+}
+
+/// A lease of a reader, as its lease table contains it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    holder: u16,
+    word: u64,
 }
 
 /// The client on whose values leases are counted.
@@ -46,16 +53,16 @@ struct Owner<'c> {
 #[derive(Debug)]
 pub struct Scan {
     stage: Stage,
-    /// Holders and lease words by owner. Owners that the scan has finished are removed.
-    leases: BTreeMap<u16, BTreeSet<(u16, u64)>>,
+    /// Leases by the owner of their values. The scan removes the owners that it has finished.
+    leases: BTreeMap<u16, BTreeSet<Held>>,
     /// Lease words of the current owner.
     words: BTreeSet<u64>,
     /// Those of `words` whose values are still reachable from a name, an announcement or a stream.
     named: BTreeSet<u64>,
     /// The segments to which all names and streams of the current owner lead, if it is disconnected.
     reach: Reach,
-    /// For each holder and lease word, the time at which a scan first found the value retained.
-    before: BTreeMap<(u16, u64), u64>,
+    /// For each lease, the time at which a scan first found that it retains a value.
+    before: BTreeMap<Held, u64>,
     retained: Vec<Retained>,
 }
 
@@ -63,7 +70,7 @@ pub struct Scan {
 const NEW: u64 = u64::MAX;
 
 impl Scan {
-    /// Returns a new scan. A value that it finds again keeps the time of the scan before.
+    /// Returns a new scan. A value that this scan finds again keeps the time of the scan before.
     pub fn new(before: &[Retained]) -> Self {
         Self {
             stage: Stage::Tables(0),
@@ -71,14 +78,14 @@ impl Scan {
             words: BTreeSet::new(),
             named: BTreeSet::new(),
             reach: Reach::default(),
-            before: before.iter().map(|k| ((k.holder, k.lease.0), k.since_ns)).collect(),
+            before: before.iter().map(|k| (Held { holder: k.holder, word: k.lease.0 }, k.since_ns)).collect(),
             retained: Vec::new(),
         }
     }
 
     /// Begins the scan of the first remaining owner.
     fn begin_owner(&mut self) {
-        self.words = self.leases.values().next().into_iter().flatten().map(|&(_, word)| word).collect();
+        self.words = self.leases.values().next().into_iter().flatten().map(|held| held.word).collect();
         self.named.clear();
         self.reach = Reach::default();
         self.stage = Stage::Names(0);
@@ -132,7 +139,7 @@ fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
 }
 
 impl Pressure {
-    /// Continues the scan in progress; returns true if there is more to do.
+    /// Continues the scan in progress. Returns true if there is more to do.
     pub fn scan(
         &mut self,
         env: &mut Env,
@@ -174,7 +181,7 @@ impl Pressure {
             }
             let Some((&owner, _)) = scan.leases.first_key_value() else { return true };
             let Some(client) = members.get(owner) else {
-                // The owner ended during the scan, and with it all leases on its values.
+                // The owner ended during the scan. All leases on the owner's values ended, too.
                 scan.leases.remove(&owner);
                 scan.begin_owner();
                 continue;
@@ -201,13 +208,13 @@ impl Pressure {
         scan.stage = Stage::Tables(holder + 1);
         let Some(table) = client.lease_table() else { return };
         let mut found = 0;
-        // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may still become valid; the next
-        // scan sees it.
+        // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may still become valid. The next
+        // scan sees that lease.
         scan_fence();
         table.scan(|lease| {
             if lease.catalogue() != holder && !lease.is_of_segment() {
                 found += 1;
-                scan.leases.entry(lease.catalogue()).or_default().insert((holder, lease.0));
+                scan.leases.entry(lease.catalogue()).or_default().insert(Held { holder, word: lease.0 });
             }
         });
         env.chores.spend(SCAN + found);
@@ -221,7 +228,7 @@ impl Pressure {
         Owner { number: owner, client }: Owner<'_>,
         next: u32,
     ) {
-        let entries = bindings.names().owned_from(owner, next, ENTRIES_STEP);
+        let entries = bindings.names().owned().of_from(owner, next, ENTRIES_STEP);
         let Some(&last) = entries.last() else {
             scan.stage = Stage::Announced;
             return;
@@ -285,23 +292,19 @@ impl Pressure {
 }
 
 impl Pressure {
-    fn scan_lease(
-        env: &mut Env,
-        scan: &mut Scan,
-        Owner { number: owner, client }: Owner<'_>,
-        after: Option<(u16, u64)>,
-    ) {
+    fn scan_lease(env: &mut Env, scan: &mut Scan, Owner { number: owner, client }: Owner<'_>, after: Option<Held>) {
         let leases = &scan.leases[&owner];
         let next = match after {
             Some(after) => leases.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next(),
             None => leases.first(),
         };
-        let Some(&(holder, word)) = next else {
+        let Some(&held) = next else {
             scan.leases.remove(&owner);
             scan.begin_owner();
             return;
         };
-        scan.stage = Stage::Leases(Some((holder, word)));
+        scan.stage = Stage::Leases(Some(held));
+        let Held { holder, word } = held;
         let lease = LeaseWord(word);
         if scan.named.contains(&word) || client.segment_of(lease.slot()).is_none() {
             return;
@@ -312,7 +315,7 @@ impl Pressure {
         } else {
             chain_bytes(env, client, lease.slot())
         };
-        let since_ns = scan.before.get(&(holder, word)).copied().unwrap_or(NEW);
+        let since_ns = scan.before.get(&held).copied().unwrap_or(NEW);
         scan.retained.push(Retained { holder, owner, lease, bytes, since_ns });
     }
 }

@@ -1,8 +1,8 @@
-//! Device memory that outlived the daemon that lent it.
+//! Device memory that a former daemon lent.
 //!
-//! Only an fd store returns such memory: a descriptor from a client would not show the segment to which it belongs. The daemon
-//! learns the holders from its clients' reports: see [`super::holders`]. The blocks of a driver's pool end with the daemon that
-//! owned the pool, and so do the values in them.
+//! Only an fd store returns such memory: a descriptor from a client would not show the segment to which the descriptor belongs.
+//! The daemon learns the holders from its clients' reports: see [`super::holders`]. The blocks of a driver's pool, and the values
+//! in them, end with the daemon that owned the pool.
 
 use super::restore::{Descriptors, part};
 use crate::core::account::Kind;
@@ -20,7 +20,7 @@ use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{OwnerWord, RangeWord};
 
 impl Namespace {
-    /// Restores a segment that a line of the directory places on a device; returns true if the memory still exists.
+    /// Restores a segment that a line of the directory places on a device. Returns true if the memory still exists.
     pub fn restore_on_device(
         &mut self,
         env: &mut Env,
@@ -73,8 +73,8 @@ impl Namespace {
         true
     }
 
-    /// Ends the names that led into ranges whose memory is lost. Their owners may continue if they have never mapped these
-    /// ranges: see [`super::client::Client::has_lost`].
+    /// Ends the names that led into ranges whose memory is lost. The owners of these names may continue if they have never mapped
+    /// these ranges: see [`super::client::Client::has_lost`].
     pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
         for range in lost {
             let owner = range.catalogue();
@@ -86,7 +86,7 @@ impl Namespace {
                 let owner_word = OwnerWord(self.context.directory.names[*entry as usize].owner_word.peek());
                 client.value(owner_word.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
-            let gone: Vec<u32> = self.bindings.names().owned(owner).into_iter().filter(leads_there).collect();
+            let gone: Vec<u32> = self.bindings.names().owned().of(owner).into_iter().filter(leads_there).collect();
             for entry in gone {
                 self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
             }

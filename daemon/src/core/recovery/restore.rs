@@ -1,10 +1,10 @@
 //! The recovery of a namespace by a daemon whose predecessor ended, perhaps killed between any two of its steps.
 //!
-//! The directory has the members, the owners of names, and the lendings; the sheets and segments are as the predecessor left
-//! them, and live clients continue to use them. The daemon derives its own data from these: the free entries, the names of each
-//! client, and the charges. If the predecessor ended within an operation, the rules of the directory decide whether it counts:
-//! a name without an owner word does not exist, a segment without its descriptor was never lent, and a client whose sheets were
-//! not sealed yet has never joined.
+//! The directory has the members, the owners of names, and the lendings. The sheets and segments are as the predecessor left
+//! them, and live clients continue to use them. From these the daemon derives its own data: the free entries, the names of each
+//! client, and the charges. If the predecessor ended within an operation, the rules of the directory decide whether the operation
+//! counts. A name without an owner word does not exist. The daemon never lent a segment without a descriptor. A client with
+//! unsealed sheets has never joined.
 
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::client::{Announcements, Client, ClientSegments, ClientState, Residence, Segment, Sheets};
@@ -124,8 +124,8 @@ impl Descriptors {
 }
 
 impl Descriptors {
-    /// Returns the memory or, without it, the file of a segment. If the predecessor had not removed the obsolete one yet, both
-    /// are complete.
+    /// Returns the memory of a segment, or the file of a segment without memory. If the predecessor had not removed the obsolete
+    /// one yet, both are complete.
     fn bytes_of(&mut self, env: &Env, key: SegmentId, bytes: u64) -> Option<(MemId, Residence)> {
         let memory = self.segments.remove(&key).filter(|it| it.bytes >= bytes && env.pool.can_count(bytes));
         if let Some(memory) = memory {
@@ -143,8 +143,8 @@ fn label_of(entry: &MemberEntry) -> String {
 }
 
 impl Env {
-    /// Recovers memory that the predecessor had orphaned. It stays charged to the user to whose client the predecessor had lent
-    /// it.
+    /// Recovers memory that the predecessor had orphaned. The memory stays charged to the user to whose client the predecessor
+    /// had lent the memory.
     pub fn restore_orphaned(&mut self, preserved: &Preserved) {
         if let Label::Orphaned { namespace, uid, segment, .. } = preserved.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
@@ -154,7 +154,8 @@ impl Env {
     }
 
     /// Returns true if the limits leave room for an object to which no line of a directory leads. An fd store has only objects
-    /// that the predecessor made. A client may invent objects, which must cost no more than it could have been lent.
+    /// that the predecessor made. A client may invent objects. Invented objects must cost no more than the daemon could have lent
+    /// to the client.
     pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
         match kind {
             _ if from == Origin::FdStore => true,
@@ -188,13 +189,13 @@ impl Env {
 }
 
 impl Namespace {
-    /// Fills a namespace whose directory and names exist. Removes the descriptors that it uses from `unused`.
+    /// Fills a namespace whose directory and names exist. Removes the used descriptors from `unused`.
     pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) {
         let ended = self.restore_clients(env, &mut descriptors, unused);
         let lost = self.restore_segments(env, &mut descriptors, unused);
         self.forget_lost(env, &lost);
-        // A client that does not exist owns no names.
-        for entry in self.bindings.names().orphans(|owner| self.members.get(owner).is_some()) {
+        // Only existing clients own names.
+        for entry in self.bindings.names().owned().orphans(|owner| self.members.get(owner).is_some()) {
             self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
         }
         let mut rings: Rings = std::mem::take(&mut descriptors.rings)
@@ -254,8 +255,8 @@ impl Namespace {
         Some(Owned { uid: entry.process.peek() as u32, kind })
     }
 
-    /// Restores the members whose sheets exist. Returns the members that must end, each with true if this daemon must begin the
-    /// end, and false if the predecessor began it.
+    /// Restores the members whose sheets exist. Returns the members that must end. `true`: this daemon must begin the end.
+    /// `false`: the predecessor began the end.
     fn restore_clients(
         &mut self,
         env: &mut Env,
@@ -298,7 +299,7 @@ impl Namespace {
                 continue;
             };
             head.present[word].set_bits(bit);
-            // The predecessor may have taken back a range and ended before it changed this word.
+            // The predecessor may have taken back a range and then ended before the change of this word.
             entry.geometry.add(1);
             client.waits = waits && client.is_disconnected();
             if !client.waits {
@@ -331,7 +332,7 @@ impl Namespace {
         ended
     }
 
-    /// Restores the segments; returns the ranges of device memory that are lost.
+    /// Restores the segments. Returns the ranges of device memory that are lost.
     fn restore_segments(
         &mut self,
         env: &mut Env,
@@ -357,8 +358,8 @@ impl Namespace {
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.members.get_mut(key.owner)
-                // If the owner had released the segment for spill, only the predecessor may have had its bytes. The owner must
-                // report such a segment when it comes back; otherwise its session ends.
+                // If the owner had released the segment for spill, only the predecessor may have had the segment's bytes. The
+                // owner must report such a segment when the owner comes back. Otherwise the daemon ends the owner's session.
                 && let Some((mem, residence)) = found.or_else(|| client.is_disconnected().then(|| (env.orders.new_id(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
@@ -447,7 +448,7 @@ fn restore_client(
     let member = Member(entry.member.peek());
     let (pid, uid) = ((entry.process.peek() >> 32) as u32, entry.process.peek() as u32);
     let open = member.state() == MemberState::Open;
-    // A member's leases count while it is open, so it needs its lease table.
+    // An open member's leases count, so the member needs its lease table.
     let leases = sheets.leases.filter(|preserved| preserved.bytes == length::LEASES);
     if catalogue.bytes != length::CATALOGUE || open && leases.is_none() {
         return None;
@@ -457,7 +458,7 @@ fn restore_client(
     let leases = leases.filter(|_| open).and_then(|preserved| part(env, namespace, uid, preserved));
     let mut cells = Vec::new();
     for (number, preserved) in sheets.cells {
-        // Parts count only if all parts before them exist.
+        // A part counts only if all earlier parts exist.
         if usize::from(number) == cells.len() + 1 && number < CELL_PARTS && preserved.bytes == length::cells(number) {
             cells.extend(part(env, namespace, uid, preserved));
         }
@@ -469,13 +470,15 @@ fn restore_client(
     let announcer = open && matches!(absorbed.state(), MemberState::Open | MemberState::Ending);
     // The predecessor may have listed the member before it sealed the catalogue.
     if listed && open && !catalogue.acked {
-        // The predecessor received the acknowledgement and did not seal the catalogue; other clients map it from now on.
+        // The predecessor received the acknowledgement and did not seal the catalogue. Other clients map the catalogue from now
+        // on.
         env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
     }
     let catalogue = Part { acked: catalogue.acked || listed && open, ..catalogue };
     Some(Client {
         uid,
         pid,
+        command: String::new(),
         label: label_of(entry),
         role: if writer { Role::Writer } else { Role::Reader },
         state: if open {

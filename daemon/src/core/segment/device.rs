@@ -127,7 +127,7 @@ impl Segments {
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }
 
-    /// Returns the response that describes a device segment to its owner or readers; `None` for host memory.
+    /// Returns the response that describes a device segment to its owner or readers, or `None` for host memory.
     pub fn describe_on_device(
         env: &Env,
         context: &Context,

@@ -1,16 +1,17 @@
 //! Spilled segments: while memory is short, files hold segments that no process writes any more.
 //!
-//! Such a segment belongs to a disconnected client, or its owner P has released it for spill: P has unmapped it
-//! ([`Segments::release_for_spill`]), and still frees its slots. When a limit of bytes stops a request
-//! (`Core::spill_for_room`), daemon D writes such a segment to a file if no process holds it: no descriptor or mapping of it
-//! exists outside D. A reader R that wants to read it then asks D ([`Segments::segment_of`]), like every client that has not
-//! mapped it, and waits until its bytes are in fresh memory. Spilling changes no shared word except the metrics: names, cells,
-//! records and generations stay as they are, and a client with a lease in a segment holds that segment.
+//! Such a segment belongs to a disconnected client, or its owner P has released the segment for spill. P has then unmapped the
+//! segment ([`Segments::release_for_spill`]), and still frees the segment's slots. When a limit of bytes stops a request
+//! (`Core::spill_for_room`), daemon D writes such a segment to a file if no process holds the segment. No process holds a segment
+//! if no descriptor or mapping of the segment exists outside D. A reader R that wants to read the segment then asks D
+//! ([`Segments::segment_of`]), like every client that has not mapped the segment. R waits until the bytes are in fresh memory.
+//! Spilling changes no shared word except the metrics: names, cells, records and generations stay as they are. A client with a
+//! lease in a segment holds that segment.
 //!
-//! A file has no name, and only the shell and the fd store have descriptors of it. So it ends with them, however the daemon
-//! ends. The daemon stores the file before it removes the memory from the fd store, and on recall the memory before it removes
-//! the file. A daemon that finds both takes the memory ([`crate::core::recovery::restore`]): both are complete until one is
-//! removed.
+//! A file has no name, and only the shell and the fd store have descriptors of the file. So the file ends with them, however the
+//! daemon ends. To spill, the daemon stores the file before it removes the memory from the fd store. To recall, the daemon stores
+//! the memory before it removes the file. A daemon that finds both takes the memory ([`crate::core::recovery::restore`]): both
+//! are complete until one is removed.
 
 use super::Segments;
 use crate::core::account::NamespaceId;
@@ -40,7 +41,7 @@ pub struct Candidate {
     pub whose: Whose,
     pub uid: u32,
     pub bytes: u64,
-    /// Time at which its living owner reported that it released the segment.
+    /// Time at which the living owner reported the release of the segment.
     pub let_go_ns: Option<u64>,
 }
 
@@ -77,7 +78,7 @@ impl Env {
 impl Segments {
     /// Returns the segments that no process writes any more and that are in memory alone.
     pub fn spillable<'a>(context: &'a Context, members: &'a Members) -> impl Iterator<Item = Candidate> + use<'a> {
-        // A client that has ended may still write: its segments count once they are quiescent.
+        // A client that has ended may still write. Segments of such a client count once they are quiescent.
         let clients = members.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
         clients.flat_map(move |(catalogue, client)| {
             let gone = client.is_frozen();
@@ -106,7 +107,7 @@ impl Segments {
         env.effects.push(Effect::Spill { mem, file, bytes });
     }
 
-    /// Completes the write of a segment, if no process held it. Returns true if its memory is free now.
+    /// Completes the write of a segment, if no process held the segment. Returns true if the segment's memory is free now.
     pub fn spilled(
         env: &mut Env,
         context: &Context,
@@ -139,7 +140,7 @@ impl Segments {
         true
     }
 
-    /// Handles a request for a segment that may be in a file. Returns `None` if it is in memory and about to be lent.
+    /// Handles a request for a segment that may be in a file. Returns `None` for a segment in memory, which the caller lends.
     pub fn recall(
         env: &mut Env,
         context: &Context,

@@ -1,8 +1,8 @@
 //! The return of clients of this daemon's predecessor, and their end if they do not return.
 //!
-//! In system mode this daemon writes the same directory as its predecessor, so clients that have not come back read its
-//! changes. In user mode it cannot: its directory is a copy, and clients that have not come back read the old one. So in user
-//! mode no name moves and no client joins until all clients are back or [`super::GATHERING_NS`] have passed.
+//! In system mode this daemon writes the same directory as its predecessor, so clients that have not come back read its changes.
+//! In user mode the daemon's directory is a copy, and clients that have not come back read the old directory. So in user mode no
+//! name moves and no client joins for a time. This time ends when all clients are back or [`super::GATHERING_NS`] have passed.
 
 use super::hello::same_version;
 use super::{Conn, Core, Joined};
@@ -17,13 +17,8 @@ use tensorlend_layout::wire::{Refusal, Reply, Return};
 impl Core {
     /// Returns true while clients may still read the directory of which this daemon has a copy.
     pub(super) fn is_gathering(&mut self) -> bool {
-        let Some(until) = self.gathering_until_ns else { return false };
-        let disconnected = self.namespaces.values().flat_map(|n| n.members.values()).any(Client::is_disconnected);
-        if disconnected && self.env.clock.now_ns() < until {
-            return true;
-        }
-        self.gathering_until_ns = None;
-        false
+        let mut clients = self.namespaces.values().flat_map(|n| n.members.values());
+        self.succession.is_gathering(self.env.clock.now_ns(), || clients.any(Client::is_disconnected))
     }
 
     /// Handles a client's request to continue its session.
@@ -32,7 +27,7 @@ impl Core {
         let peer = self.conns[&conn].peer.clone();
         let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
         let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
-        let id = *self.by_name.get(&back.namespace).ok_or_else(unknown)?;
+        let id = self.namespaces.id_of(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
         let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
         // A process without a number here is in a pid namespace of its own, as under the predecessor.
@@ -66,7 +61,7 @@ impl Core {
         if let Some(segments) = &back.segments {
             let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
-            // The predecessor ended while it lent or took back this segment: the client does not have it.
+            // The predecessor ended while it lent or took back this segment, so the client does not have the segment.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
                 let _ = namespace.segments.return_segment(
                     &mut self.env,
@@ -81,7 +76,7 @@ impl Core {
         let namespace = self.namespaces.get_mut(&id).expect("found above");
         namespace.members.drop_cells_after(&mut self.env, back.catalogue, back.cells);
         if role != Role::Reader {
-            namespace.bindings.assert_claims(&namespace.context, back.catalogue, &back.claims);
+            namespace.bindings.assert_claims(&mut namespace.context, back.catalogue, &back.claims);
         }
         let directory = namespace.context.directory.mem();
         let lend = vec![(directory, Lending::Read), (directory, Lending::Wakeup)];
@@ -94,6 +89,7 @@ impl Core {
     pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
         let Some(Conn { joined: Some(joined), peer, .. }) = self.conns.get(&conn) else { return false };
         let (joined, uid, pid, watched) = (*joined, peer.uid, peer.pid, peer.watched);
+        let command = peer.command.clone();
         // The daemon may have found the client gone, and closed its namespace.
         let Some(namespace) = self.namespaces.get_mut(&joined.namespace) else { return false };
         let Some(client) = namespace.members.get_mut(joined.catalogue).filter(|client| client.is_disconnected()) else {
@@ -101,19 +97,15 @@ impl Core {
         };
         client.state = ClientState::Live(conn);
         client.watched = watched;
+        client.command = command;
         // The client was counted as a session when it was restored, and again when it connected.
         self.env.accounts.end_session(uid);
         // The client has mapped all its memory, even if the predecessor did not receive every acknowledgement.
         namespace.acknowledged_all(&mut self.env, conn, joined.catalogue);
         // The client may have closed streams while no daemon ran.
         namespace.streams.update_idle_times(&self.env, &namespace.members);
-        tracing::info!(
-            namespace = namespace.context.ledger.name(),
-            client = joined.catalogue,
-            pid,
-            uid,
-            "client is back"
-        );
+        let (name, who) = (namespace.context.ledger.name(), namespace.members[joined.catalogue].who(joined.catalogue));
+        tracing::info!(namespace = name, client = joined.catalogue, pid, uid, "{who} came back to namespace {name}");
         true
     }
 }

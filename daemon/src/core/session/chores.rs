@@ -3,7 +3,7 @@
 use super::Core;
 
 impl Core {
-    /// Continues the chores in rotation within the units of this step; returns true if any were due.
+    /// Continues the chores in rotation within the units of this step. Returns true if any were due.
     pub(super) fn do_chores(&mut self) -> bool {
         let Self { env, namespaces, .. } = self;
         if !env.chores.are_due(env.clock.now_ns()) {

@@ -3,17 +3,24 @@
 use super::{Core, Failed};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
+use crate::core::join::Newcomer;
 use crate::core::opening::Opening;
 use crate::core::settings::{Admission, RESERVED_SESSIONS, Role};
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
+/// Checks that a client and this daemon use the same protocol.
+pub(super) fn same_protocol((client_min, client_max): (u16, u16)) -> Result<(), Refusal> {
+    if (client_min..=client_max).contains(&PROTOCOL_VERSION) {
+        return Ok(());
+    }
+    Err(Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min, client_max })
+}
+
 /// Checks that a client and this daemon use the same protocol and layout.
 pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<(), Refusal> {
-    if !(protocols.0..=protocols.1).contains(&PROTOCOL_VERSION) {
-        return Err(Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min: protocols.0, client_max: protocols.1 });
-    }
+    same_protocol(protocols)?;
     if layout != (LAYOUT_VERSION, LAYOUT_HASH) {
         return Err(Refusal::Layout {
             daemon_version: LAYOUT_VERSION,
@@ -65,21 +72,20 @@ impl Core {
                 (name.clone(), limits, None, role)
             }
         };
-        // A failure counts only for clients that waited for this directory when it failed: a later client makes the daemon try
-        // again. An administrator who waited for another client's attempt makes it try again, too, because that attempt did not
-        // use the reserve.
+        // A failure counts only for clients that waited for this directory at the time of the failure. A later client makes the
+        // daemon try again. An administrator who waited for another client's attempt also makes the daemon try again, because
+        // that attempt did not use the reserve.
         let concerns = |failed: &&Failed| since_ns <= failed.at_ns && (failed.reserved || !admission.administrator);
         if let Some(Failed { reason, .. }) = self.failed.get(&name).filter(concerns) {
             return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });
         }
-        if let Some(id) = self.by_name.get(&name) {
-            let namespace = self.namespaces.get_mut(id).expect("names lead to namespaces");
-            let how = (&hello.label[..], role);
-            return namespace.members.join(&mut self.env, &namespace.context, conn, &peer, how, admission);
+        if let Some(id) = self.namespaces.id_of(&name) {
+            let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
+            let newcomer = Newcomer { peer: &peer, label: &hello.label, role, admission };
+            return namespace.members.join(&mut self.env, &namespace.context, conn, newcomer);
         }
         if !self.opening.iter().any(|o| o.ledger.name() == name) {
-            self.namespace_ids += 1;
-            let id = self.namespace_ids;
+            let id = self.namespaces.new_id();
             self.opening.push(Opening::begin(&mut self.env, id, &name, private, limits, admission)?);
         }
         Ok(Outcome::Later(Wait::Directory))

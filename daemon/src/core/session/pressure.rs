@@ -20,7 +20,7 @@ enum Room {
 }
 
 impl Core {
-    /// Handles a request for a segment. If a limit refuses it, the daemon first reclaims memory that may be free.
+    /// Handles a request for a segment. If a limit refuses the request, the daemon first reclaims memory that may be free.
     pub(super) fn segment(&mut self, conn: ConnId, joined: Joined, size: SegmentSize, since_ns: u64) -> Answer {
         let uid = self.conns[&conn].peer.uid;
         let requester = Requester { conn, catalogue: joined.catalogue };
@@ -53,8 +53,8 @@ impl Core {
         }
     }
 
-    /// Handles a request for a client's segment. If it is in a file and a limit refuses its memory, the daemon spills other
-    /// segments.
+    /// Handles a request for a client's segment. If the segment is in a file and a limit refuses memory for the segment, the
+    /// daemon spills other segments.
     pub(super) fn segment_of(&mut self, joined: Joined, catalogue: u16, slot: u32, since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
@@ -81,7 +81,7 @@ impl Core {
         answer
     }
 
-    /// Handles a request for device memory. If a limit refuses it, the daemon first reclaims memory that may be free.
+    /// Handles a request for device memory. If a limit refuses the request, the daemon first reclaims memory that may be free.
     pub(super) fn device_segment(&mut self, conn: ConnId, joined: Joined, size: SizeOnDevice, since_ns: u64) -> Answer {
         let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
@@ -127,7 +127,7 @@ impl Core {
         self.move_charges()
     }
 
-    /// Charges each account for the values that its leases retain; returns true if that changed a charge.
+    /// Charges each account for the values that its leases retain. Returns true if that changed a charge.
     pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {

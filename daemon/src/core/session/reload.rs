@@ -68,7 +68,7 @@ fn setting_of(name: &str) -> String {
 }
 
 impl Settings {
-    /// Returns the configured limits of a namespace; `None` if the configuration does not contain it.
+    /// Returns the configured limits of a namespace, or `None` if the configuration does not contain it.
     fn configured(&self, name: &str) -> Option<NamespaceLimits> {
         if is_private(name) {
             return Some(self.private);

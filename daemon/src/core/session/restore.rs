@@ -42,13 +42,13 @@ impl Core {
             descriptors.entry(it.label.namespace()).or_default().add(it);
         }
         for (id, mut descriptors) in descriptors {
-            self.namespace_ids = self.namespace_ids.max(id);
+            self.namespaces.exclude_id(id);
             let orphaned = std::mem::take(&mut descriptors.orphaned);
             let on_devices = std::mem::take(&mut descriptors.on_devices);
             for it in &orphaned {
                 unused.remove(&it.mem);
             }
-            let directory = descriptors.directory.clone().filter(|it| !self.by_name.contains_key(&it.name));
+            let directory = descriptors.directory.clone().filter(|it| self.namespaces.id_of(&it.name).is_none());
             // If a client handed the directory back, other processes may write its words.
             let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
             let opened = directory.and_then(|it| Some((Directory::new(&it.view).filter(|d| sound(d, it.bytes))?, it)));
@@ -106,8 +106,7 @@ impl Core {
                 names = namespace.bindings.names().live(),
                 "taken over from the daemon before"
             );
-            self.by_name.insert(name, id);
-            self.namespaces.insert(id, namespace);
+            self.namespaces.open(namespace);
         }
         for mem in unused {
             match labels[&mem] {
@@ -116,7 +115,7 @@ impl Core {
             }
         }
         if copied {
-            self.gathering_until_ns = Some(self.env.clock.now_ns() + GATHERING_NS);
+            self.succession.gather_until(self.env.clock.now_ns() + GATHERING_NS);
         }
     }
 

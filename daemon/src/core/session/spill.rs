@@ -18,7 +18,8 @@ const LIVING_TRIES_MAX: usize = 32;
 /// Pause between an owner's report and the first attempt to spill the segment for the marks: the owner unmaps the segment after
 /// the daemon's response.
 const LET_GO_NS: u64 = 20_000_000;
-/// Pause before a segment is tried again for the marks: its reader may map it for long, or the disk may be full.
+/// Pause before the daemon tries a segment again for the marks. A reader may have the segment mapped for long, or the disk may be
+/// full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
 impl Core {
@@ -58,7 +59,7 @@ impl Core {
         if tries >= TRIES_MAX {
             return false;
         }
-        // A uid that reports many released segments and still holds them cannot use up all tries.
+        // A uid may report many released segments that it still holds. Such a uid cannot use up all tries.
         let is_trusted = |it: &&Candidate| {
             it.let_go_ns.is_none() || of_living.get(&it.uid).is_none_or(|&tries| tries < LIVING_TRIES_MAX)
         };

@@ -1,9 +1,11 @@
-//! In user mode and without an fd store, clients return the memory that a predecessor of this daemon lent them, and the
-//! directory. All of them are one user. System mode needs an fd store: there nothing proves the owner of a segment.
+//! In user mode and without an fd store, clients return the directory, and the memory that a predecessor of this daemon lent
+//! them. All these clients are of one user. System mode needs an fd store, because a client cannot prove that a segment is its
+//! own.
 //!
-//! The daemon uses the memory when all clients in the directory have returned theirs, or [`STAGED_NS`] have passed. A client
-//! that is absent when the namespace opens owns nothing there. The memory of disconnected clients is lost, because no process
-//! has a descriptor of it; an fd store would preserve it. The daemon accepts only memory that a daemon of this uid made.
+//! The daemon uses the memory when all clients in the directory have returned theirs, or [`STAGED_NS`] have passed. A client that
+//! is absent when the namespace opens owns nothing there. The memory of disconnected clients is lost, because no process has a
+//! descriptor of that memory. An fd store would preserve the memory. The daemon accepts only memory that a daemon of this uid
+//! made.
 
 use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
@@ -79,7 +81,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Returns the time at which the namespace opens even if it is incomplete.
+    /// Returns the time at which the namespace opens, complete or not.
     pub fn until_ns(&self) -> u64 {
         self.since_ns + STAGED_NS
     }
@@ -95,8 +97,9 @@ impl Staged {
         Directory::new(self.directory.as_ref()?.0.view.as_ref()?)
     }
 
-    /// Returns true if all clients have returned their objects. Called after each event, it checks only if an object came.
-    fn is_complete(&mut self) -> bool {
+    /// Returns true if all clients have returned their objects. The daemon calls this function after each event, and the function
+    /// checks only if an object came.
+    pub fn is_complete(&mut self) -> bool {
         if !std::mem::take(&mut self.moved) {
             return false;
         }
@@ -143,7 +146,7 @@ impl Staged {
 fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     let bytes = own.bytes;
     match item {
-        // The directory's words cannot change: it is a copy.
+        // The words of this directory cannot change, because the directory is a copy.
         Item::Directory => own
             .view
             .as_ref()
@@ -187,7 +190,7 @@ fn identify(item: Item, received: &[Received], segment_bytes_max: u64) -> Result
     }
 }
 
-/// Returns the owner of an object; 0 if it has none.
+/// Returns the owner of an object, or 0 for an object without an owner.
 fn owner_of(directory: &Directory, label: &Label) -> u16 {
     match *label {
         Label::Catalogue { owner, .. }
@@ -200,7 +203,7 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
             let line = directory.streams.get(place as usize).filter(|line| line.id.peek() == id);
             line.map_or(0, |line| line.catalogue.peek() as u16)
         }
-        // Device memory comes only from an fd store: its descriptor does not show the segment to which it belongs.
+        // Device memory comes only from an fd store, because a descriptor of device memory does not show the segment.
         Label::Directory { .. }
         | Label::Orphaned { .. }
         | Label::DeviceSegment { .. }
@@ -232,9 +235,10 @@ impl Core {
         let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
         let peer = self.conns[&conn].peer.clone();
         let (uid, role) = self.role_in(&namespace, &peer).ok_or_else(unknown)?;
-        let expected = self.env.clock.now_ns() < self.expecting_until_ns || self.staged.contains_key(&namespace);
+        let now_ns = self.env.clock.now_ns();
+        let expected = self.succession.is_expecting(now_ns) || self.succession.is_staged(&namespace);
         if !expected
-            || self.by_name.contains_key(&namespace)
+            || self.namespaces.id_of(&namespace).is_some()
             || self.opening.iter().any(|opening| opening.ledger.name() == namespace)
         {
             return Err(unknown());
@@ -282,39 +286,31 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the staged objects of a namespace, and begins them if there are none.
+    /// Returns the staged objects of a namespace, and begins to stage the namespace if there are none.
     fn staged_of(&mut self, namespace: &str) -> &mut Staged {
-        if !self.staged.contains_key(namespace) {
-            self.namespace_ids += 1;
-            let id = self.namespace_ids;
+        self.succession.staged_or(namespace, || {
+            let id = self.namespaces.new_id();
             self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
-            let staged = Staged {
-                id,
-                since_ns: self.env.clock.now_ns(),
-                directory: None,
-                claims: BTreeMap::new(),
-                moved: false,
-            };
             // The namespace needs a timer of its own: there may be no waiting request whose timer could serve.
             self.env.clock.set_timer(STAGED_NS, Timer::Staged);
-            self.staged.insert(namespace.to_owned(), staged);
-        }
-        self.staged.get_mut(namespace).expect("it is there, or was made")
+            let since_ns = self.env.clock.now_ns();
+            Staged { id, since_ns, directory: None, claims: BTreeMap::new(), moved: false }
+        })
     }
 
     /// Expects clients of a predecessor: for a moment, no other client opens a namespace. Returns false in system mode, in
     /// which clients do not trust each other, and nothing proves the owner of a segment that a client brings.
     pub fn expect_clients(&mut self, now_ns: u64) -> bool {
         if self.env.settings.is_user_mode() {
-            self.expecting_until_ns = now_ns + EXPECTING_NS;
+            self.succession.expect_until(now_ns + EXPECTING_NS);
         }
         self.env.settings.is_user_mode()
     }
 
-    /// Returns the maximum length in bytes of a segment that a client may return now; `None` if clients may return nothing any
+    /// Returns the maximum length in bytes of a segment that a client may return now, or `None` if clients may return nothing any
     /// more.
     pub fn takes_back(&self, now_ns: u64) -> Option<u64> {
-        let expected = now_ns < self.expecting_until_ns || !self.staged.is_empty();
+        let expected = self.succession.is_expecting(now_ns) || self.succession.has_staged();
         expected.then_some(self.env.settings.pool_bytes_max)
     }
 
@@ -322,15 +318,15 @@ impl Core {
     pub(super) fn is_staged(&self, conn: ConnId, hello: &Hello) -> bool {
         let own = || format!("uid:{}", self.conns[&conn].peer.uid);
         let name = hello.namespace.clone().unwrap_or_else(own);
-        let expecting = self.env.clock.now_ns() < self.expecting_until_ns && !self.by_name.contains_key(&name);
-        expecting || self.staged.contains_key(&name)
+        let expecting = self.succession.is_expecting(self.env.clock.now_ns());
+        expecting && self.namespaces.id_of(&name).is_none() || self.succession.is_staged(&name)
     }
 
-    /// Returns true if a returning client's namespace is staged and the client has returned its objects. A client that has not
-    /// receives the error that its session is unknown, and then returns them.
+    /// Returns true if a returning client's namespace is staged and the client has returned its objects. A client that has
+    /// returned no objects receives the error that its session is unknown. Then the client returns its objects.
     pub(super) fn is_staging(&mut self, conn: ConnId, back: &Return) -> bool {
         let by = Claimant::new(&self.conns[&conn].peer, back.catalogue, back.member);
-        let staged = self.staged.get_mut(&back.namespace);
+        let staged = self.succession.staged(&back.namespace);
         let Some(staged) = staged.filter(|staged| staged.claims.contains_key(&by)) else { return false };
         let claim = staged.claims.get_mut(&by).expect("it is there");
         staged.moved |= !claim.done;
@@ -340,16 +336,14 @@ impl Core {
 
     /// Opens the namespaces that are complete or have waited long enough.
     pub(super) fn open_staged(&mut self) {
-        let now = self.env.clock.now_ns();
-        let due = |staged: &mut Staged| now >= staged.until_ns() || staged.is_complete();
-        let due: Vec<String> = self.staged.iter_mut().filter_map(|(name, it)| due(it).then(|| name.clone())).collect();
+        let due = self.succession.take_due(self.env.clock.now_ns());
         if due.is_empty() {
             return;
         }
-        for name in due {
-            let staged = self.staged.remove(&name).expect("listed above");
+        for staged in due {
             let preserved = staged.take_valid(&mut self.env);
-            // Stored first: an object that proves useless is released later, which also removes it from the fd store.
+            // The daemon stores the objects first. If an object proves useless, the daemon releases the object later, and so
+            // removes it from the fd store.
             for it in &preserved {
                 self.env.effects.keep(it.mem, it.label.clone());
             }

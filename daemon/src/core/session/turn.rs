@@ -1,15 +1,18 @@
 //! The work at the end of every turn, and the end of connections, of namespaces and of the core.
 
-use super::{Core, Joined, Phase, RETRIES_MAX};
+use super::{Conn, Core, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::clock::Timer;
-use crate::core::counters::Counter;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
 use crate::core::probes::Probing;
 use crate::core::settings::Peer;
+use crate::core::who::Who;
 use tensorlend_layout::wire::{Refusal, Reply};
+
+/// Number of refusals of a connection that the daemon logs at the level info.
+const REFUSALS_LOGGED: u64 = 3;
 
 impl Core {
     /// Ends a connection that hung up, or one that receives a last refusal.
@@ -18,8 +21,6 @@ impl Core {
             return;
         }
         self.abandon_work(conn);
-        // The request may wait in either queue: a reload may have changed whether its user is an administrator.
-        self.waiting_first.remove(conn);
         self.waiting.remove(conn);
         let state = self.conns.get_mut(&conn).expect("checked above");
         if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
@@ -36,24 +37,67 @@ impl Core {
         if let Some(refusal) = &word {
             let Peer { pid, uid, .. } = state.peer;
             let (namespace, client) = self.place(state.joined);
-            tracing::warn!(namespace, client, pid, uid, "disconnected: {refusal}");
+            let who = self.who_is(&state);
+            // The sentence of a violation is for the client.
+            let (verb, why) = match refusal {
+                Refusal::Violation(why) => ("disconnected", why.clone()),
+                other => ("refused", other.to_string()),
+            };
+            let reason = refusal.reason().word();
+            tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
         }
         match state.joined.as_ref().and_then(its) {
             Some(joined) => {
                 let namespace = self.namespaces.get_mut(&joined.namespace).expect("seen above");
-                // The session counts until its memory is quiescent; otherwise a uid could have unlimited memory mapped.
+                // The session counts until its memory is quiescent. Otherwise a uid could have unlimited memory mapped.
                 namespace.end_client(&mut self.env, joined.catalogue);
             }
-            // The connection has no client, or its client has not completed its return. Such a client may return later, and the
-            // daemon probes for it.
+            // The connection has no client, or its client is still returning. Such a client may return later, and the daemon
+            // probes for the client.
             None => self.env.accounts.end_session(state.peer.uid),
         }
         // Sent last: the daemon may have to watch the connection's process first.
         if let Some(refusal) = word {
-            self.env.counters.count(Counter::Refusals);
+            self.env.counters.count_refusal(refusal.reason());
             let reply = Reply::Refused(refusal);
             self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
         }
+    }
+
+    /// Counts and logs a refusal: the first ones of a connection for an administrator, the others for a programmer. A client that repeats a
+    /// refused request would hide the lines about other clients.
+    pub(super) fn note_refusal(&mut self, conn: ConnId, refusal: &Refusal) {
+        self.env.counters.count_refusal(refusal.reason());
+        self.conns.get_mut(&conn).expect("the requester is connected").refusals += 1;
+        let state = &self.conns[&conn];
+        let Peer { pid, uid, .. } = state.peer;
+        let (namespace, client) = self.place(state.joined);
+        let (who, reason) = (self.who_is(state), refusal.reason().word());
+        let rest = match state.refusals {
+            REFUSALS_LOGGED => " (the daemon logs further refusals of this client at the level debug)",
+            _ => "",
+        };
+        if state.refusals <= REFUSALS_LOGGED {
+            tracing::info!(namespace, client, pid, uid, reason, "refused {who}: {refusal}{rest}");
+        } else {
+            tracing::debug!(namespace, client, pid, uid, reason, "refused {who}: {refusal}");
+        }
+    }
+
+    /// Returns the client of a connection, for the shell's lines of the log.
+    pub fn who(&self, conn: ConnId) -> String {
+        self.conns.get(&conn).map_or_else(|| "a client".to_owned(), |state| self.who_is(state))
+    }
+
+    /// Returns the client of a connection, for the log.
+    pub(super) fn who_is(&self, state: &Conn) -> String {
+        let joined = state.joined.and_then(|joined| {
+            let namespace = self.namespaces.get(&joined.namespace)?;
+            let who = namespace.members.get(joined.catalogue)?.who(joined.catalogue);
+            Some(format!("{who} of namespace {}", namespace.context.ledger.name()))
+        });
+        let Peer { pid, uid, command, .. } = &state.peer;
+        joined.unwrap_or_else(|| Who { client: None, pid: *pid, uid: *uid, command, label: "" }.to_string())
     }
 
     /// Returns a connection's namespace and client number, for the log.
@@ -70,7 +114,7 @@ impl Core {
             .any(|namespace| namespace.members.exited(&mut self.env, &namespace.context, conn));
     }
 
-    /// Fires the timers that are due; returns true if there were any except those of requests left to retry.
+    /// Fires the timers that are due. Returns true if there were any except those of requests left to retry.
     pub(super) fn fire_timers(&mut self) -> bool {
         let mut any = false;
         while let Some((at, timer)) = self.env.clock.fire() {
@@ -107,7 +151,7 @@ impl Core {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.pressure.leases_due(&mut self.env, &namespace.context);
                     }
-                    // Moves the charges now if the scans have ended; otherwise they also move after the scan.
+                    // Moves the charges now if the scans have ended. Otherwise the charges move after the next scan, too.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {
@@ -141,7 +185,7 @@ impl Core {
         any
     }
 
-    /// Ends the clients that broke a rule of shared memory; returns true if there were any.
+    /// Ends the clients that broke a rule of shared memory. Returns true if there were any.
     pub(super) fn end_faulty(&mut self) -> bool {
         let env = &mut self.env;
         let faults: Vec<_> = self.namespaces.values_mut().flat_map(|it| it.take_faults(env)).collect();
@@ -154,24 +198,18 @@ impl Core {
 
     /// Marks all delayed requests for a retry, because their conditions may have changed.
     pub(super) fn has_happened(&mut self) {
-        self.waiting_first.mark();
         self.waiting.mark();
     }
 
-    /// Retries as many delayed requests as one step may, those of administrators first; the next steps retry the rest.
+    /// Retries as many delayed requests as one step may, those of administrators first. The next steps retry the other requests.
     pub(super) fn retry(&mut self) {
-        while self.retries_left > 0 {
-            // Half of the retries remain for the others: administrators may have many clients.
-            let first = if self.retries_left > RETRIES_MAX / 2 { self.waiting_first.take_untried() } else { None };
-            let next = first.or_else(|| self.waiting.take_untried()).or_else(|| self.waiting_first.take_untried());
-            let Some(conn) = next else { break };
-            self.retries_left -= 1;
+        while let Some(conn) = self.waiting.next() {
             let Some(state) = self.conns.get_mut(&conn) else { continue };
             if let Phase::Later { request, wake, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
                 self.ask(conn, request, wake, since_ns);
             }
         }
-        if self.waiting_first.has_untried() || self.waiting.has_untried() {
+        if self.waiting.has_untried() {
             self.env.clock.set_timer(0, Timer::Untried);
         } else {
             self.failed.clear();
@@ -200,8 +238,7 @@ impl Core {
     }
 
     pub(super) fn close_namespace(&mut self, id: NamespaceId) {
-        let namespace = self.namespaces.remove(&id).expect("it is closed once");
-        self.by_name.remove(namespace.context.ledger.name());
+        let namespace = self.namespaces.close(id);
         for mem in self.env.pool.drop_namespace(id) {
             self.env.release(mem);
         }
@@ -234,7 +271,7 @@ impl Core {
         for opening in std::mem::take(&mut self.opening) {
             opening.give_up(&mut self.env);
         }
-        for staged in std::mem::take(&mut self.staged).into_values() {
+        for staged in self.succession.take_all() {
             staged.release(&mut self.env);
         }
         for mem in self.env.orders.abandoned() {
@@ -254,8 +291,8 @@ impl Core {
 }
 
 impl Core {
-    /// Ends the daemon without its clients, which continue with the memory that they have mapped: the shared words stay as they
-    /// are. The core handles no later event.
+    /// Ends the daemon without its clients. The clients continue with the memory that they have mapped, and the shared words stay
+    /// unchanged. The core handles no later event.
     pub fn leave(&mut self) {
         self.left = true;
     }

@@ -3,41 +3,82 @@
 use crate::core::event::ConnId;
 use std::collections::VecDeque;
 
-/// Connections whose requests wait, in the order of their retries.
+/// Maximum number of delayed requests that one step retries. Each retry costs a bounded time, and many requests may wait for
+/// the same event.
+const RETRIES_MAX: usize = 64;
+
+/// Connections whose requests wait. A step retries those of administrators first.
 #[derive(Debug, Default)]
 pub struct Waiting {
+    administrators: Queue,
+    others: Queue,
+    /// Number of requests that this step may still retry.
+    left: usize,
+}
+
+/// Connections whose requests wait, in the order of their retries.
+#[derive(Debug, Default)]
+struct Queue {
     conns: VecDeque<ConnId>,
     /// The first `untried` connections have not been retried since the last event.
     untried: usize,
 }
 
-impl Waiting {
-    /// Adds a connection whose request has just been tried.
-    pub fn push(&mut self, conn: ConnId) {
-        self.conns.push_back(conn);
-    }
-
-    /// Removes a connection, if it is there.
-    pub fn remove(&mut self, conn: ConnId) {
+impl Queue {
+    fn remove(&mut self, conn: ConnId) {
         if let Some(at) = self.conns.iter().position(|&it| it == conn) {
             self.conns.remove(at);
             self.untried -= usize::from(at < self.untried);
         }
     }
 
-    /// Marks all requests for a retry.
-    pub fn mark(&mut self) {
+    fn mark(&mut self) {
         self.untried = self.conns.len();
     }
 
-    /// Removes and returns the next connection to retry.
-    pub fn take_untried(&mut self) -> Option<ConnId> {
+    fn take_untried(&mut self) -> Option<ConnId> {
         self.untried = self.untried.checked_sub(1)?;
         self.conns.pop_front()
+    }
+}
+
+impl Waiting {
+    /// Allows the retries of another step.
+    pub fn begin_step(&mut self) {
+        self.left = RETRIES_MAX;
+    }
+
+    /// Adds a connection whose request has just been tried.
+    pub fn push(&mut self, conn: ConnId, is_administrator: bool) {
+        let queue = if is_administrator { &mut self.administrators } else { &mut self.others };
+        queue.conns.push_back(conn);
+    }
+
+    /// Removes a connection, if it is there.
+    pub fn remove(&mut self, conn: ConnId) {
+        // The request may wait in either queue: a reload may have changed whether its user is an administrator.
+        self.administrators.remove(conn);
+        self.others.remove(conn);
+    }
+
+    /// Marks all requests for a retry.
+    pub fn mark(&mut self) {
+        self.administrators.mark();
+        self.others.mark();
+    }
+
+    /// Removes and returns the next connection to retry, or `None` if this step retries no further request.
+    pub fn next(&mut self) -> Option<ConnId> {
+        self.left.checked_sub(1)?;
+        // Half of the retries remain for the others: administrators may have many clients.
+        let first = if self.left > RETRIES_MAX / 2 { self.administrators.take_untried() } else { None };
+        let next = first.or_else(|| self.others.take_untried()).or_else(|| self.administrators.take_untried());
+        self.left -= usize::from(next.is_some());
+        next
     }
 
     /// Returns true if requests are marked for a retry.
     pub fn has_untried(&self) -> bool {
-        self.untried > 0
+        self.administrators.untried > 0 || self.others.untried > 0
     }
 }

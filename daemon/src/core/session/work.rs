@@ -83,8 +83,7 @@ impl Core {
             Ok(view) => {
                 let view = view.expect("a sheet comes with its view");
                 let namespace = opening.finish(&mut self.env, &view);
-                self.by_name.insert(namespace.context.ledger.name().to_owned(), id);
-                self.namespaces.insert(id, namespace);
+                self.namespaces.open(namespace);
             }
             Err(reason) => {
                 let failed = Failed { at_ns: self.env.clock.now_ns(), reason, reserved: opening.reserved };

@@ -76,8 +76,8 @@ impl Streams {
             line.subscribers_count.set(0);
             line.subscribers_version.add(1);
         }
-        // Ids are never used again: the ids of former streams were below about the current time in microseconds, since making a
-        // stream takes longer than a microsecond.
+        // The daemon never uses an id again. Making a stream takes longer than a microsecond. So the ids of former streams were
+        // below about the current time in microseconds.
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.clock.now_ns() >> 10);
         *self = streams;
         self.update_idle_times(env, members);

@@ -1,8 +1,9 @@
 //! The end of streams that no client uses.
 //!
-//! A stream is *idle* when its producer has closed it or is gone, and it has no subscribers. It stays readable for late
-//! subscribers during a grace period. Then the daemon retires it like a deleted stream. If a new stream needs the entry or
-//! share of an idle one, the daemon retires an idle stream at once, the longest idle one first.
+//! A stream is *idle* when its producer has closed the stream or is gone, and the stream has no subscribers. An idle stream stays
+//! readable for late subscribers during a grace period. Then the daemon retires the stream like a deleted one. If a new stream
+//! needs an entry or a share, the daemon retires an idle stream at once. The daemon begins with the stream that has been idle
+//! longest.
 
 use super::{Stream, Streams};
 use crate::core::answer::Outcome;
@@ -59,7 +60,7 @@ impl Streams {
         Outcome::Reply(Reply::Done)
     }
 
-    /// Retires the stream that has been idle longest, of this user if one is given; returns true if there was one.
+    /// Retires the stream that has been idle longest, of this user if one is given. Returns true if a stream was retired.
     pub(super) fn retire_oldest(
         &mut self,
         env: &mut Env,

@@ -33,7 +33,7 @@ fn ask(w: &mut World, client: &Client, request: &Request) -> Reply {
     panic!("{request:?} is not answered");
 }
 
-/// Appends cells by as few requests as possible; returns the number of the first item of each.
+/// Appends cells by as few requests as possible. Returns the number of the first item of each.
 fn append_cells(w: &mut World, client: &Client, list: &str, cells: &[u32], ephemeral: bool) -> Vec<u64> {
     let requests = cells.chunks(APPEND_MAX).map(|cells| {
         let (list, cells) = (list.to_owned(), cells.to_vec());

@@ -3,7 +3,9 @@
 use super::world::{Client, World, limits, settings};
 use crate::core::settings::{Mode, NamespaceLimits, Settings};
 use tensorlend_layout::name::item_key;
-use tensorlend_layout::wire::{APPEND_MAX, CLAIMS_MAX, QueueItem, QueueReply, QueueRequest, Refusal, Reply, Request};
+use tensorlend_layout::wire::{
+    APPEND_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal, Reply, Request,
+};
 use tensorlend_layout::word::Cell;
 
 fn large() -> Settings {
@@ -32,7 +34,7 @@ fn put_max(w: &mut World, client: &Client, cell: u32, max: u64) -> Reply {
     ask(w, client, QueueRequest::Put { list: "q".into(), cell, max })
 }
 
-fn claim(w: &mut World, client: &Client) -> Option<QueueItem> {
+fn claim(w: &mut World, client: &Client) -> Option<QueueClaim> {
     match ask(w, client, QueueRequest::Claim { list: "q".into() }) {
         Reply::Queue(QueueReply::Claimed(item)) => Some(item),
         Reply::Queue(QueueReply::Empty) => None,
@@ -40,12 +42,12 @@ fn claim(w: &mut World, client: &Client) -> Option<QueueItem> {
     }
 }
 
-fn number(item: Option<QueueItem>) -> Option<u64> {
-    item.map(|item| item.number)
+fn number(claim: Option<QueueClaim>) -> Option<u64> {
+    claim.map(|claim| claim.item.number)
 }
 
-fn done(w: &mut World, client: &Client, item: QueueItem) -> bool {
-    match ask(w, client, QueueRequest::Done(item)) {
+fn done(w: &mut World, client: &Client, claim: QueueClaim) -> bool {
+    match ask(w, client, QueueRequest::Done(claim)) {
         Reply::Deleted { existed } => existed,
         other => panic!("{other:?}"),
     }
@@ -69,9 +71,12 @@ fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
     assert_eq!((claim(&mut w, &b), size(&mut w, &b)), (None, (0, 0)));
     (0..4).for_each(|cell| assert_eq!(put(&mut w, &a, cell), Reply::Appended { first: cell.into() }));
     let (first, second) = (claim(&mut w, &b).unwrap(), claim(&mut w, &c).unwrap());
-    assert_eq!((first.number, second.number, size(&mut w, &a)), (0, 1, (2, 2)));
+    assert_eq!((first.item.number, second.item.number, size(&mut w, &a)), (0, 1, (2, 2)));
     // Another client's claim is out of reach, and so is an item that nobody has claimed.
-    assert!(!done(&mut w, &c, first) && !done(&mut w, &a, QueueItem { number: 3, ..first }));
+    assert!(
+        !done(&mut w, &c, first)
+            && !done(&mut w, &a, QueueClaim { item: QueueItem { number: 3, ..first.item }, ..first })
+    );
     assert_eq!(ask(&mut w, &c, QueueRequest::GiveBack(first)), Reply::Done);
     assert_eq!(size(&mut w, &a), (2, 2));
     // An item that is given back goes before the later ones.
@@ -79,9 +84,10 @@ fn each_item_goes_to_one_client_until_it_is_done_or_given_back() {
     assert_eq!(ask(&mut w, &b, QueueRequest::GiveBack(first)), Reply::Done);
     assert!(!done(&mut w, &b, first), "the claim is over");
     assert_eq!(size(&mut w, &a), (3, 1));
-    assert_eq!(claim(&mut w, &c), Some(first));
-    assert!(done(&mut w, &c, first) && !done(&mut w, &c, first));
-    assert_eq!(a.find_key(&item_key(first.list, 0)), None);
+    let again = claim(&mut w, &c).unwrap();
+    assert_eq!(again.item, first.item);
+    assert!(done(&mut w, &c, again) && !done(&mut w, &c, again));
+    assert_eq!(a.find_key(&item_key(first.item.list, 0)), None);
     assert_eq!(w.ask(&a, &Request::Notices), Reply::Notices { cells: vec![0], more: false });
     assert!(done(&mut w, &c, second));
     assert_eq!((number(claim(&mut w, &b)), number(claim(&mut w, &b)), claim(&mut w, &b)), (Some(2), Some(3), None));
@@ -111,11 +117,11 @@ fn items_of_a_client_that_ends_wait_again_before_all_later_ones() {
     w.hang_up(&b);
     assert!(w.wakes > wakes, "a consumer that waits learns of it");
     assert_eq!(size(&mut w, &a), (3, 0));
-    let again: Vec<_> = (0..4).map(|_| number(claim(&mut w, &c))).collect();
-    assert_eq!(again, [Some(0), Some(2), Some(3), None]);
+    let again: Vec<_> = (0..4).map(|_| claim(&mut w, &c)).collect();
+    assert_eq!(again.iter().map(|&it| number(it)).collect::<Vec<_>>(), [Some(0), Some(2), Some(3), None]);
     // An item outlives the client that put it.
     w.hang_up(&a);
-    assert!(done(&mut w, &c, items[0]) && done(&mut w, &c, items[2]));
+    assert!(done(&mut w, &c, again[0].unwrap()) && done(&mut w, &c, again[1].unwrap()));
     assert_eq!(size(&mut w, &c), (0, 1));
     w.core.check();
     clear(&mut w, &c);
@@ -213,6 +219,16 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
     let refused = ask(&mut w, &a, QueueRequest::Claim { list: "q".into() });
     assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("4096")), "{refused:?}");
     w.core.check();
+    // The claims of a deleted queue end with its items, in slices. A request for an item of another queue waits for that.
+    clear(&mut w, &a);
+    assert!(w.core.chores_left() > 0, "the items are removed in slices");
+    w.core.check();
+    a.words().cells[APPEND_MAX].cell.set(Cell::new(1, 0).0);
+    let put_there = QueueRequest::Put { list: "p".into(), cell: APPEND_MAX as u32, max: 0 };
+    assert_eq!(ask(&mut w, &a, put_there), Reply::Appended { first: 0 });
+    let claimed = ask(&mut w, &a, QueueRequest::Claim { list: "p".into() });
+    assert!(matches!(claimed, Reply::Queue(QueueReply::Claimed(_))), "{claimed:?}");
+    w.core.check();
 }
 
 #[test]
@@ -228,16 +244,16 @@ fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
         // Two clients are missing: each may have claimed any item.
         w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
         assert!(w.hear(a.conn).is_none());
-        let unknown = QueueItem { list: items[0].list + 99, number: 0 };
-        let beyond = QueueItem { number: 77, ..items[0] };
+        let unknown = QueueClaim { item: QueueItem { list: items[0].item.list + 99, number: 0 }, grant: 1 };
+        let beyond = QueueClaim { item: QueueItem { number: 77, ..items[0].item }, grant: 2 };
         let claims = vec![items[0], items[2], items[2], unknown, beyond];
         assert!(matches!(w.come_back_claiming(&mut b, claims), Reply::Welcome(_)));
         assert!(w.hear(a.conn).is_none());
         // The last one has ended.
         w.loud.clear();
         w.wait_ns(4_000_000_000);
-        let Some((Reply::Queue(QueueReply::Claimed(item)), _)) = w.hear(a.conn) else { panic!() };
-        assert_eq!(item, items[1], "nobody asserted this claim");
+        let Some((Reply::Queue(QueueReply::Claimed(claimed)), _)) = w.hear(a.conn) else { panic!() };
+        assert_eq!(claimed.item, items[1].item, "nobody asserted this claim");
         assert_eq!(number(claim(&mut w, &a)), Some(3));
         assert!(done(&mut w, &b, items[0]) && !done(&mut w, &b, items[1]));
         w.hang_up(&b);
@@ -248,22 +264,52 @@ fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
 }
 
 #[test]
+fn an_old_claim_does_not_end_a_newer_one_of_the_same_client() {
+    for mode in [Mode::System, Mode::User] {
+        let settings = || Settings { mode, ..settings() };
+        let mut w = World::new(settings());
+        let (mut a, mut b) = (w.join(1), w.join(1));
+        (0..2).for_each(|cell| drop(put(&mut w, &a, cell)));
+        let (first, old) = (claim(&mut w, &b).unwrap(), claim(&mut w, &b).unwrap());
+        ask(&mut w, &b, QueueRequest::GiveBack(old));
+        let before = claim(&mut w, &b).unwrap();
+        assert_eq!(before.item, old.item);
+        assert!(!done(&mut w, &b, old), "a claim that was given back is over");
+        // The client asserts one of its two claims, and then claims the other item again.
+        w.replace_daemon(settings());
+        assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+        assert!(matches!(w.come_back_claiming(&mut b, vec![first]), Reply::Welcome(_)));
+        let after = claim(&mut w, &b).unwrap();
+        assert_eq!(after.item, before.item);
+        assert!(after.grant > before.grant && before.grant > old.grant, "{old:?} {before:?} {after:?}");
+        for over in [old, before, QueueClaim { grant: after.grant + 1, ..after }] {
+            assert!(!done(&mut w, &b, over));
+            ask(&mut w, &b, QueueRequest::GiveBack(over));
+        }
+        assert_eq!(size(&mut w, &a), (0, 2));
+        assert!(done(&mut w, &b, after) && done(&mut w, &b, first));
+        w.core.check();
+    }
+}
+
+#[test]
 fn items_do_not_wait_for_ever_for_a_client_that_does_not_return() {
     let mut w = World::new(large());
     let (mut a, b) = (w.join(1), w.join(1));
     (0..2).for_each(|cell| drop(put(&mut w, &a, cell)));
-    let item = claim(&mut w, &b).unwrap();
+    let earlier = claim(&mut w, &b).unwrap();
     w.replace_daemon(large());
     w.come_back(&mut a, None);
     w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
     w.wait_ns(4_900_000_000);
     assert!(w.hear(a.conn).is_none(), "the client still runs");
     w.wait_ns(200_000_000);
-    assert_eq!(w.hear(a.conn).map(|it| it.0), Some(Reply::Queue(QueueReply::Claimed(item))));
+    let Some((Reply::Queue(QueueReply::Claimed(later)), _)) = w.hear(a.conn) else { panic!() };
+    assert_eq!(later.item, earlier.item);
     // It is too late for the other one.
     let mut b = b;
-    assert!(matches!(w.come_back_claiming(&mut b, vec![item]), Reply::Welcome(_)));
-    assert!(!done(&mut w, &b, item) && done(&mut w, &a, item));
+    assert!(matches!(w.come_back_claiming(&mut b, vec![earlier]), Reply::Welcome(_)));
+    assert!(!done(&mut w, &b, earlier) && done(&mut w, &a, later));
     w.core.check();
 }
 
@@ -289,6 +335,12 @@ fn a_new_daemon_passes_over_the_gaps_of_items_that_are_done() {
     w.come_back(&mut a, None);
     w.come_back_claiming(&mut b, vec![first]);
     assert_eq!(size(&mut w, &a), (1, 1));
-    assert_eq!((number(claim(&mut w, &a)), claim(&mut w, &a)), (Some(2 * APPEND_MAX as u64 - 1), None));
+    // In one step: the daemon knows the gap.
+    w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
+    let Some((Reply::Queue(QueueReply::Claimed(last)), _)) = w.hear(a.conn) else { panic!("it searches") };
+    assert_eq!((last.item.number, claim(&mut w, &a)), (2 * APPEND_MAX as u64 - 1, None));
+    // An item that is given back comes before the gap's end.
+    ask(&mut w, &b, QueueRequest::GiveBack(first));
+    assert_eq!(number(claim(&mut w, &a)), Some(0));
     w.core.check();
 }

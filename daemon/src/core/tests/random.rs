@@ -5,7 +5,7 @@ use crate::core::settings::Mode;
 use crate::core::{ConnId, Event, MemId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueItem, QueueRequest, Reply, Request};
+use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueClaim, QueueItem, QueueRequest, Reply, Request};
 
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -63,12 +63,13 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn queue(name: impl Strategy<Value = String>, cell: std::ops::Range<u32>) -> impl Strategy<Value = QueueRequest> {
-    let item = (0..6u64, 0..8u64).prop_map(|(list, number)| QueueItem { list, number });
-    (name, cell, 0..4u64, item, 0..8u8).prop_map(|(list, cell, max, item, kind)| match kind {
+    let claim = (0..6u64, 0..8u64, 0..8u64)
+        .prop_map(|(list, number, grant)| QueueClaim { item: QueueItem { list, number }, grant });
+    (name, cell, 0..4u64, claim, 0..8u8).prop_map(|(list, cell, max, claim, kind)| match kind {
         0 | 1 => QueueRequest::Put { list, cell, max },
         2 | 3 => QueueRequest::Claim { list },
-        4 | 5 => QueueRequest::Done(item),
-        6 => QueueRequest::GiveBack(item),
+        4 | 5 => QueueRequest::Done(claim),
+        6 => QueueRequest::GiveBack(claim),
         _ => QueueRequest::Size { list },
     })
 }

@@ -8,7 +8,7 @@ use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request, encode}
 
 const ADMINISTRATOR: u32 = 9;
 
-/// Connects as this user and says hello; returns the connection if the daemon welcomes it.
+/// Connects as this user and says hello. Returns the connection if the daemon welcomes it.
 fn enter(w: &mut World, uid: u32, gids: &[u32], namespace: Option<&str>) -> Option<ConnId> {
     let conn = w.dial(uid, gids);
     if w.closed.contains(&conn) {

@@ -9,7 +9,7 @@ use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, QueueItem, Refusal, Reply, Request, Return};
+use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
 use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Returns to a new daemon, with claims on items of queues.
-    pub fn come_back_claiming(&mut self, client: &mut Client, claims: Vec<QueueItem>) -> Reply {
+    pub fn come_back_claiming(&mut self, client: &mut Client, claims: Vec<QueueClaim>) -> Reply {
         let back = Return { claims, ..back(client) };
         self.come_back_saying(client, back)
     }

@@ -1,7 +1,7 @@
-use super::world::{World, hello, limits, settings};
+use super::world::{SEGMENT, World, hello, limits, settings};
 use crate::core::settings::Settings;
 use crate::core::{Event, MemId, Received};
-use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, encode};
+use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Refusals, Reply, Request, encode};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 #[test]
@@ -64,6 +64,23 @@ fn a_number_comes_round_with_a_new_epoch_and_geometry() {
     for c in &many {
         w.hang_up(c);
     }
+    w.assert_empty();
+}
+
+#[test]
+fn refusals_count_by_reason() {
+    let mut w = World::new(settings());
+    let conn = w.dial(3, &[]);
+    w.say(conn, &Request::Hello(Hello { namespace: Some("lab".into()), ..hello() }));
+    let client = w.join(1);
+    let too_long = Request::Segment { bytes: 32 * SEGMENT, slots_log2: 4 };
+    assert!(matches!(w.ask(&client, &too_long), Reply::Refused(Refusal::Limit { .. })));
+    let gone = Request::SlotsOf { catalogue: client.number(), slot: 7 };
+    for _ in 0..2 {
+        assert!(matches!(w.ask(&client, &gone), Reply::Refused(Refusal::NotFound(_))));
+    }
+    assert_eq!(w.stat().refusals, Refusals { limit: 1, invalid: 1, race: 2 });
+    w.hang_up(&client);
     w.assert_empty();
 }
 

@@ -15,7 +15,6 @@ use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord, SLOT_NONE}
 
 pub const SEGMENT: u64 = 1 << 20;
 pub const STREAM_GRACE_NS: u64 = 10_000_000_000;
-
 type Answer = (Reply, Vec<(MemId, Lending)>);
 
 pub struct World {
@@ -98,12 +97,14 @@ pub fn settings() -> Settings {
         segment_bytes: SEGMENT,
         segment_unit: 4096,
         spare_segments: 1,
+        page_lock: false,
         idle_bytes_max: 4 * SEGMENT,
         uid_bytes_max: u64::MAX,
         uid_sessions_max: 6,
         uid_share: false,
         owners: Arc::default(),
         administrators: Vec::new(),
+        observers: vec![Principal::Uid(9), Principal::Gid(90)],
         refused_uid: None,
         stream_grace_ns: STREAM_GRACE_NS,
         descriptors_max: 10_000,
@@ -402,15 +403,13 @@ impl World {
     }
 
     pub fn dial(&mut self, uid: u32, gids: &[u32]) -> ConnId {
-        self.connect(Peer { uid, known: true, pid: 100 + uid, gids: gids.to_vec(), watched: self.watches })
+        self.connect(uid, 100 + uid, gids)
     }
 
-    /// Connects like [`World::dial`], from another process.
-    pub fn dial_as(&mut self, uid: u32, pid: u32) -> ConnId {
-        self.connect(Peer { uid, known: true, pid, gids: Vec::new(), watched: self.watches })
-    }
-
-    fn connect(&mut self, peer: Peer) -> ConnId {
+    /// Connects like [`World::dial`], from a process with this pid.
+    pub fn connect(&mut self, uid: u32, pid: u32, gids: &[u32]) -> ConnId {
+        let (command, gids) = ("test".into(), gids.to_vec());
+        let peer = Peer { uid, known: true, pid, command, gids, watched: self.watches };
         self.conns += 1;
         let conn = ConnId(self.conns);
         self.happen(Event::Connected { conn, peer });

@@ -130,8 +130,9 @@ fn adopt_one(
         let (copy, view) = copy_of(&fd, bytes)?;
         let before = Label::Directory { namespace, life, uid, name: name.clone() };
         let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
-        fd_store.keep(mem, &label, copy.as_fd());
-        fd_store.forget_name(&before.to_string());
+        if fd_store.keep(mem, &label, copy.as_fd()) {
+            fd_store.forget_name(&before.to_string());
+        }
         memories.insert(mem, copy, Some(&view), true);
         return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }

@@ -7,6 +7,7 @@
 //! returns the segment. The heap hands out nothing more in a released segment and never maps it for writing again.
 
 use super::{HOST, Heap, Memory, Own, RELEASED};
+use crate::segment::pinned::PageLock;
 use tensorlend_os::map::Segment;
 
 /// The segments to release.
@@ -32,19 +33,16 @@ impl Own {
         self.slots.iter().map(|slot| slot.capacity).sum()
     }
 
+    /// Returns whether a slot was sealed since it was handed out.
+    pub(super) fn has_sealed(&self, slot: u32) -> bool {
+        let place = (slot - self.base) as usize;
+        self.records[place].generation() == self.slots[place].generation
+    }
+
     /// Returns whether all slots in use of the segment are sealed, so that no producer writes to its bytes.
     fn is_sealed(&self) -> bool {
         let mut used = self.slots.iter().enumerate().filter(|(_, slot)| slot.capacity > 0);
         used.all(|(place, slot)| slot.holders > 0 && self.records[place].generation() == slot.generation)
-    }
-
-    /// Returns whether the segment's pages are locked for device copies.
-    #[cfg_attr(not(feature = "cuda"), expect(clippy::unused_self, reason = "as with the feature"))]
-    fn is_locked(&self) -> bool {
-        #[cfg(feature = "cuda")]
-        return self.locked.is_locked();
-        #[cfg(not(feature = "cuda"))]
-        false
     }
 }
 
@@ -75,7 +73,8 @@ impl Heap {
         let (at, used_bytes) = oldest.into_iter().find_map(|(_, at)| {
             let own = &self.segments[at];
             let used_bytes = own.used_bytes();
-            let fits = used_bytes > own.memory.bytes() / 2 && !own.is_locked() && !is_pinned(own) && own.is_sealed();
+            let fits =
+                used_bytes > own.memory.bytes() / 2 && !own.locked.is_locked() && !is_pinned(own) && own.is_sealed();
             fits.then_some((at, used_bytes))
         })?;
         self.move_to(at, RELEASED, used_bytes);
@@ -118,9 +117,9 @@ impl Heap {
         self.segments.iter().filter(|own| own.place == RELEASED).map(|own| own.base)
     }
 
-    /// Takes the mapping of a released segment, to be dropped. `None` if a thread freed its last slot and returned it
-    /// in the meantime.
-    pub fn unmap(&mut self, base: u32) -> Option<Segment> {
+    /// Takes the page lock and the mapping of a released segment, to be dropped in this order. `None` if a thread freed its last
+    /// slot and returned it in the meantime.
+    pub fn unmap(&mut self, base: u32) -> Option<(PageLock, Segment)> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         let own = &mut self.segments[at];
         if own.place != RELEASED {
@@ -128,6 +127,7 @@ impl Heap {
         }
         // A segment unmapped before stays as it is; device segments are never released.
         let released = Memory::Released(own.memory.bytes());
-        if let Memory::Host(map) = std::mem::replace(&mut own.memory, released) { Some(map) } else { None }
+        let Memory::Host(map) = std::mem::replace(&mut own.memory, released) else { return None };
+        Some((std::mem::take(&mut own.locked), map))
     }
 }

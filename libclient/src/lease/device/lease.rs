@@ -15,6 +15,7 @@ use crate::tensor::device::legacy::LegacyExport;
 use crate::tensor::device::slice::BorrowedSlice;
 use crate::tensor::device::staging;
 use crate::tensor::dims::as_usize;
+use crate::tensor::draft::Draft;
 use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
@@ -285,12 +286,54 @@ impl DeviceLease {
             return Err(Error::Length { name: inner.name.clone(), found, given });
         }
         inner.check_process()?;
+        let session = Session::of(inner.held.link());
+        self.copy_elements(session.as_ref(), out)
+    }
+
+    /// Copies all elements into a draft in host memory, in C order; blocks until the copy is done. The draft's pages are locked, so
+    /// that the device writes into the lent slot itself.
+    ///
+    /// ```no_run
+    /// let client = tensorlend::Client::connect()?;
+    /// let image = client.get_device("camera/front")?;
+    /// let mut copy = client.create(image.dtype(), image.shape())?;
+    /// image.copy_to_draft(&mut copy)?;
+    /// copy.publish("camera/front/host")?;
+    /// # Ok::<(), tensorlend::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::DType`] if the draft has another element type; [`Error::Length`] if it has another number of elements;
+    /// [`Error::Strided`] for a draft with strides; [`Error::Device`] for errors of the driver.
+    pub fn copy_to_draft(&self, draft: &mut Draft) -> Result<()> {
+        let inner = self.inner();
+        if draft.dtype() != self.dtype() {
+            return Err(Error::DType { found: draft.dtype(), wanted: self.dtype() });
+        }
+        if draft.spec().strides.is_some() || draft.spec().byte_offset != 0 {
+            return Err(Error::Strided);
+        }
+        if draft.bytes_mut().len() != self.nbytes() {
+            let (found, given) = (self.nbytes() as u64, draft.bytes_mut().len() as u64);
+            return Err(Error::Length { name: inner.name.clone(), found, given });
+        }
+        inner.check_process()?;
+        // Without locked pages the copy is slower, and as good.
+        if let Some((range, locked)) = draft.session().alloc().host_segment(draft.cell().slot()) {
+            locked.try_lock(&inner.gpu, range, false);
+        }
+        self.copy_elements(None, draft.bytes_mut())
+    }
+
+    /// Copies the elements in C order; with `session`, a long copy is staged.
+    fn copy_elements(&self, session: Option<&Arc<Session>>, out: &mut [u8]) -> Result<()> {
+        let inner = self.inner();
         if self.is_row_major() {
             let range = self.row_major_range();
-            return staging::copy_out(&inner.gpu, range, out);
+            return staging::copy_out(session, &inner.gpu, range, out);
         }
         let mut all = vec![0; inner.range.bytes as usize];
-        staging::copy_out(&inner.gpu, inner.range, &mut all)?;
+        staging::copy_out(session, &inner.gpu, inner.range, &mut all)?;
         let item = self.dtype().item_bytes();
         crate::tensor::strided::gather(
             &all,

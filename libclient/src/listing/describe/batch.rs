@@ -1,7 +1,7 @@
 //! The preparation of many descriptions. The client maps a sheet that many names share. The daemon reads the cells and records
 //! of all other names, for as many names at a time as fit into a packet.
 
-use super::{Bytes, Described, Describer, Lent, Look, find};
+use super::{Attempt, Bytes, Described, Describer, Lent, find};
 use crate::error::{Error, Result};
 use crate::lease::by_name::CellRoute;
 use crate::lease::take::Missing;
@@ -61,7 +61,7 @@ impl Describer<'_> {
         let at = NameAt { entry, owner_word: found.route.seen };
         let member = &session.directory.members[usize::from(found.catalogue)];
         let guard = session.shards.epoch_guard();
-        let seen = match found.look(session, &guard) {
+        let seen = match found.read(session, &guard) {
             Ok(seen) => seen,
             Err(Missing::Cells(part)) => {
                 return Ok(Some((Unmapped::Cells(found.catalogue, member.member.read(), part), at)));
@@ -99,22 +99,22 @@ impl Describer<'_> {
 
     /// Returns the contents of a name that the daemon has read, if the name's route is unchanged. `None`: this client
     /// reads the name itself.
-    pub(super) fn said(&mut self, name: &str, found: &CellRoute<'_>) -> Option<Look> {
+    pub(super) fn said(&mut self, name: &str, found: &CellRoute<'_>) -> Option<Attempt> {
         let at = NameAt { entry: found.entry?, owner_word: found.route.seen };
         Some(match self.said.remove(&at)? {
             ValueAt::Unknown => return None,
-            ValueAt::Deleted => Look::Done(Described::Absent),
-            ValueAt::Nowhere => Look::Damaged(BadTensor::Segment),
-            ValueAt::OnDevice => Look::Done(Described::Lease),
+            ValueAt::Deleted => Attempt::Done(Described::Absent),
+            ValueAt::Nowhere => Attempt::Damaged(BadTensor::Segment),
+            ValueAt::OnDevice => Attempt::Done(Described::Lease),
             ValueAt::Slot { cell, record, segment_bytes, in_file } => {
                 match self.read(name, found, Cell(cell), &record, Bytes { count: segment_bytes, in_file }) {
-                    Ok(Look::Doubtful(mut it)) => {
+                    Ok(Attempt::Doubtful(mut it)) => {
                         // The daemon has followed the chain.
                         it.next = SLOT_NONE;
-                        Look::Doubtful(it)
+                        Attempt::Doubtful(it)
                     }
-                    Ok(look) => look,
-                    Err(cause) => Look::Damaged(cause),
+                    Ok(attempt) => attempt,
+                    Err(cause) => Attempt::Damaged(cause),
                 }
             }
         })

@@ -273,6 +273,20 @@ impl DeviceDraft {
         copied.map_err(trouble(doing))
     }
 
+    /// Copies all bytes in from the host, in memory order, as work of `stream`, and records the stream. Keeps `source` until the
+    /// stream has passed the copy. Does not block, if the pages of the bytes are locked; otherwise the driver may first copy them.
+    pub(crate) fn copy_from_shared<S: Send + Sync + 'static>(
+        &mut self,
+        source: Arc<S>,
+        bytes: impl FnOnce(&S) -> &[u8],
+        stream: impl Into<OnStream>,
+    ) -> Result<()> {
+        let stream = stream.into();
+        self.order(&stream, "copy to a device")?;
+        let janitor = &self.session.lendings.janitor;
+        crate::tensor::device::staging::copy_in_later(&self.gpu, janitor, self.range, source, bytes, &stream)
+    }
+
     pub(crate) fn copy_from_device(&mut self, from: u64) -> Result<()> {
         self.disinherit()?;
         crate::tensor::device::staging::copy_on(&self.gpu, self.range, from)

@@ -4,9 +4,11 @@
 //! copying function waits until the copy is done, so that borrows on the host last long enough.
 #![allow(unsafe_code)]
 
-use crate::error::Result;
-use crate::gpu::{Gpu, trouble};
+use crate::error::{Error, Result};
+use crate::gpu::stream::OnStream;
+use crate::gpu::{End, Gpu, trouble};
 use crate::segment::bytes::Bytes;
+use crate::segment::janitor::{Ending, Janitor};
 use crate::segment::map::DeviceRange;
 use crate::session::Session;
 use std::sync::Arc;
@@ -37,12 +39,66 @@ pub fn copy_in(session: &Arc<Session>, gpu: &Gpu, to: DeviceRange, bytes: &[u8])
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }
 
-/// Copies `from` to the host; blocks until it is done. `out` has the same length.
-pub fn copy_out(gpu: &Gpu, from: DeviceRange, out: &mut [u8]) -> Result<()> {
+/// Queues a copy of bytes that `source` keeps unchanged to the device, as work of `stream`. The janitor drops `source` when the
+/// stream has passed the copy.
+pub fn copy_in_later<S: Send + Sync + 'static>(
+    gpu: &Arc<Gpu>,
+    janitor: &Arc<Janitor>,
+    to: DeviceRange,
+    source: Arc<S>,
+    bytes: impl FnOnce(&S) -> &[u8],
+    stream: &OnStream,
+) -> Result<()> {
+    let doing = "copy to a device";
+    let from = bytes(&source);
+    if from.len() as u64 != to.bytes {
+        let (found, given) = (to.bytes, from.len() as u64);
+        return Err(Error::Length { name: "the draft".into(), found, given });
+    }
+    if from.is_empty() {
+        return Ok(());
+    }
+    let queued = {
+        let context = gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        // SAFETY: the contract on device ranges; the lengths were compared. The bytes belong to `*source`, which nothing can change
+        // or move: the code below keeps a reference to it until the stream has passed the copy.
+        unsafe { copy::htod_async(to.ptr, from.as_ptr(), from.len(), stream.by_ref()) }
+    };
+    drop_after(gpu, janitor, std::iter::once(stream), source);
+    queued.map_err(trouble(doing))
+}
+
+/// Drops a value when the present work of these streams has passed; does not block.
+pub fn drop_after<'s, S: Send + 'static>(
+    gpu: &Arc<Gpu>,
+    janitor: &Arc<Janitor>,
+    streams: impl Iterator<Item = &'s OnStream>,
+    value: S,
+) {
+    match gpu.end_of(streams, "keep memory until a device has read it") {
+        End::Events(events) => {
+            janitor.start();
+            janitor.leave(Ending { gpu: gpu.clone(), events, then: Box::new(move |_| drop(value)), dropped: None });
+        }
+        End::Now => drop(value),
+        // The memory stays in use, because the device may still read it.
+        End::Unknown => std::mem::forget(value),
+    }
+}
+
+/// Copies `from` to the host; blocks until it is done. `out` has the same length. With `session`, a long copy runs through a
+/// page-locked slot of it; without, the driver copies by itself.
+pub fn copy_out(session: Option<&Arc<Session>>, gpu: &Gpu, from: DeviceRange, out: &mut [u8]) -> Result<()> {
     let doing = "copy from a device";
     assert!(out.len() as u64 <= from.bytes, "more than there is");
     if out.is_empty() {
         return Ok(());
+    }
+    if out.len() >= STAGED_BYTES_MIN
+        && let Some(Ok(stage)) = session.map(|session| Stage::new(session, gpu))
+    {
+        return stage.copy_out(gpu, from.ptr, out);
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
@@ -85,6 +141,8 @@ impl<'s> Stage<'s> {
 
     fn copy_in(mut self, gpu: &Gpu, to: u64, bytes: &[u8]) -> Result<()> {
         let doing = "copy to a device";
+        let context = gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
         let events = [gpu.event(doing)?, gpu.event(doing)?];
         let copied = (|| {
             let mut to = to;
@@ -103,6 +161,50 @@ impl<'s> Stage<'s> {
                 to += part.len() as u64;
             }
             Ok(())
+        })();
+        // Synchronize even after an error: pending copies must end before the slot is freed.
+        let done = self.stream.synchronize().map_err(trouble(doing));
+        for event in events {
+            gpu.give_event(event);
+        }
+        copied.and(done)
+    }
+
+    /// Copies to the host: while the device writes one half of the slot, this thread copies out of the other.
+    fn copy_out(mut self, gpu: &Gpu, from: u64, out: &mut [u8]) -> Result<()> {
+        let doing = "copy from a device";
+        let context = gpu.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        // The plain copy runs in the order of the legacy default stream, and this stage's stream does not.
+        tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))?;
+        let events = [gpu.event(doing)?, gpu.event(doing)?];
+        // SAFETY: contract 1 and 3 of `bytes.rs`: the slot belongs to this stage.
+        let slot = unsafe { self.bytes.write() };
+        let halves = [slot.as_mut_ptr(), slot[HALF_BYTES..].as_mut_ptr()];
+        let copied = (|| {
+            let mut parts = out.chunks_mut(HALF_BYTES).enumerate();
+            let mut arriving: Option<(usize, &mut [u8])> = None;
+            loop {
+                let next = parts.next();
+                if let Some((turn, part)) = &next {
+                    let at = from + (turn * HALF_BYTES) as u64;
+                    // SAFETY: the contract on device ranges. A part is at most a half, and the code below has copied what this half
+                    // had before. It keeps the slot until the stream has passed the copy.
+                    unsafe { copy::dtoh_async(halves[turn % 2], at, part.len(), &self.stream) }
+                        .map_err(trouble(doing))?;
+                    events[turn % 2].record(&self.stream).map_err(trouble(doing))?;
+                }
+                if let Some((turn, part)) = arriving.take() {
+                    events[turn % 2].synchronize().map_err(trouble(doing))?;
+                    // SAFETY: the device has written this half, and writes there again after this copy only. The parts of `out` lie
+                    // outside the slot.
+                    unsafe { std::ptr::copy_nonoverlapping(halves[turn % 2], part.as_mut_ptr(), part.len()) };
+                }
+                arriving = next;
+                if arriving.is_none() {
+                    return Ok(());
+                }
+            }
         })();
         // Synchronize even after an error: pending copies must end before the slot is freed.
         let done = self.stream.synchronize().map_err(trouble(doing));

@@ -56,7 +56,7 @@ fn nobody_comes_in_between_by_bringing_something_in_anothers_name() {
     let own = Own { magic: Some(Magic::Catalogue), bytes, view: None, acked: true, copied: false };
     w.say_bringing(other, &false_claim, own);
     assert!(matches!(w.refusal(other), Refusal::NotFound(_)), "another user may not");
-    let stranger = w.dial_as(1, 999);
+    let stranger = w.connect(1, 999, &[]);
     let bytes = a.catalogue.bytes() as u64;
     let own = Own { magic: Some(Magic::Catalogue), bytes, view: None, acked: true, copied: false };
     w.say_bringing(stranger, &false_claim, own);

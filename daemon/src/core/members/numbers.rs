@@ -1,0 +1,71 @@
+//! The numbers of a namespace's clients.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The numbers of clients. Each number up to the greatest ever assigned belongs to a client or to a request to join, or is free.
+#[derive(Debug)]
+pub struct Numbers {
+    /// Free numbers that were used before, in the order of their return.
+    free: VecDeque<u16>,
+    /// The smallest number never used.
+    fresh: u32,
+    /// Numbers of the current requests to join, with the uids that make them.
+    joining: BTreeMap<u16, u32>,
+}
+
+impl Numbers {
+    /// Returns the numbers of a namespace without clients.
+    pub fn new() -> Self {
+        Self { free: VecDeque::new(), fresh: 1, joining: BTreeMap::new() }
+    }
+
+    /// Returns the numbers of a namespace with clients. `fresh` is above the greatest number ever used.
+    pub fn restored(fresh: u32, is_taken: impl Fn(u16) -> bool) -> Self {
+        let free = (1..fresh).map(|number| number as u16).filter(|&number| !is_taken(number));
+        Self { free: free.collect(), fresh, joining: BTreeMap::new() }
+    }
+
+    /// Returns a number for a client that joins: one below `end` that was never used, or else a free one.
+    pub fn next(&mut self, end: u32) -> Option<u16> {
+        if self.fresh < end {
+            self.fresh += 1;
+            return Some(u16::try_from(self.fresh - 1).expect("a directory has at most 65536 members"));
+        }
+        self.free.pop_front()
+    }
+
+    /// Assigns a number to a uid's request to join.
+    pub fn begin_join(&mut self, number: u16, uid: u32) {
+        self.joining.insert(number, uid);
+    }
+
+    /// Ends a request to join, whose client now has the number.
+    pub fn end_join(&mut self, number: u16) {
+        self.joining.remove(&number);
+    }
+
+    /// Frees a number.
+    pub fn free(&mut self, number: u16) {
+        self.joining.remove(&number);
+        self.free.push_back(number);
+    }
+
+    /// Returns the uids of the requests to join.
+    pub fn joining(&self) -> impl ExactSizeIterator<Item = u32> {
+        self.joining.values().copied()
+    }
+
+    /// Checks that each number is a client's, a request's or free.
+    ///
+    /// # Panics
+    /// Panics if that is not so.
+    pub fn check(&self, clients: impl ExactSizeIterator<Item = u16>) {
+        let free: BTreeSet<u16> = self.free.iter().copied().collect();
+        assert_eq!(free.len(), self.free.len(), "a number is free once");
+        let taken = clients.len() + self.joining.len() + free.len();
+        assert_eq!(taken as u32 + 1, self.fresh, "each number that was ever given out is in one place");
+        for number in clients.chain(self.joining.keys().copied()) {
+            assert!(!free.contains(&number) && u32::from(number) < self.fresh, "number {number} is given out");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The blocks of long names.
+
+use std::collections::BTreeSet;
+
+const RESERVE: u32 = 64;
+const STEP: u32 = 512;
+
+/// The blocks for keys of more than 96 bytes. Number 0 is never used.
+#[derive(Debug)]
+pub struct Blocks {
+    free: Vec<u32>,
+    /// The lowest number of a block that was never used.
+    fresh: u32,
+    /// Blocks with numbers below this one have memory.
+    there: u32,
+    /// The number of blocks of the directory.
+    all: u32,
+}
+
+impl Blocks {
+    /// Returns the blocks of a fresh directory with `all` blocks.
+    pub fn new(all: u32) -> Self {
+        Self { free: Vec::new(), fresh: 1, there: 1, all }
+    }
+
+    /// Returns the blocks of a directory in which `used` are in use.
+    pub fn restore(all: u32, used: &BTreeSet<u32>) -> Self {
+        let Some(&last) = used.last() else { return Self::new(all) };
+        // The daemon makes memory for blocks in steps of [`STEP`].
+        let there = (last / STEP * STEP + STEP).min(all);
+        Self { free: (1..last).filter(|block| !used.contains(block)).collect(), fresh: last + 1, there, all }
+    }
+
+    /// Takes a free block that has memory.
+    pub fn take(&mut self) -> Option<u32> {
+        if let Some(block) = self.free.pop() {
+            return Some(block);
+        }
+        (self.fresh < self.there).then(|| {
+            self.fresh += 1;
+            self.fresh - 1
+        })
+    }
+
+    /// Frees a block; 0 stands for no block.
+    pub fn give(&mut self, block: u32) {
+        if block != 0 {
+            self.free.push(block);
+        }
+    }
+
+    /// Returns true if every block of the directory has memory.
+    pub fn are_all_there(&self) -> bool {
+        self.there >= self.all
+    }
+
+    /// Returns the numbers of the blocks that need memory next: from the first to before the second. `None`: enough are there.
+    pub fn wanted(&self) -> Option<(u32, u32)> {
+        let is_short = self.free.len() as u32 + self.there - self.fresh < RESERVE;
+        (is_short && !self.are_all_there()).then(|| (self.there, (self.there / STEP * STEP + STEP).min(self.all)))
+    }
+
+    /// Notes that the blocks below `end` have memory.
+    pub fn arrived(&mut self, end: u32) {
+        self.there = end;
+    }
+
+    /// Returns the number of blocks that were ever used, and of those that are free again.
+    #[cfg(test)]
+    pub fn counts(&self) -> (u32, usize) {
+        (self.fresh, self.free.len())
+    }
+}

@@ -1,0 +1,60 @@
+//! An index, in the daemon's own memory, of the live entries that lead to cells.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The live entries that lead to a cell, by the cell's catalogue.
+#[derive(Debug, Default)]
+pub struct Owned {
+    entries: BTreeMap<u16, BTreeSet<u32>>,
+}
+
+impl Owned {
+    pub(super) fn insert(&mut self, catalogue: u16, entry: u32) {
+        self.entries.entry(catalogue).or_default().insert(entry);
+    }
+
+    pub(super) fn remove(&mut self, catalogue: u16, entry: u32) {
+        if let Some(set) = self.entries.get_mut(&catalogue) {
+            set.remove(&entry);
+            if set.is_empty() {
+                self.entries.remove(&catalogue);
+            }
+        }
+    }
+
+    /// Returns the entries whose owner words lead to cells of `catalogue`.
+    pub fn of(&self, catalogue: u16) -> Vec<u32> {
+        self.entries.get(&catalogue).map(|set| set.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Returns at most `most` of the entries whose owner words lead to cells of `catalogue`, from entry `from` on.
+    pub fn of_from(&self, catalogue: u16, from: u32, most: usize) -> Vec<u32> {
+        self.entries.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
+    }
+
+    /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the cells, from this catalogue and
+    /// entry on.
+    pub fn all_from(&self, catalogue: u16, entry: u32, most: usize) -> Vec<(u16, u32)> {
+        let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
+            let from = if owner == catalogue { entry } else { 0 };
+            set.range(from..).take(most).map(|&entry| (owner, entry)).collect::<Vec<_>>()
+        };
+        self.entries.range(catalogue..).flat_map(of).take(most).collect()
+    }
+
+    /// Returns the number of owner words that lead to cells of `catalogue`.
+    pub fn count(&self, catalogue: u16) -> usize {
+        self.entries.get(&catalogue).map_or(0, BTreeSet::len)
+    }
+
+    /// Returns the number of entries.
+    #[cfg(test)]
+    pub fn all(&self) -> usize {
+        self.entries.values().map(BTreeSet::len).sum()
+    }
+
+    /// Returns the entries whose catalogue is not `there`.
+    pub fn orphans(&self, there: impl Fn(u16) -> bool) -> Vec<u32> {
+        self.entries.iter().filter(|&(&owner, _)| !there(owner)).flat_map(|(_, entries)| entries).copied().collect()
+    }
+}

@@ -1,0 +1,57 @@
+//! Requests of observers, who see names, sizes and holders of all namespaces. An observer joins no namespace for them: it gets no
+//! descriptor, no number and no entry in a table, and its responses contain no byte of a value and no metadata.
+
+use super::hello::same_protocol;
+use super::{Conn, Core};
+use crate::core::account::NamespaceId;
+use crate::core::answer::{Answer, Outcome};
+use crate::core::namespace::Namespace;
+use crate::core::owners::SUPERUSER;
+use crate::core::stat::{namespace_use, stat};
+use tensorlend_layout::wire::{Inspect, Refusal, Reply, Shown, View};
+
+/// Maximum number of namespaces in one response.
+const NAMESPACES_MAX: usize = 64;
+
+impl Core {
+    pub(super) fn inspect(&self, state: &Conn, Inspect { protocol_min, protocol_max, view }: &Inspect) -> Answer {
+        if state.over {
+            return Err(self.env.accounts.too_many_sessions(state.peer.uid));
+        }
+        same_protocol((*protocol_min, *protocol_max))?;
+        if !self.env.settings.is_observer(&state.peer) {
+            return Err(Refusal::NotObserver);
+        }
+        let shown = match view {
+            View::Daemon => {
+                // No namespace has the id 0.
+                Shown::Daemon(Box::new(stat(&self.env, &self.namespaces, Some((SUPERUSER, NamespaceId::MIN)))))
+            }
+            View::Namespaces { after } => {
+                let next = self.namespaces.after(after).take(NAMESPACES_MAX);
+                let some = next.map(|namespace| namespace_use(&self.env, namespace));
+                Shown::Namespaces(some.collect())
+            }
+            View::Clients { namespace, from } => self
+                .observed(namespace)
+                .map_or_else(|| Shown::Clients { clients: Vec::new(), next: None }, |it| it.show_clients(*from)),
+            View::Names { namespace, from } => self
+                .observed(namespace)
+                .map_or_else(|| Shown::Names { names: Vec::new(), next: None }, |it| it.show_names(*from)),
+            View::Leases { namespace, from } => self.observed(namespace).map_or_else(
+                || Shown::Leases { leases: Vec::new(), next: None, truncated: false },
+                |it| it.show_leases(*from),
+            ),
+            View::Streams { namespace, from } => self.observed(namespace).map_or_else(
+                || Shown::Streams { streams: Vec::new(), next: None },
+                |it| it.streams.show(&it.members, *from),
+            ),
+        };
+        Ok(Outcome::Reply(Reply::Shown(shown)))
+    }
+
+    /// Returns a namespace; `None`: it has been closed, which loses nothing, or has never been open.
+    fn observed(&self, name: &str) -> Option<&Namespace> {
+        self.namespaces.id_of(name).map(|id| &self.namespaces[&id])
+    }
+}

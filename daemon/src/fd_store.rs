@@ -1,0 +1,207 @@
+//! `tensorlendd --fd-store`: a process that stores the daemon's descriptors where no service manager does, as in a
+//! container.
+//!
+//! It holds what systemd's fd store would hold: each descriptor under a name. One daemon at a time is connected to its
+//! Unix socket. The process first sends this daemon all stored descriptors, then it stores and removes descriptors at
+//! the daemon's request. When the daemon dies, the requests that are still in the socket are applied before the next
+//! daemon is accepted, because the socket belongs to this process.
+//!
+//! The process must not die with its daemon, so it is small: after its start it allocates no memory, and it does not
+//! read the names. If it is killed, the daemon continues, connects to the next such process, and stores everything
+//! there again (`sys/fd_store.rs`).
+
+use crate::sys::fd_store::channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
+use crate::sys::{DaemonError, Listener, Order, Orders, Signals, limits, notify};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{DumpableBehavior, Resource};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Maximum number of descriptors that one process stores.
+const ENTRIES_MAX: usize = 1 << 18;
+/// Descriptors of this process that are not stored ones, with a reserve.
+const OWN_DESCRIPTORS: u64 = 32;
+/// The stored descriptors. The table's length is fixed, so that storing allocates nothing.
+struct Entries {
+    /// A hash of each name: a search reads only the hashes.
+    hashes: Vec<u64>,
+    lengths: Vec<u8>,
+    /// The names, [`NAME_BYTES_MAX`] bytes each.
+    names: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+    capacity: usize,
+}
+
+/// FNV-1a. Only the daemon chooses names, so nobody can choose collisions.
+fn hash(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+impl Entries {
+    fn new(capacity: usize) -> Self {
+        Self {
+            hashes: vec![0; capacity],
+            lengths: vec![0; capacity],
+            names: vec![0; capacity * NAME_BYTES_MAX],
+            descriptors: Vec::with_capacity(capacity),
+            capacity,
+        }
+    }
+
+    fn name(&self, at: usize) -> &[u8] {
+        &self.names[at * NAME_BYTES_MAX..][..usize::from(self.lengths[at])]
+    }
+
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        let hash = hash(name);
+        let used = &self.hashes[..self.descriptors.len()];
+        (0..used.len()).find(|&at| used[at] == hash && self.name(at) == name)
+    }
+
+    /// Stores a descriptor; drops it if the table is full. The daemon knows the capacity, and does not exceed it.
+    fn store(&mut self, name: &[u8], fd: OwnedFd) {
+        if let Some(at) = self.find(name) {
+            self.descriptors[at] = fd;
+            return;
+        }
+        let at = self.descriptors.len();
+        if at == self.capacity || name.len() > NAME_BYTES_MAX {
+            return;
+        }
+        self.hashes[at] = hash(name);
+        self.lengths[at] = name.len() as u8;
+        self.names[at * NAME_BYTES_MAX..][..name.len()].copy_from_slice(name);
+        self.descriptors.push(fd);
+    }
+
+    /// Removes a descriptor. The last entry takes its place.
+    fn remove(&mut self, name: &[u8]) {
+        let Some(at) = self.find(name) else { return };
+        let last = self.descriptors.len() - 1;
+        self.descriptors.swap_remove(at);
+        self.hashes[at] = self.hashes[last];
+        self.lengths[at] = self.lengths[last];
+        self.names.copy_within(last * NAME_BYTES_MAX..(last + 1) * NAME_BYTES_MAX, at * NAME_BYTES_MAX);
+    }
+}
+
+/// Runs the fd store on a socket at `path`, until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If the socket cannot be created, or a system call of the loop fails.
+pub fn run(path: &Path) -> Result<(), DaemonError> {
+    let signals = Signals::catch()?;
+    let system = |what| move |error: Errno| DaemonError::System { what, error: error.into() };
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("PR_SET_DUMPABLE"))?;
+    limits::raise_descriptors();
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let capacity = limit.saturating_sub(OWN_DESCRIPTORS).min(ENTRIES_MAX as u64) as usize;
+    let mut entries = Entries::new(capacity);
+    let listener = Listener::bind(path, 0o600)?;
+    notify::ready("stores descriptors");
+    tracing::info!("stores up to {capacity} descriptors, on {}", path.display());
+    // From here on, no memory is allocated.
+    let mut daemon: Option<OwnedFd> = None;
+    loop {
+        let peer = daemon.as_ref().map_or(listener.fd.as_fd(), AsFd::as_fd);
+        let mut ready = [PollFd::new(&signals, PollFlags::IN), PollFd::from_borrowed_fd(peer, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(system("poll")(error)),
+        }
+        let [stops, is_ready] = ready.map(|it| !it.revents().is_empty());
+        if stops && signals.next() == Some(Order::Stop) {
+            notify::stopping();
+            return Ok(());
+        }
+        if !is_ready {
+            continue;
+        }
+        match daemon.take() {
+            Some(connection) => {
+                if serve(&connection, &mut entries) {
+                    daemon = Some(connection);
+                }
+            }
+            None => daemon = accept(&listener.fd).filter(|connection| send_all(connection.as_fd(), &entries).is_ok()),
+        }
+    }
+}
+
+/// Accepts a daemon of this process's user, or of root. A daemon that does not read for five seconds is disconnected.
+fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    let connection = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
+    let uid = rustix::net::sockopt::socket_peercred(&connection).ok()?.uid;
+    set_socket_timeout(&connection, Timeout::Send, Some(SEND_MAX)).ok()?;
+    (uid == rustix::process::geteuid() || uid.is_root()).then_some(connection)
+}
+
+/// Sends the daemon all stored descriptors, and then the capacity.
+fn send_all(connection: BorrowedFd<'_>, entries: &Entries) -> rustix::io::Result<()> {
+    let mut bytes = [0; PACKET_BYTES];
+    bytes[0] = kind::ENTRY;
+    for (at, fd) in entries.descriptors.iter().enumerate() {
+        let name = entries.name(at);
+        bytes[1..=name.len()].copy_from_slice(name);
+        send(connection, &bytes[..=name.len()], Some(fd.as_fd()))?;
+    }
+    bytes[0] = kind::ALL_SENT;
+    bytes[1..5].copy_from_slice(&(entries.capacity as u32).to_le_bytes());
+    send(connection, &bytes[..5], None)
+}
+
+/// Applies one packet of the daemon. Returns false if the connection has ended.
+fn serve(connection: &OwnedFd, entries: &mut Entries) -> bool {
+    let mut bytes = [0; PACKET_BYTES];
+    let (length, fd) = match receive(connection.as_fd(), &mut bytes) {
+        Ok(packet) => packet,
+        Err(Errno::INTR) => return true,
+        Err(_) => return false,
+    };
+    match (bytes[..length].split_first(), fd) {
+        (Some((&kind::ENTRY, name)), Some(fd)) => entries.store(name, fd),
+        (Some((&kind::REMOVE, name)), None) => entries.remove(name),
+        // The end of the connection, or not a daemon of this project.
+        _ => return false,
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    fn descriptor() -> OwnedFd {
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn entries_are_replaced_by_name_and_removed_in_any_order() {
+        let mut entries = Entries::new(3);
+        for name in ["a", "", "c", "more than fit"] {
+            entries.store(name.as_bytes(), descriptor());
+        }
+        assert_eq!(entries.descriptors.len(), 3, "the fourth is not stored");
+        let last = descriptor();
+        let number = last.as_raw_fd();
+        entries.store(b"c", last);
+        entries.remove(b"a");
+        entries.remove(b"a");
+        let at = entries.find(b"c").unwrap();
+        assert_eq!(
+            (entries.descriptors[at].as_raw_fd(), entries.find(b"a"), entries.name(at)),
+            (number, None, &b"c"[..])
+        );
+        let long = [b'x'; NAME_BYTES_MAX];
+        entries.store(&long, descriptor());
+        assert!(entries.find(&long).is_some());
+        entries.remove(b"");
+        entries.remove(b"c");
+        entries.remove(&long);
+        assert!(entries.descriptors.is_empty());
+    }
+}

@@ -1,0 +1,294 @@
+//! Observation of all namespaces by a user that the daemon's configuration lists in `observers`. The daemon answers from its own
+//! memory: an inspector joins no namespace and maps no memory.
+
+use super::ages::Ages;
+use super::observation::{
+    ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, StreamSeen, SubscriberSeen, ValueSeen,
+};
+use crate::client::ClientBuilder;
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::tensor::dims::as_usize;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tensorlend_layout::DType;
+use tensorlend_layout::wire::{
+    ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_VERSION, Reply, Request, Shown, Stat,
+    StreamShown, View,
+};
+use tensorlend_layout::word::LeaseWord;
+use tensorlend_os::clock::boottime_ns;
+
+const DOING: &str = "observe all namespaces";
+
+/// Observes all namespaces of a daemon: names, sizes, clients, leases and streams, and never a value. The user must be listed in
+/// `observers` of the daemon's configuration, or be root.
+///
+/// ```
+/// let config = tensorlend_daemon::Config::parse(&format!("observers = [\"{}\"]", rustix::process::getuid().as_raw()))?;
+/// let daemon = tensorlend_daemon::embedded_with(&config)?;
+/// let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+/// client.put("numbers", &[0u8; 4096])?;
+///
+/// let mut inspector = tensorlend::Client::builder().socket(daemon.socket()).inspect()?;
+/// let namespaces = inspector.namespaces()?;
+/// assert_eq!(namespaces[0].name, client.namespace());
+/// let seen = inspector.observe(&namespaces[0].name)?;
+/// assert_eq!((seen.clients.len(), seen.values[0].bytes), (1, 4096));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Inspector {
+    control: Arc<Control>,
+    /// The ages of the leases of each namespace.
+    ages: HashMap<String, Ages>,
+}
+
+impl std::fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inspector").finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    /// Connects as an observer of all namespaces. The options `namespace`, `label` and `harden` have no effect.
+    ///
+    /// # Errors
+    /// As [`ClientBuilder::connect`], and [`Error::Refused`] with `NotObserver` if the daemon's configuration does not list
+    /// the user in `observers`.
+    pub fn inspect(self) -> Result<Inspector> {
+        let inspector = Inspector { control: Arc::new(self.control()?), ages: HashMap::new() };
+        inspector.stat()?;
+        Ok(inspector)
+    }
+}
+
+/// Requests a part of the daemon's state.
+fn ask(control: &Control, view: View) -> Result<Shown> {
+    let inspect = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view };
+    match control.call(&Request::Inspect(inspect), DOING, "")? {
+        Reply::Shown(shown) => Ok(shown),
+        _ => Err(Error::Protocol { doing: DOING }),
+    }
+}
+
+/// Requests the daemon's metrics, as an observer sees them.
+pub(super) fn stat(control: &Control) -> Result<Stat> {
+    match ask(control, View::Daemon)? {
+        Shown::Daemon(stat) => Ok(*stat),
+        _ => Err(Error::Protocol { doing: DOING }),
+    }
+}
+
+impl Inspector {
+    /// Returns the connection, for a thread that requests the metrics in the meantime.
+    pub(super) fn control(&self) -> Arc<Control> {
+        self.control.clone()
+    }
+
+    /// Returns the daemon's metrics, with all users and namespaces (at most 128 of each).
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] if the connection is lost: open another inspector.
+    pub fn stat(&self) -> Result<Stat> {
+        stat(&self.control)
+    }
+
+    /// Returns the usage and the limits of all namespaces, sorted by name.
+    ///
+    /// # Errors
+    /// As [`Inspector::stat`].
+    pub fn namespaces(&self) -> Result<Vec<NamespaceUse>> {
+        let mut all: Vec<NamespaceUse> = Vec::new();
+        loop {
+            let after = all.last().map_or_else(String::new, |last| last.name.clone());
+            match ask(&self.control, View::Namespaces { after })? {
+                Shown::Namespaces(some) if some.is_empty() => return Ok(all),
+                Shown::Namespaces(some) => all.extend(some),
+                _ => return Err(Error::Protocol { doing: DOING }),
+            }
+        }
+    }
+
+    /// Observes a namespace. The observation has no segments, no list items and no stream messages. It is empty if the
+    /// namespace has no client and no value.
+    ///
+    /// # Errors
+    /// As [`Inspector::stat`].
+    pub fn observe(&mut self, namespace: &str) -> Result<Observation> {
+        let begun = Instant::now();
+        let now_ns = boottime_ns();
+        let uses = self.namespaces()?;
+        // A namespace that has closed leaves nothing here.
+        self.ages.retain(|name, _| uses.iter().any(|it| it.name == *name));
+        let own = uses.into_iter().find(|it| it.name == namespace).unwrap_or_default();
+        let mut seen = Observation {
+            namespace: namespace.to_owned(),
+            at_ns: now_ns,
+            bytes_lent: own.bytes,
+            bytes_max: own.bytes_max,
+            names_live: own.names,
+            ..Observation::default()
+        };
+        let mut values: HashMap<u64, usize> = HashMap::new();
+        self.clients(&mut seen)?;
+        self.names(&mut seen, &mut values)?;
+        self.leases(&mut seen, &values)?;
+        self.streams(&mut seen)?;
+        add_up(&mut seen);
+        seen.took = begun.elapsed();
+        Ok(seen)
+    }
+
+    fn clients(&self, seen: &mut Observation) -> Result<()> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let view = View::Clients { namespace: seen.namespace.clone(), from: at };
+            let Shown::Clients { clients, next } = ask(&self.control, view)? else {
+                return Err(Error::Protocol { doing: DOING });
+            };
+            seen.clients.extend(clients.into_iter().map(|it| client(it, seen.at_ns)));
+            from = next.filter(|&next| next > at);
+        }
+        Ok(())
+    }
+
+    fn names(&self, seen: &mut Observation, values: &mut HashMap<u64, usize>) -> Result<()> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let view = View::Names { namespace: seen.namespace.clone(), from: at };
+            let Shown::Names { names, next } = ask(&self.control, view)? else {
+                return Err(Error::Protocol { doing: DOING });
+            };
+            for NameShown { name, holds } in names {
+                match holds {
+                    Holds::List(items) => seen.lists.push(ListSeen { name, items }),
+                    value @ Holds::Value { .. } => {
+                        if let Some((lease, value)) = value_seen(name, value) {
+                            values.insert(lease, seen.values.len());
+                            seen.values.push(value);
+                        }
+                    }
+                }
+            }
+            from = next.filter(|&next| next > at);
+        }
+        Ok(())
+    }
+
+    fn leases(&mut self, seen: &mut Observation, values: &HashMap<u64, usize>) -> Result<()> {
+        let epochs: HashMap<u16, u32> = seen.clients.iter().map(|it| (it.catalogue, it.epoch)).collect();
+        let ages = self.ages.entry(seen.namespace.clone()).or_default();
+        ages.begin();
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let view = View::Leases { namespace: seen.namespace.clone(), from: at };
+            let Shown::Leases { leases, next, truncated } = ask(&self.control, view)? else {
+                return Err(Error::Protocol { doing: DOING });
+            };
+            seen.truncated |= truncated;
+            for LeaseShown { holder, lease, count } in leases {
+                let key = (holder, epochs.get(&holder).copied().unwrap_or(0), lease);
+                let (age, is_older) = ages.of(key, seen.at_ns);
+                let (value, count, lease) = (values.get(&lease).copied(), u64::from(count), LeaseWord(lease));
+                let bytes = value.map_or(0, |at| {
+                    seen.values[at].leases += count;
+                    seen.values[at].bytes
+                });
+                seen.leases.push(LeaseSeen {
+                    holder,
+                    pid: 0,
+                    catalogue: lease.catalogue(),
+                    slot: lease.slot(),
+                    is_of_segment: lease.is_of_segment(),
+                    count,
+                    bytes,
+                    value,
+                    age,
+                    is_older,
+                });
+            }
+            from = next.filter(|&next| next > at);
+        }
+        ages.end();
+        seen.leases.sort_by(|a, b| b.age.cmp(&a.age).then(b.bytes.cmp(&a.bytes)).then(a.slot.cmp(&b.slot)));
+        Ok(())
+    }
+
+    fn streams(&self, seen: &mut Observation) -> Result<()> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let view = View::Streams { namespace: seen.namespace.clone(), from: at };
+            let Shown::Streams { streams, next } = ask(&self.control, view)? else {
+                return Err(Error::Protocol { doing: DOING });
+            };
+            seen.streams.extend(streams.into_iter().map(stream));
+            from = next.filter(|&next| next > at);
+        }
+        seen.streams.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(())
+    }
+}
+
+fn client(it: ClientShown, now_ns: u64) -> ClientSeen {
+    ClientSeen {
+        catalogue: it.number,
+        epoch: it.epoch,
+        state: if it.connected { ClientState::Alive } else { ClientState::Ended },
+        pid: it.pid,
+        uid: it.uid,
+        label: it.label,
+        age: Duration::from_nanos(now_ns.saturating_sub(it.since_ns)),
+        bytes: it.bytes,
+        command: Some(it.command).filter(|command| !command.is_empty()),
+        ..ClientSeen::default()
+    }
+}
+
+/// Returns a value with the word of a lease on it.
+fn value_seen(name: String, holds: Holds) -> Option<(u64, ValueSeen)> {
+    let Holds::Value { client, lease, dtype, is_dataset, shape, bytes, timestamp_ns, in_file: _ } = holds else {
+        return None;
+    };
+    let value = ValueSeen {
+        origin: Origin::Name(name),
+        catalogue: client,
+        slot: LeaseWord(lease).slot(),
+        generation: u64::from(LeaseWord(lease).generation_low()),
+        bytes,
+        is_dataset,
+        dtype: dtype.and_then(DType::unpack),
+        shape: shape.map(|shape| as_usize(&shape).to_vec()),
+        timestamp_ns,
+        leases: 0,
+    };
+    Some((lease, value))
+}
+
+fn stream(it: StreamShown) -> StreamSeen {
+    let subscribers = it.subscribers.into_iter().map(|it| SubscriberSeen {
+        catalogue: it.client,
+        cursor: it.cursor,
+        lag: it.lag,
+        lost: it.lost,
+    });
+    StreamSeen {
+        name: it.name,
+        index: it.index,
+        id: it.id,
+        producer: it.producer,
+        capacity: it.capacity.into(),
+        policy: it.policy,
+        sent: Some(it.sent),
+        held: it.held,
+        is_closed: it.is_closed,
+        subscribers: subscribers.collect(),
+    }
+}
+
+/// Adds up each client's values and leases.
+fn add_up(seen: &mut Observation) {
+    let (mut clients, mut leases) = (std::mem::take(&mut seen.clients), std::mem::take(&mut seen.leases));
+    super::collect::add_up(&mut clients, &seen.values, &mut leases);
+    (seen.clients, seen.leases) = (clients, leases);
+}

@@ -1,0 +1,267 @@
+//! What an observer asks the daemon, outside all namespaces: names, sizes and holders, never values.
+
+use super::{NamespaceUse, Policy, Stat};
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of clients in one response, so that it fits into a packet.
+pub const CLIENTS_SHOWN_MAX: usize = 256;
+/// Maximum number of names in one response.
+pub const NAMES_SHOWN_MAX: usize = 160;
+/// Maximum number of leases of one client in one response.
+pub const LEASES_SHOWN_MAX: usize = 2048;
+/// Maximum number of streams in one response.
+pub const STREAMS_SHOWN_MAX: usize = 24;
+
+/// A request of an observer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspect {
+    /// Oldest protocol version that the observer speaks.
+    pub protocol_min: u16,
+    /// Newest protocol version that the observer speaks.
+    pub protocol_max: u16,
+    /// The part that the daemon shows.
+    pub view: View,
+}
+
+/// A part of the daemon's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum View {
+    /// The daemon's metrics. Response: [`Shown::Daemon`].
+    Daemon,
+    /// The namespaces after this name. Response: [`Shown::Namespaces`].
+    Namespaces {
+        /// The last namespace of the response before; empty: none.
+        after: String,
+    },
+    /// The clients of a namespace. Response: [`Shown::Clients`].
+    Clients {
+        /// The namespace.
+        namespace: String,
+        /// First number.
+        from: u16,
+    },
+    /// Names and lists. Response: [`Shown::Names`].
+    Names {
+        /// The namespace.
+        namespace: String,
+        /// First entry of the directory.
+        from: u32,
+    },
+    /// Leases, by holder. Response: [`Shown::Leases`].
+    Leases {
+        /// The namespace.
+        namespace: String,
+        /// First holder's number.
+        from: u16,
+    },
+    /// Streams. Response: [`Shown::Streams`].
+    Streams {
+        /// The namespace.
+        namespace: String,
+        /// First index in the table of streams.
+        from: u32,
+    },
+}
+
+/// The response to an observer. `next` is the position of the next request; `None`: this is the last response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shown {
+    /// The daemon's metrics, with the users and namespaces that the superuser sees.
+    Daemon(Box<Stat>),
+    /// Namespaces, sorted by name; empty: no further ones.
+    Namespaces(Vec<NamespaceUse>),
+    /// Clients, sorted by number.
+    Clients {
+        /// The clients.
+        clients: Vec<ClientShown>,
+        /// The next number.
+        next: Option<u16>,
+    },
+    /// Names and lists.
+    Names {
+        /// The names.
+        names: Vec<NameShown>,
+        /// The next entry.
+        next: Option<u32>,
+    },
+    /// Leases.
+    Leases {
+        /// The leases.
+        leases: Vec<LeaseShown>,
+        /// The next holder.
+        next: Option<u16>,
+        /// Whether leases of one client were left out.
+        truncated: bool,
+    },
+    /// Streams.
+    Streams {
+        /// The streams.
+        streams: Vec<StreamShown>,
+        /// The next index.
+        next: Option<u32>,
+    },
+}
+
+/// A client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientShown {
+    /// Its number.
+    pub number: u16,
+    /// The epoch of its number.
+    pub epoch: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its label.
+    pub label: String,
+    /// The name of its command; empty: unknown.
+    pub command: String,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Time of its connection, in nanoseconds of `CLOCK_BOOTTIME`.
+    pub since_ns: u64,
+    /// Bytes of its segments.
+    pub bytes: u64,
+    /// Number of its segments.
+    pub segments: u32,
+}
+
+/// A name or a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameShown {
+    /// The name.
+    pub name: String,
+    /// The content of the name.
+    pub holds: Holds,
+}
+
+/// The content of a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Holds {
+    /// A list with this number of items.
+    List(u64),
+    /// A value.
+    Value {
+        /// Number of the owner.
+        client: u16,
+        /// The word of a lease on the value: owner, slot and the low bits of the generation.
+        lease: u64,
+        /// The packed element type; `None`: a dataset, or a value whose record the daemon does not read.
+        dtype: Option<u32>,
+        /// Whether the value is a dataset.
+        is_dataset: bool,
+        /// Sizes in elements; `None`: a dataset, or more than 4 dimensions.
+        shape: Option<Vec<u64>>,
+        /// Bytes of all slots of the value; 0: unknown.
+        bytes: u64,
+        /// The timestamp that its producer set, in nanoseconds; 0: none.
+        timestamp_ns: u64,
+        /// Whether some of its bytes are in a file.
+        in_file: bool,
+    },
+}
+
+/// The leases of one client on one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseShown {
+    /// Number of the holder.
+    pub holder: u16,
+    /// The word of the lease.
+    pub lease: u64,
+    /// Number of leases.
+    pub count: u32,
+}
+
+/// A stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamShown {
+    /// Its name.
+    pub name: String,
+    /// Its index in the table of streams.
+    pub index: u32,
+    /// Its id.
+    pub id: u64,
+    /// Number of its producer.
+    pub producer: u16,
+    /// Number of messages that it can hold.
+    pub capacity: u32,
+    /// Its policy.
+    pub policy: Policy,
+    /// Number of messages ever sent.
+    pub sent: u64,
+    /// Number of messages that it holds.
+    pub held: u64,
+    /// Whether its producer has closed it.
+    pub is_closed: bool,
+    /// Its subscribers.
+    pub subscribers: Vec<SubscriberShown>,
+}
+
+/// A subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriberShown {
+    /// Its number.
+    pub client: u16,
+    /// The index of its cursor.
+    pub cursor: u16,
+    /// Messages sent and not received; `None`: it has not begun.
+    pub lag: Option<u64>,
+    /// Messages that it has missed.
+    pub lost: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PACKET_BYTES_MAX, Reply, encode};
+    use super::*;
+
+    #[test]
+    fn the_longest_responses_fit_into_a_packet() {
+        let fits = |shown: Shown| {
+            let bytes = encode(&Reply::Shown(shown)).len();
+            assert!(bytes <= PACKET_BYTES_MAX, "{bytes}");
+        };
+        let client = ClientShown {
+            number: u16::MAX,
+            epoch: u32::MAX,
+            pid: u32::MAX,
+            uid: u32::MAX,
+            label: "x".repeat(63),
+            command: "x".repeat(63),
+            connected: true,
+            since_ns: u64::MAX,
+            bytes: u64::MAX,
+            segments: u32::MAX,
+        };
+        fits(Shown::Clients { clients: vec![client; CLIENTS_SHOWN_MAX], next: Some(u16::MAX) });
+        let holds = Holds::Value {
+            client: u16::MAX,
+            lease: u64::MAX,
+            dtype: Some(u32::MAX),
+            is_dataset: true,
+            shape: Some(vec![u64::MAX; 4]),
+            bytes: u64::MAX,
+            timestamp_ns: u64::MAX,
+            in_file: true,
+        };
+        let name = NameShown { name: "x".repeat(255), holds };
+        fits(Shown::Names { names: vec![name; NAMES_SHOWN_MAX], next: Some(u32::MAX) });
+        let lease = LeaseShown { holder: u16::MAX, lease: u64::MAX, count: u32::MAX };
+        fits(Shown::Leases { leases: vec![lease; LEASES_SHOWN_MAX], next: Some(u16::MAX), truncated: true });
+        let subscriber = SubscriberShown { client: u16::MAX, cursor: u16::MAX, lag: Some(u64::MAX), lost: u64::MAX };
+        let stream = StreamShown {
+            name: "x".repeat(255),
+            index: u32::MAX,
+            id: u64::MAX,
+            producer: u16::MAX,
+            capacity: u32::MAX,
+            policy: Policy::Error,
+            sent: u64::MAX,
+            held: u64::MAX,
+            is_closed: true,
+            subscribers: vec![subscriber; crate::directory::SUBSCRIBERS],
+        };
+        fits(Shown::Streams { streams: vec![stream; STREAMS_SHOWN_MAX], next: Some(u32::MAX) });
+    }
+}

@@ -1,0 +1,358 @@
+//! `tensorlendd --fd-store`: a daemon without a service manager is killed, and the next one continues with all tensors.
+#![allow(unsafe_code)]
+
+use rustix::net::RecvFlags;
+use rustix::process::Signal;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tensorlend::{Client, DType, Start};
+use tensorlend_tests::hand::dial;
+use tensorlend_tests::{Agent, PATIENCE, binary, eventually, open_to_all, signal};
+
+/// An fd store and a daemon, each in a process of its own, which the test kills and starts again.
+struct Machine {
+    folder: TempDir,
+    store: Option<Child>,
+    daemon: Option<Child>,
+}
+
+impl Machine {
+    fn start(mode: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().unwrap();
+        open_to_all(folder.path());
+        let mut it = Self { folder, store: None, daemon: None };
+        let config = format!("mode = \"{mode}\"\nfd_store = \"{}\"\n", it.path("store").display());
+        std::fs::write(it.path("config.toml"), config).unwrap();
+        it.start_store();
+        it.start_daemon();
+        it
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn program(&self) -> Command {
+        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let mut command = Command::new(binary("tensorlendd"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn start_store(&mut self) {
+        self.store = Some(self.program().arg("--fd-store").arg(self.path("store")).spawn().unwrap());
+    }
+
+    fn start_daemon(&mut self) {
+        let mut command = self.program();
+        command.arg("--config").arg(self.path("config.toml")).arg("--socket").arg(self.path("socket"));
+        let mut child = command.spawn().unwrap();
+        let start = Instant::now();
+        while Client::builder().socket(self.path("socket")).connect().is_err() {
+            let ended = child.try_wait().unwrap();
+            assert!(ended.is_none() && start.elapsed() < PATIENCE, "the daemon is not up:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.daemon = Some(child);
+    }
+
+    fn kill_daemon(&mut self) {
+        end(&mut self.daemon, Signal::KILL);
+    }
+
+    fn restart_daemon(&mut self) {
+        self.kill_daemon();
+        self.start_daemon();
+    }
+
+    fn client(&self) -> Client {
+        Client::builder().socket(self.path("socket")).label("test").connect().unwrap()
+    }
+
+    fn agent(&self) -> Agent {
+        let mut agent = Agent::start();
+        agent.ok(&format!("connect {}", self.path("socket").display()));
+        agent
+    }
+
+    /// Returns the names that the store sends a new connection. No daemon may run.
+    fn stored(&self) -> Vec<String> {
+        let socket = dial(&self.path("store")).unwrap();
+        let mut names = Vec::new();
+        loop {
+            let packet = tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap();
+            match packet.bytes.split_first().unwrap() {
+                (b'+', name) => {
+                    assert_eq!(packet.descriptors.len(), 1);
+                    names.push(String::from_utf8(name.to_vec()).unwrap());
+                }
+                (b'.', capacity) => {
+                    assert!(u32::from_le_bytes(capacity.try_into().unwrap()) >= 100);
+                    return names;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Ends a process with a signal.
+fn end(child: &mut Option<Child>, by: Signal) {
+    if let Some(mut child) = child.take() {
+        if matches!(child.try_wait(), Ok(None)) {
+            signal(child.id(), by);
+        }
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        end(&mut self.daemon, Signal::KILL);
+        end(&mut self.store, Signal::KILL);
+        if std::thread::panicking() {
+            eprintln!("--- the log of store and daemons\n{}", self.log());
+        }
+    }
+}
+
+const MODES: [&str; 2] = ["user", "system"];
+
+fn publish(client: &Client, name: &str, value: u64) {
+    let mut draft = client.create(DType::U64, &[1000u64]).unwrap();
+    draft.as_mut_slice::<u64>().unwrap().fill(value);
+    draft.publish(name).unwrap();
+}
+
+fn value(client: &Client, name: &str) -> u64 {
+    let lease = client.get(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let values = lease.as_slice::<u64>().unwrap();
+    assert!(values.iter().all(|it| *it == values[0]), "torn");
+    values[0]
+}
+
+#[test]
+fn tensors_of_live_and_dead_clients_outlive_the_daemon() {
+    for mode in MODES {
+        let mut machine = Machine::start(mode);
+        let (a, b) = (machine.client(), machine.client());
+        let mut dead = machine.agent();
+        let sum = dead.ok("put of-the-dead 3000000 7");
+        dead.kill();
+        for name in 0..100 {
+            publish(&a, &format!("n/{name}"), name);
+        }
+        let stream = a.stream("frames").capacity(8).open().unwrap();
+        let mut frames = b.subscription("frames").start_at(Start::Oldest).open().unwrap();
+        let held = b.get("n/3").unwrap();
+        for round in 0..3 {
+            machine.restart_daemon();
+            assert_eq!(held.as_slice::<u64>().unwrap()[0], 3);
+            for name in 0..100 {
+                let expected = if name == 7 { 7 + round } else { name };
+                assert_eq!(value(&b, &format!("n/{name}")), expected);
+            }
+            publish(&b, "n/7", 8 + round);
+            assert_eq!(value(&a, "n/7"), 8 + round);
+            stream.send(a.create(DType::U64, &[10u64]).unwrap()).unwrap();
+            assert_eq!(frames.recv_timeout(PATIENCE).unwrap().sequence(), round);
+            assert!(machine.agent().ok("sum of-the-dead").ends_with(&sum));
+        }
+        // The store has nothing after the end of the last client and the deletion of all names.
+        drop((held, stream, frames));
+        a.delete_stream("frames").unwrap();
+        for entry in a.list("*").unwrap() {
+            a.delete(&entry.name).unwrap();
+        }
+        drop((a, b));
+        let watcher = machine.client();
+        eventually("the return of all memory", || {
+            let stat = watcher.stat().unwrap();
+            (stat.bytes_in_use, stat.segments, stat.clients) == (0, 0, 1)
+        });
+        // A namespace without clients and names ends, with its directory. The daemon stores nothing else then.
+        drop(watcher);
+        eventually("an empty store", || {
+            machine.kill_daemon();
+            let is_empty = machine.stored().is_empty();
+            machine.start_daemon();
+            is_empty
+        });
+    }
+}
+
+#[test]
+fn the_daemon_stores_everything_again_when_the_store_was_killed() {
+    for mode in MODES {
+        let mut machine = Machine::start(mode);
+        let client = machine.client();
+        publish(&client, "before", 1);
+        for round in 0..3 {
+            end(&mut machine.store, Signal::KILL);
+            // The daemon serves its clients without a store.
+            let name = format!("without-a-store/{round}");
+            let mut dead = machine.agent();
+            dead.ok(&format!("put {name} 1000 {round}"));
+            dead.kill();
+            machine.start_store();
+            let runs_again = "the fd store runs again";
+            eventually("the daemon's reconnection", || machine.log().matches(runs_again).count() == round + 1);
+            machine.restart_daemon();
+            assert_eq!(value(&client, "before"), 1);
+            machine.agent().ok(&format!("sum {name}"));
+            publish(&client, "after", round as u64);
+            assert_eq!(value(&machine.client(), "after"), round as u64);
+        }
+    }
+}
+
+/// The daemon is killed at arbitrary moments, while clients publish new names and larger tensors, so that it stores
+/// descriptors all the time. A name whose publication has returned is never lost.
+#[test]
+fn a_daemon_killed_while_it_stores_loses_nothing() {
+    let mut machine = Machine::start("system");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = machine.client();
+        let over = &over;
+        let writer = scope.spawn(move || {
+            let mut number = 0;
+            while !over.load(Ordering::Relaxed) {
+                // A call fails if the daemon dies, and the next one dies before it has responded.
+                let Ok(mut draft) = client.create(DType::U64, &[1000 << (number % 10)]) else { continue };
+                draft.as_mut_slice::<u64>().unwrap().fill(number);
+                if draft.publish(&format!("n/{}", number % 200)).is_ok() {
+                    number += 1;
+                }
+            }
+            (client, number)
+        });
+        for round in 0..6 {
+            std::thread::sleep(Duration::from_millis(10 * round));
+            machine.restart_daemon();
+        }
+        over.store(true, Ordering::Relaxed);
+        let (writer, count) = writer.join().unwrap();
+        assert!(count > 0, "nothing was published");
+        drop(writer);
+        machine.restart_daemon();
+        let reader = machine.client();
+        for name in 0..count.min(200) {
+            let last = (0..count).rev().find(|number| number % 200 == name).unwrap();
+            assert_eq!(value(&reader, &format!("n/{name}")), last);
+        }
+    });
+}
+
+#[test]
+fn a_daemon_waits_for_its_store_at_the_start() {
+    let mut machine = Machine::start("user");
+    end(&mut machine.daemon, Signal::TERM);
+    end(&mut machine.store, Signal::TERM);
+    assert!(!machine.path("store").exists(), "the store removes its socket");
+    std::thread::scope(|scope| {
+        let store = machine.program().arg("--fd-store").arg(machine.path("store")).stdin(Stdio::null()).spawn();
+        let mut store = Some(store.unwrap());
+        signal(store.as_ref().unwrap().id(), Signal::STOP);
+        let continued = store.as_ref().unwrap().id();
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            signal(continued, Signal::CONT);
+        });
+        machine.start_daemon();
+        publish(&machine.client(), "x", 5);
+        end(&mut machine.daemon, Signal::KILL);
+        assert!(machine.stored().iter().any(|name| name.starts_with("tl.segment.")), "{:?}", machine.stored());
+        end(&mut store, Signal::KILL);
+    });
+}
+
+/// A program with an embedded daemon: see `an_embedded_daemon_continues_after_its_program`.
+#[test]
+#[ignore = "started by another test"]
+fn program_with_an_embedded_daemon() {
+    let folder = PathBuf::from(std::env::var_os("TENSORLEND_TEST_FOLDER").unwrap());
+    let (socket, store) = (folder.join("socket"), folder.join("store"));
+    let config = format!("socket = \"{}\"\nfd_store = \"{}\"\n", socket.display(), store.display());
+    let config = tensorlend_daemon::Config::parse(&config).unwrap();
+    let daemon = tensorlend_daemon::embedded_with(&config).unwrap();
+    let client = Client::builder().socket(daemon.socket()).connect().unwrap();
+    let found = client.get("of-the-program").map_or(0, |lease| lease.as_slice::<u64>().unwrap()[0]);
+    publish(&client, "of-the-program", found + 1);
+    // A child that outlives the program: it has copies of the program's descriptors.
+    // SAFETY: the child calls only functions that are async-signal-safe, and then ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::alarm(PATIENCE.as_secs() as u32);
+            libc::pause();
+            libc::_exit(0);
+        }
+    }
+    std::fs::write(folder.join(format!("found-{found}.new")), child.to_string()).unwrap();
+    std::fs::rename(folder.join(format!("found-{found}.new")), folder.join(format!("found-{found}"))).unwrap();
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn an_embedded_daemon_continues_after_its_program() {
+    let mut machine = Machine::start("user");
+    end(&mut machine.daemon, Signal::TERM);
+    let program = |folder: &Path| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["program_with_an_embedded_daemon", "--exact", "--ignored"]).env("TENSORLEND_TEST_FOLDER", folder);
+        command.stdout(Stdio::null()).spawn().unwrap()
+    };
+    let (mut client, mut children) = (None, Vec::new());
+    for round in 0..3 {
+        machine.daemon = Some(program(machine.folder.path()));
+        eventually("the program", || machine.path(&format!("found-{round}")).exists());
+        let client = client.get_or_insert_with(|| machine.client());
+        // A client in another process continues, and finds the tensor of each program.
+        eventually("the program's tensor", || value(client, "of-the-program") == round + 1);
+        if round == 0 {
+            publish(client, "of-the-client", 9);
+        }
+        assert_eq!(value(&machine.client(), "of-the-client"), 9);
+        machine.kill_daemon();
+        let child = std::fs::read_to_string(machine.path(&format!("found-{round}"))).unwrap();
+        children.push(child.parse().unwrap());
+    }
+    // Each child has outlived its program, and has kept no later daemon from starting.
+    for child in children {
+        signal(child, Signal::KILL);
+    }
+}
+
+#[test]
+fn a_daemon_serves_its_clients_while_the_store_is_stopped() {
+    let mut machine = Machine::start("system");
+    let client = machine.client();
+    publish(&client, "before", 1);
+    let store = machine.store.as_ref().unwrap().id();
+    signal(store, Signal::STOP);
+    // Each client has several sheets. Their descriptors fill the socket's queue: the daemon gives the store up.
+    eventually("the daemon to give the store up", || {
+        drop(machine.client());
+        machine.log().contains("has ended: until the next one runs")
+    });
+    for number in 0..50 {
+        publish(&machine.client(), &format!("n/{number}"), number);
+    }
+    signal(store, Signal::CONT);
+    eventually("the daemon's reconnection", || machine.log().contains("the fd store runs again"));
+    machine.restart_daemon();
+    assert_eq!(value(&client, "before"), 1);
+    for number in 0..50 {
+        assert_eq!(value(&client, &format!("n/{number}")), number);
+    }
+}
