@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use tensorlend::{Error, Refusal, ValueKind};
@@ -145,7 +145,7 @@ fn of_client(error: &Error) -> u8 {
         e if e.is_not_found() => NOT_FOUND,
         e if e.is_timeout() => TIMEOUT,
         e if e.is_limit() => LIMIT,
-        Error::Refused { refusal: Refusal::Namespace(_), .. } => CONNECTION,
+        Error::Refused { refusal: Refusal::Namespace(_) | Refusal::NotObserver, .. } => CONNECTION,
         Error::Refused { refusal: Refusal::ReadOnly(_), .. } => READ_ONLY,
         Error::Refused { refusal: Refusal::Protocol { .. } | Refusal::Layout { .. }, .. }
         | Error::Protocol { .. }
@@ -322,16 +322,33 @@ pub fn tell(failure: &Failure) {
     crate::output::note(&format!("error: {} [{}]", line(failure), failure.code()));
 }
 
-/// Reports the failure and returns the exit status.
-pub fn exit(done: Result<(), Failure>) -> u8 {
+/// Reports the failure, as JSON if the command line asks for that, and returns the exit status.
+pub fn exit(done: Result<(), Failure>, is_json: bool) -> u8 {
     match done {
         Ok(()) => 0,
         Err(failure) if failure.is_broken_pipe() => 0,
+        Err(failure) if is_json => {
+            tell_json(&line(&failure), failure.code(), failure.status());
+            failure.status()
+        }
         Err(failure) => {
             tell(&failure);
             failure.status()
         }
     }
+}
+
+/// Reports an invalid command line as JSON, and returns the exit status.
+pub fn exit_usage(text: &str) -> u8 {
+    tell_json(text, USAGE_CODE, USAGE);
+    USAGE
+}
+
+/// Writes an error as one line of JSON to standard error.
+fn tell_json(text: &str, code: &str, status: u8) {
+    let error = serde_json::json!({ "error": text, "code": code, "status": status });
+    // A failure to write to standard error cannot be reported.
+    let _ = writeln!(io::stderr(), "{error}");
 }
 
 #[cfg(test)]
@@ -394,6 +411,7 @@ mod tests {
             Refusal::Memory { bytes: 1, reason: text("ENOMEM") },
             Refusal::NotFound(text("segment")),
             Refusal::NotQuiet(text("x")),
+            Refusal::NotObserver,
             Refusal::StreamTaken(text("x")),
             Refusal::Bad(text("too many items")),
             Refusal::Stopping,

@@ -35,15 +35,26 @@ pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     // show them.
     if arguments.get(1).is_some_and(|word| word == again::PEER) {
         let words: Vec<String> = arguments[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        return failure::exit(demo::peer(&words).map_err(Into::into));
+        return failure::exit(demo::peer(&words).map_err(Into::into), false);
     }
     log_to_stderr();
-    failure::exit(commands::run(&args::Args::parse_from(arguments)))
+    let is_json = arguments.iter().skip(1).take_while(|word| *word != "--").any(|word| word == "--json");
+    let args = match args::Args::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) if is_json && error.use_stderr() => return failure::exit_usage(error.to_string().trim_end()),
+        Err(error) => error.exit(),
+    };
+    failure::exit(commands::run(&args), is_json)
 }
 
 /// Returns the clap command, for manual pages and completions.
 pub fn command() -> clap::Command {
     args::Args::command()
+}
+
+/// Returns the completion script for a shell, which also completes the names that are published.
+pub fn completions(shell: clap_complete::Shell) -> String {
+    commands::completions::script(shell)
 }
 
 /// Logs the embedded daemon's warnings and errors; `TENSORLEND_LOG` can enable more.

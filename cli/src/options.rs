@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use tensorlend::observe::Inspector;
 use tensorlend::{Client, ClientBuilder, DType, Lifetime};
 
 use crate::failure::Failure;
@@ -70,8 +71,12 @@ impl Connection {
         }
     }
 
+    /// Connects as an observer of all namespaces.
+    pub fn inspect(&self) -> Result<Inspector, Failure> {
+        Ok(self.client("observe", None).inspect()?)
+    }
+
     /// Returns the namespaces that the user named.
-    #[cfg(feature = "web")]
     pub fn namespaces(&self) -> &[String] {
         &self.namespace
     }
@@ -87,6 +92,15 @@ impl Connection {
         }
         builder
     }
+}
+
+/// Observation without a membership.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Observe {
+    /// Observe all namespaces, or those of --namespace, without joining any: names, sizes and holders, no values. The
+    /// daemon's configuration must list the user in `observers`.
+    #[arg(id = "observe", long = "observe")]
+    pub on: bool,
 }
 
 /// Machine-readable output.

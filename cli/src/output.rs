@@ -1,9 +1,10 @@
 //! Functions that print. A closed pipe is an ordinary error here, and never a panic.
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
+use tensorlend::Refusals;
 
 use crate::failure::Failure;
 
@@ -14,8 +15,31 @@ pub fn line(text: impl Display) -> Result<(), Failure> {
 
 /// Prints a value as one line of JSON.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(|e| Failure::Output(e.into()))?;
-    line(text)
+    line(json_text(value).map_err(|e| Failure::Output(e.into()))?)
+}
+
+/// Returns a value as JSON. Many programs read numbers of JSON as `f64`, so that integers beyond 2^53 are texts.
+pub fn json_text(value: &impl Serialize) -> serde_json::Result<String> {
+    let mut text = Vec::new();
+    value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Exact))?;
+    // The serializer writes UTF-8.
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Greatest integer of which `f64` distinguishes all neighbours.
+const EXACT_MAX: u64 = 1 << 53;
+
+/// Formats JSON without spaces, and integers beyond 2^53 as texts.
+struct Exact;
+
+impl serde_json::ser::Formatter for Exact {
+    fn write_u64<W: ?Sized + Write>(&mut self, out: &mut W, value: u64) -> io::Result<()> {
+        if value > EXACT_MAX { write!(out, "\"{value}\"") } else { write!(out, "{value}") }
+    }
+
+    fn write_i64<W: ?Sized + Write>(&mut self, out: &mut W, value: i64) -> io::Result<()> {
+        if value.unsigned_abs() > EXACT_MAX { write!(out, "\"{value}\"") } else { write!(out, "{value}") }
+    }
 }
 
 /// Prints text that includes its line ends.
@@ -72,6 +96,16 @@ pub fn count(number: impl Into<u64>, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
+/// Returns the number of refusals, with their reasons if there are any.
+pub fn refused_text(refusals: &Refusals) -> String {
+    let reasons = refusals.by_reason().into_iter().filter(|&(_, number)| number > 0);
+    let reasons: Vec<String> = reasons.map(|(reason, number)| format!("{reason} {number}")).collect();
+    if reasons.is_empty() {
+        return "0 refused".to_owned();
+    }
+    format!("{} refused ({})", refusals.total(), reasons.join(", "))
+}
+
 /// A table of aligned columns.
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -90,11 +124,39 @@ impl Table {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }
 
+    /// Returns true if the table has rows below its header.
+    pub fn has_rows(&self) -> bool {
+        self.rows.len() > 1
+    }
+
+    /// Returns the table's text. In a terminal, the first column is cut so that each row fits into one line.
+    pub fn fitting(mut self) -> String {
+        let is_terminal = io::stdout().is_terminal();
+        let size = is_terminal.then(|| rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()).flatten();
+        if let Some(columns) = size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0) {
+            self.fit(columns);
+        }
+        self.text()
+    }
+
+    /// Cuts the first column in the middle, so that rows have at most `columns` characters, if 12 characters of it remain.
+    fn fit(&mut self, columns: usize) {
+        const FIRST_MIN: usize = 12;
+        let others: usize = (1..self.right.len()).map(|column| self.width(column) + 2).sum();
+        let first = columns.saturating_sub(others).max(FIRST_MIN);
+        for row in &mut self.rows {
+            if let Some(cell) = row.first_mut() {
+                *cell = elided(cell, first);
+            }
+        }
+    }
+
+    fn width(&self, column: usize) -> usize {
+        self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+
     pub fn text(&self) -> String {
-        let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
+        let widths: Vec<usize> = (0..self.right.len()).map(|column| self.width(column)).collect();
         let mut text = String::new();
         for row in &self.rows {
             let mut line = String::new();
@@ -108,6 +170,16 @@ impl Table {
         }
         text
     }
+}
+
+/// Returns text of at most `most` characters: its beginning and its end, which tell names apart.
+fn elided(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let (head, tail) = (most / 2, most - most / 2 - 1);
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(count - tail)).collect()
 }
 
 #[cfg(test)]
@@ -130,6 +202,33 @@ mod tests {
         table.row(["a".into(), "1000000".into(), "x".into()]);
         table.row(["温度\u{1b}".into(), "4".into(), String::new()]);
         assert_eq!(table.text(), "NAME        BYTES  OWNER\na         1000000  x\n温度\\u{1b}        4\n");
+    }
+
+    #[test]
+    fn integers_that_no_f64_has_are_texts() {
+        let text =
+            json_text(&serde_json::json!({ "a": 1u64 << 53, "b": (1u64 << 53) + 1, "c": [-7, i64::MIN], "d": 0.5 }));
+        let wanted = r#"{"a":9007199254740992,"b":"9007199254740993","c":[-7,"-9223372036854775808"],"d":0.5}"#;
+        assert_eq!(text.unwrap(), wanted);
+    }
+
+    #[test]
+    fn names_are_cut_to_the_width() {
+        assert_eq!(elided("camera/front/left", 20), "camera/front/left");
+        assert_eq!(elided("camera/front/left", 9), "came…left");
+        let mut table = Table::new(&["NAME", ">BYTES"]);
+        table.row(["x".repeat(100), "1000000".into()]);
+        table.fit(40);
+        assert_eq!(table.text().lines().map(|line| line.chars().count()).max(), Some(40));
+        // A narrow terminal wraps the lines: no number is cut.
+        table.fit(10);
+        assert!(table.text().ends_with("xxxxxx…xxxxx  1000000\n"), "{}", table.text());
+    }
+
+    #[test]
+    fn refusals_have_reasons() {
+        assert_eq!(refused_text(&Refusals::default()), "0 refused");
+        assert_eq!(refused_text(&Refusals { limit: 2, invalid: 0, race: 1 }), "3 refused (limit 2, race 1)");
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl Parcel {
     pub fn read(client: &Client, path: &Path, raw: Option<RawSpec>) -> Result<Self, Failure> {
         let entries = files::open(path, raw)?;
         let total = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
-        let progress = Progress::bytes(&path.display().to_string(), total, entries.len());
+        let _progress = Progress::bytes(&path.display().to_string(), total);
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries {
             let draft = client.create(entry.dtype, &entry.shape);
@@ -28,7 +28,6 @@ impl Parcel {
                 draft.map_err(|cause| Failure::Content { path: path.to_owned(), cause: Box::new(cause) })?;
             entry.read_into(draft.bytes_mut())?;
             draft.set_timestamp(now_ns());
-            progress.advance(entry.bytes);
             tensors.push((entry.name, draft));
         }
         Ok(Self { path: path.to_owned(), tensors })

@@ -32,7 +32,7 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
             // An overview does not read spilled values back. The snapshot reads each back when it leases the value.
-            let Listing { infos, unreadable, spilled } = client.overview(word)?;
+            let Listing { infos, unreadable, spilled, .. } = client.overview(word)?;
             if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
                 return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
             }

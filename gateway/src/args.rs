@@ -36,6 +36,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// Returns true if the log consists of JSON objects, as in containers: `TENSORLEND_LOG_FORMAT`.
+    pub fn logs_json() -> bool {
+        std::env::var_os("TENSORLEND_LOG_FORMAT").is_some_and(|format| format == "json")
+    }
+
     /// Returns the log filter: `TENSORLEND_LOG`, else the default.
     pub fn filter() -> EnvFilter {
         EnvFilter::try_from_env("TENSORLEND_LOG")

@@ -54,8 +54,7 @@
 //! the node that first published it. A gateway drops and counts a message that returns to its origin. Zenoh chooses the
 //! routes between nodes.
 
-#[cfg(feature = "zenoh")]
-mod args;
+pub mod args;
 pub mod budget;
 pub mod config;
 mod context;

@@ -23,7 +23,12 @@ pub fn main() -> ExitCode {
     }
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
-    log.with_env_filter(Args::filter()).without_time().init();
+    let log = log.with_env_filter(Args::filter());
+    if Args::logs_json() {
+        log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
+    } else {
+        log.without_time().init();
+    }
     // A panic of any thread ends the process, because the rest would no longer work. The daemon then deletes the
     // gateway's copies, and the service manager starts a new process.
     let report = std::panic::take_hook();

@@ -421,6 +421,29 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
     assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 3);
 }
 
+#[test]
+fn a_queue_whose_items_have_ended_is_refused() {
+    let network = Network::new(12);
+    let (there, here) = pair(&network, Policy::Block);
+    let jobs = there.client.queue("jobs").unwrap();
+    for n in 0..4 {
+        jobs.put(there.number(8, n), None).unwrap();
+    }
+    assert!(here.client.queue("there/jobs").unwrap_err().to_string().contains("one machine"));
+    // While all of its items exist, it is a list like any other.
+    assert_eq!(here.client.fetch_list("there/jobs").unwrap(), 4);
+    for n in 4..8 {
+        jobs.put(there.number(8, n), None).unwrap();
+    }
+    for _ in 0..6 {
+        assert!(jobs.get(None).unwrap().done().unwrap());
+    }
+    let refused = here.client.fetch_list("there/jobs").unwrap_err().to_string();
+    assert!(refused.contains("of its items 4 to 8, only 2 exist: other machines copy no queue"), "{refused}");
+    let kept = here.client.get_all("there/jobs").unwrap();
+    assert_eq!(kept.len(), 4, "items that were copied stay");
+}
+
 /// The network fails a request to a lost node before it reports the loss, as zenoh does.
 #[test]
 fn a_name_of_a_lost_node_is_unreachable_and_not_missing() {

@@ -7,6 +7,8 @@ use tensorlend::{Client, ClientBuilder};
 use tracing_subscriber::EnvFilter;
 
 const MIB: u64 = 1 << 20;
+/// The variable that chooses the format of the log.
+pub const LOG_FORMAT: &str = "TENSORLEND_LOG_FORMAT";
 
 /// Run ONNX models on the machine whose daemon lends the tensors.
 ///
@@ -91,6 +93,11 @@ impl Args {
     pub fn filter(&self) -> EnvFilter {
         EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| EnvFilter::new("warn,tensorlend_runner=info"))
     }
+}
+
+/// Returns true if the log consists of JSON objects, as in containers: `TENSORLEND_LOG_FORMAT`.
+pub fn logs_json() -> bool {
+    std::env::var_os(LOG_FORMAT).is_some_and(|format| format == "json")
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

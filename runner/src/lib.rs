@@ -28,7 +28,12 @@ pub fn main() -> ExitCode {
     let args = args::Args::parse();
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
-    log.with_env_filter(args.filter()).without_time().init();
+    let log = log.with_env_filter(args.filter());
+    if args::logs_json() {
+        log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
+    } else {
+        log.without_time().init();
+    }
     let done = match &args.worker {
         Some(model) => worker::run(&args, model),
         None => supervisor::run(&args),

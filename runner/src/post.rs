@@ -1,5 +1,6 @@
 //! The supervisor's view of a worker process.
 
+use crate::args;
 use crate::report::Report;
 use nix::sys::signal::Signal;
 use std::io::{BufRead, BufReader, Read};
@@ -56,8 +57,9 @@ impl Post {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Without a backtrace, the last line of a panic's output is its reason.
-        command.env("RUST_BACKTRACE", "0");
+        // Without a backtrace, the last line of a panic's output is its reason. A worker logs plain lines, since callers
+        // get the last one.
+        command.env("RUST_BACKTRACE", "0").env_remove(args::LOG_FORMAT);
         let mut child = command.spawn()?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         std::thread::spawn(move || {
@@ -69,10 +71,14 @@ impl Post {
             let _ = news.send((number, None));
         });
         let last_words = Arc::new(Mutex::new(String::new()));
-        let (words, name) = (last_words.clone(), model.to_owned());
+        let (words, name, is_json) = (last_words.clone(), model.to_owned(), args::logs_json());
         std::thread::spawn(move || {
             for line in lines(err).filter(|line| !line.trim().is_empty()) {
-                eprintln!("{name}: {line}");
+                if is_json {
+                    tracing::info!(model = name, "{line}");
+                } else {
+                    eprintln!("{name}: {line}");
+                }
                 // Skip the panic's hint about backtraces, so that its reason remains the last line.
                 if !line.starts_with("note: ") {
                     *words.lock().unwrap_or_else(PoisonError::into_inner) = line;

@@ -98,7 +98,8 @@ fn a_worker_that_gives_no_sign_of_life_is_killed() {
 #[test]
 fn a_model_that_takes_too_much_memory_ends_its_worker() {
     let broker = broker();
-    let mut runner = Runner::start(&broker, &["--memory", "1024"]);
+    // As in a container. The callers still get the worker's last line as plain text.
+    let mut runner = Runner::start_with(&broker, &["--memory", "1024"], &[("TENSORLEND_LOG_FORMAT", "json")]);
     let client = client(&broker);
     let models = Models::new(&client);
     models.put("growing", &models::growing(), &ModelOptions::default()).unwrap();
@@ -111,6 +112,10 @@ fn a_model_that_takes_too_much_memory_ends_its_worker() {
     assert_eq!(grow(1).unwrap(), (1 << 20) as f32);
     let large = why(grow(1 << 10).unwrap_err());
     assert!(large.contains("SIGABRT") && large.contains("memory allocation"), "{large}");
+    eventually("the worker's line as an object with its model", || runner.log().contains("\"model\":\"growing\""));
+    for line in runner.log().lines() {
+        assert!(line.starts_with("{\"timestamp\":") && line.ends_with('}'), "{line}");
+    }
     assert_eq!(grow(1).unwrap(), (1 << 20) as f32);
     assert!(runner.is_running());
 }

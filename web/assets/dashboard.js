@@ -2,6 +2,7 @@
 // else.
 
 import { TimeChart, bytes, drawMap, histogram, make } from "./charts.js";
+import { Table, count } from "./tables.js";
 
 const $ = (id) => document.getElementById(id);
 const POINTS = 600;
@@ -42,7 +43,6 @@ const api = async (what, query = {}) => (await ask(`/api/v1/${what}?${new URLSea
 // ---- text
 
 const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
-const count = (n) => n == null ? "–" : n.toLocaleString("en");
 
 function time(seconds) {
   if (seconds == null) return "–";
@@ -66,59 +66,7 @@ const status = () => latest?.status.namespaces.find((ns) => ns.name === here()?.
 const owner = (number) => here()?.clients.find((client) => client.client === number);
 const who = (number) => { const c = owner(number); return c ? `${plain(c.label) || "client"} (${number})` : `client ${number}`; };
 
-// ---- tables: rows are reused by key, so that focus and selection stay
-
-class Table {
-  constructor(parent, caption, columns, empty) {
-    this.columns = columns;
-    this.empty = make("p", { class: "quiet" }, empty);
-    this.note = make("p", { class: "quiet", hidden: "" });
-    this.body = make("tbody", { role: "rowgroup" });
-    const heads = columns.map((c) => make("th", { scope: "col", role: "columnheader", class: c.number ? "num" : "" }, c.head));
-    this.table = make("table", { role: "table" }, make("caption", {}, caption),
-      make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)), this.body);
-    this.scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, this.table);
-    this.rows = new Map();
-    parent.append(this.scroll, this.empty, this.note);
-  }
-
-  /// Shows these rows out of `all`.
-  set(rows, key, all = rows.length) {
-    this.note.hidden = all <= rows.length;
-    this.note.textContent = this.note.hidden ? "" : `${count(rows.length)} of ${count(all)} are shown; /api/v1 has all.`;
-    this.scroll.hidden = rows.length === 0;
-    this.empty.hidden = rows.length > 0;
-    const seen = new Set();
-    let before = null;
-    for (const row of rows) {
-      let id = key(row);
-      while (seen.has(id)) id += "+";
-      seen.add(id);
-      let node = this.rows.get(id);
-      if (!node) {
-        node = make("tr", { role: "row" }, ...this.columns.map((c) =>
-          make("td", { role: "cell", "data-head": c.head, class: [c.number && "num", c.wide && "wide", c.kind].filter(Boolean).join(" ") })));
-        this.rows.set(id, node);
-      }
-      this.columns.forEach((c, at) => fill(node.cells[at], c.cell(row), row));
-      const next = before ? before.nextSibling : this.body.firstChild;
-      if (next !== node) this.body.insertBefore(node, next);
-      before = node;
-    }
-    for (const [id, node] of this.rows) if (!seen.has(id)) { node.remove(); this.rows.delete(id); }
-  }
-}
-
-/// A cell holds text, or a node that `node` makes and `update` refreshes.
-function fill(cell, value, row) {
-  if (value != null && typeof value === "object") {
-    if (!cell.made) { cell.made = value.make(); cell.append(cell.made); }
-    value.update?.(cell.made, row);
-    return;
-  }
-  const text = value == null ? "–" : String(value);
-  if (cell.textContent !== text) cell.textContent = text;
-}
+// ---- tables
 
 const two = (first, second) => ({
   make: () => make("div", {}, make("span", { class: "clip" }), make("span", { class: "command clip" })),
@@ -127,58 +75,65 @@ const two = (first, second) => ({
 const alarm = (text, is) => ({ make: () => make("span"), update: (node) => { node.textContent = text; node.className = is ? "alarm" : ""; } });
 
 const tables = {
-  streams: new Table($("streams-t"), "Streams: what was sent, and who lags", [
-    { head: "stream", wide: true, kind: "name", cell: (s) => plain(s.name) },
-    { head: "producer", cell: (s) => who(s.producer) + (s.is_closed ? ", closed" : "") },
-    { head: "policy", cell: (s) => s.policy },
-    { head: "messages", number: true, cell: (s) => count(s.sent) },
-    { head: "per second", number: true, cell: (s) => s.rate == null ? "–" : s.rate.toFixed(1) },
-    { head: "held", number: true, cell: (s) => `${count(s.held)} / ${count(s.capacity)}` },
-    { head: "subscribers", number: true, cell: (s) => s.subscribers.length },
-    { head: "most lag", number: true, cell: (s) => alarm(count(s.lag_max), s.lag_max >= s.capacity) },
-    { head: "lost", number: true, cell: (s) => alarm(count(s.lost), s.lost > 0) },
+  streams: new Table($("streams-t"), "Streams: what was sent, and which subscribers lag", [
+    { head: "stream", wide: true, kind: "name", cell: (s) => plain(s.name), by: (s) => s.name },
+    { head: "sent", number: true, cell: (s) => count(s.sent), by: (s) => s.sent },
+    { head: "rate", number: true, cell: (s) => s.rate == null ? "–" : `${s.rate.toFixed(1)}/s`, by: (s) => s.rate },
+    { head: "held", number: true, cell: (s) => `${count(s.held)} / ${count(s.capacity)}`, by: (s) => s.held },
+    { head: "lag", number: true, cell: (s) => alarm(count(s.lag_max), s.lag_max >= s.capacity), by: (s) => s.lag_max },
+    { head: "lost", number: true, cell: (s) => alarm(count(s.lost), s.lost > 0), by: (s) => s.lost },
+    { head: "subscribers", number: true, cell: (s) => s.subscribers.length, by: (s) => s.subscribers.length },
+    { head: "policy", cell: (s) => s.is_closed ? "closed" : s.policy, by: (s) => s.policy },
+    { head: "producer", cell: (s) => who(s.producer), by: (s) => who(s.producer) },
   ], "No streams."),
-  leases: new Table($("leases-t"), "Leases: who keeps what, and for how long", [
-    { head: "value", wide: true, kind: "name", cell: (l) => l.is_of_segment ? "a whole segment" : what(l.of) },
-    { head: "held by", wide: true, cell: (l) => two(who(l.holder), plain(owner(l.holder)?.command ?? "")) },
-    { head: "pid", number: true, cell: (l) => l.pid || "–" },
-    { head: "of", cell: (l) => who(l.client) },
-    { head: "leases", number: true, cell: (l) => count(l.count) },
-    { head: "keeps", number: true, cell: (l) => bytes(l.bytes) },
-    { head: "seen for", number: true, cell: (l) => `${l.is_older ? "> " : ""}${time(l.age_s)}` },
-  ], "Nobody holds a lease."),
-  clients: new Table($("clients-t"), "Clients: processes, what they were lent and what they read", [
-    { head: "client", wide: true, cell: (c) => two(who(c.client) + (c.is_observer ? ", this page's server" : ""), c.command && plain(c.command)) },
-    { head: "state", cell: (c) => c.state },
-    { head: "pid", number: true, cell: (c) => c.pid || "–" },
-    { head: "user", number: true, cell: (c) => c.uid },
-    { head: "lent", number: true, cell: (c) => bytes(c.bytes) },
-    { head: "values", number: true, cell: (c) => count(c.values) },
-    { head: "in values", number: true, cell: (c) => bytes(c.value_bytes) },
-    { head: "leases", number: true, cell: (c) => count(c.leases) },
-    { head: "reads", number: true, cell: (c) => bytes(c.leased_bytes) },
-    { head: "since", number: true, cell: (c) => time(c.age_s) },
+  leases: new Table($("leases-t"), "Leases: their holders, and what they keep", [
+    { head: "keeps", wide: true, kind: "name", cell: (l) => l.is_of_segment ? "a whole segment" : what(l.of), by: (l) => what(l.of) },
+    { head: "holder", wide: true, cell: (l) => two(who(l.holder), plain(owner(l.holder)?.command ?? "")), by: (l) => who(l.holder) },
+    { head: "pid", number: true, cell: (l) => l.pid || "–", by: (l) => l.pid },
+    { head: "owner", cell: (l) => who(l.client), by: (l) => who(l.client) },
+    { head: "age", number: true, cell: (l) => `${l.is_older ? "> " : ""}${time(l.age_s)}`, by: (l) => l.age_s },
+    { head: "bytes", number: true, cell: (l) => bytes(l.bytes), by: (l) => l.bytes },
+    { head: "count", number: true, cell: (l) => count(l.count), by: (l) => l.count },
+  ], "No client holds a lease."),
+  clients: new Table($("clients-t"), "Clients: processes, memory lent to them, and memory that they read", [
+    { head: "client", wide: true, cell: (c) => two(who(c.client) + (c.is_observer ? ", this page's server" : ""), c.command && plain(c.command)), by: (c) => who(c.client) },
+    { head: "pid", number: true, cell: (c) => c.pid || "–", by: (c) => c.pid },
+    { head: "uid", number: true, cell: (c) => c.uid, by: (c) => c.uid },
+    { head: "state", cell: (c) => STATES[c.state] ?? c.state, by: (c) => c.state },
+    { head: "age", number: true, cell: (c) => time(c.age_s), by: (c) => c.age_s },
+    { head: "bytes", number: true, cell: (c) => bytes(c.bytes), by: (c) => c.bytes },
+    { head: "values", number: true, cell: (c) => count(c.values), by: (c) => c.values },
+    { head: "leases", number: true, cell: (c) => count(c.leases), by: (c) => c.leases },
+    { head: "reads", number: true, cell: (c) => bytes(c.leased_bytes), by: (c) => c.leased_bytes },
   ], "No clients."),
-  names: new Table($("names-t"), "Names and what they hold", [
-    { head: "name", wide: true, kind: "name", cell: (v) => what(v.of) },
-    { head: "holds", cell: (v) => v.is_dataset ? "dataset" : `${v.dtype ?? "?"} ${v.shape ? v.shape.join(" x ") || "scalar" : ""}` },
-    { head: "bytes", number: true, cell: (v) => bytes(v.bytes) },
-    { head: "of", cell: (v) => who(v.client) },
-    { head: "leases", number: true, cell: (v) => count(v.leases) },
-    { head: "look", cell: (v) => latest?.status.previews && v.of?.name != null ? previewButton(v) : "–" },
+  names: new Table($("names-t"), "Names and their values", [
+    { head: "name", wide: true, kind: "name", cell: (v) => what(v.of), by: (v) => what(v.of) },
+    { head: "dtype", cell: (v) => v.is_dataset ? "dataset" : v.dtype ?? "?", by: (v) => v.dtype ?? "" },
+    { head: "shape", cell: (v) => v.shape ? v.shape.join(" x ") || "scalar" : "–" },
+    { head: "bytes", number: true, cell: (v) => bytes(v.bytes), by: (v) => v.bytes },
+    { head: "leases", number: true, cell: (v) => count(v.leases), by: (v) => v.leases },
+    { head: "owner", cell: (v) => who(v.client), by: (v) => who(v.client) },
+    { head: "preview", cell: (v) => latest?.status.previews && v.of?.name != null ? previewButton(v) : "–" },
   ], "No names."),
-  events: new Table($("events-t"), "Events: who came and went, what was refused, evicted, ended", [
-    { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString() },
-    { head: "what", cell: (e) => EVENTS[e.kind] ?? e.kind },
-    { head: "who", wide: true, kind: "name", cell: (e) => plain(e.subject) || "the daemon" },
-    { head: "how many", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count) },
+  events: new Table($("events-t"), "Events: clients and streams that came and went, refusals, revoked sessions", [
+    { head: "time", cell: (e) => new Date(e.at_ms).toLocaleTimeString(), by: (e) => e.at_ms },
+    { head: "event", cell: (e) => EVENTS[e.kind] ?? e.kind, by: (e) => e.kind },
+    { head: "subject", wide: true, kind: "name", cell: (e) => plain(e.subject) || "the daemon", by: (e) => e.subject },
+    { head: "count", number: true, cell: (e) => e.kind.startsWith("segments_") ? bytes(e.count) : count(e.count), by: (e) => e.count },
   ], "Nothing has happened since this server began."),
+  services: new Table($("services-t"), "Gateway and runners of models, as they report themselves", [
+    { head: "service", wide: true, kind: "name", cell: (s) => s.name, by: (s) => s.name },
+    { head: "metric", cell: (s) => s.metric, by: (s) => s.metric },
+    { head: "value", number: true, cell: (s) => s.text, by: (s) => s.value },
+  ], "No gateway and no runner publishes metrics in this namespace."),
 };
+
+const STATES = { alive: "alive", ending: "ending", ended: "gone" };
 
 const EVENTS = {
   client_joined: "client joined", client_ended: "client ended", stream_opened: "stream opened", stream_closed: "stream closed",
   stream_gone: "stream gone", segments_lent: "segments lent", segments_returned: "segments returned",
-  requests_refused: "requests refused", sessions_revoked: "sessions revoked (evicted)", names_expired: "names expired",
+  requests_refused: "requests refused", sessions_revoked: "sessions revoked", names_expired: "names expired",
   names_ephemeral_gone: "ephemeral names ended", daemon_away: "daemon does not answer", daemon_back: "daemon is back",
 };
 
@@ -199,21 +154,87 @@ function tile(key, name, value, more, share) {
 }
 
 function drawTiles() {
-  const d = latest.status.daemon, ns = status();
+  const d = latest.status.daemon, ns = status(), p = latest.status.process;
   if (d) {
-    tile("pool", "pool in use", bytes(d.bytes_in_use), `of ${bytes(d.pool_bytes_max)}, ${bytes(d.bytes_spare)} spare`, d.pool_bytes_max ? d.bytes_in_use / d.pool_bytes_max : 0);
+    tile("pool", "pool", bytes(d.pool_bytes), `${d.pool_bytes_max == null ? "no limit" : `of ${bytes(d.pool_bytes_max)}`}, ${bytes(d.bytes_in_use)} in use, ${bytes(d.bytes_spare)} spare`, d.pool_bytes_max ? d.pool_bytes / d.pool_bytes_max : 0);
   }
   if (ns) {
-    tile("lent", "lent here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
-    tile("values", "in values", bytes(ns.bytes.live + ns.bytes.leased), plural(ns.names, "name"));
-    tile("leased", "being read", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
-    tile("retired", "kept by readers only", bytes(ns.bytes.retired), "replaced, still leased");
+    tile("here", "here", bytes(ns.bytes_lent), `${ns.bytes_max == null ? "no limit" : `of ${bytes(ns.bytes_max)}`} for ${plain(ns.name)}`, ns.bytes_max ? ns.bytes_lent / ns.bytes_max : null);
+    tile("live", "live", bytes(ns.bytes.live), plural(ns.names, "name"));
+    tile("leased", "leased", bytes(ns.bytes.leased), plural(ns.leases, "lease"));
+    tile("retired", "retired", bytes(ns.bytes.retired), "replaced, still leased");
     tile("clients", "clients", count(ns.clients), `${plural(ns.segments, "segment")}, ${plural(ns.streams, "stream")}`);
   }
   if (d) {
-    tile("refused", "refused", count(d.refusals), `${plural(d.sessions_revoked, "session")} evicted`);
-    tile("uptime", "daemon up", time(d.uptime_ns / 1e9), `${d.version}, ${d.mode} mode, pid ${d.pid}`);
+    const why = d.refusals_by_reason;
+    tile("refused", "refused", count(d.refusals), `limit ${count(why.limit)}, invalid ${count(why.invalid)}, race ${count(why.race)}; ${plural(d.sessions_revoked, "session")} revoked`);
+    tile("daemon", "daemon", bytes(p.resident_bytes), `${p.descriptors == null ? "descriptors unknown" : plural(p.descriptors, "descriptor")}, up ${time(d.uptime_ns / 1e9)}, ${d.mode} mode, pid ${d.pid}`);
   }
+}
+
+/// Problems of the last minutes, the gravest first: a reader must not search the page for them.
+const SOON_MS = 10 * 60_000, OLD_S = 3600;
+
+function problems() {
+  const found = [], ns = here(), s = status(), d = latest.status.daemon;
+  const since = latest.status.at_ms - SOON_MS;
+  if (!d) found.push(["The daemon does not answer.", "#events"]);
+  if (s?.error) found.push([`The namespace cannot be sampled: ${s.error}.`, "#events"]);
+  const refused = { limit: 0, invalid: 0, race: 0 };
+  for (const e of latest.events) if (e.kind === "requests_refused" && e.at_ms > since && e.subject in refused) refused[e.subject] += e.count;
+  if (refused.limit) found.push([`${plural(refused.limit, "request")} refused for a limit in 10 minutes.`, "#events"]);
+  if (refused.invalid) found.push([`${plural(refused.invalid, "invalid request")} refused in 10 minutes.`, "#events"]);
+  for (const stream of ns?.streams ?? []) {
+    if (stream.lost > 0) found.push([`Subscribers of stream ${plain(stream.name)} lost ${plural(stream.lost, "message")}.`, "#streams"]);
+    else if (!stream.is_closed && stream.lag_max != null && stream.lag_max >= stream.capacity) found.push([`A subscriber of stream ${plain(stream.name)} lags by ${plural(stream.lag_max, "message")}.`, "#streams"]);
+  }
+  if (s?.lease_age_max_s > OLD_S) found.push([`The oldest lease is held for ${time(s.lease_age_max_s)}.`, "#leases"]);
+  if (d?.pool_bytes_max && d.bytes_in_use / d.pool_bytes_max > 0.9) found.push([`The pool is ${Math.floor(100 * d.bytes_in_use / d.pool_bytes_max)} % in use.`, "#memory"]);
+  if (d?.spill_failures) found.push([`${plural(d.spill_failures, "spill file")} could not be written or read.`, "#events"]);
+  if (s?.truncated) found.push(["The namespace has more than one sample contains.", "#names"]);
+  if (s?.damaged) found.push([`${plural(s.damaged, "word")} of clients contradict the daemon's and are left out.`, "#clients"]);
+  return found;
+}
+
+const PROBLEMS = 12;
+function drawProblems() {
+  const found = problems(), list = $("problem-list");
+  const shown = found.slice(0, PROBLEMS);
+  if (found.length > PROBLEMS) shown.push([`and ${count(found.length - PROBLEMS)} more`, "#events"]);
+  // The links stay, so that the focus stays when a number changes.
+  while (list.children.length > shown.length) list.lastChild.remove();
+  while (list.children.length < shown.length) list.append(make("li", {}, make("a", {})));
+  shown.forEach(([words, where], at) => {
+    const link = list.children[at].firstChild;
+    if (link.textContent !== words) link.textContent = words;
+    if (link.getAttribute("href") !== where) link.setAttribute("href", where);
+  });
+  $("problems").hidden = found.length === 0;
+}
+
+function drawTitle() {
+  const s = latest.status, version = s.daemon?.version ?? s.version;
+  const title = `${s.host}: tensorlend ${version}${s.socket ? ` at ${s.socket}` : ""}`;
+  if (document.title !== title) document.title = title;
+  if ($("where").textContent !== title) $("where").textContent = plain(title);
+}
+
+/// The gateway and the runners report themselves: their documents are claims, and only numbers of them are shown.
+function drawServices() {
+  const services = status()?.services, rows = [];
+  const add = (name, metric, value) => {
+    if (typeof value !== "number") return;
+    const text = metric.endsWith("bytes") || metric.endsWith("bytes_max") ? bytes(value) : count(Math.round(value * 100) / 100);
+    rows.push({ name, metric: metric.replaceAll("_", " "), value, text });
+  };
+  for (const [metric, value] of Object.entries(services?.gateway ?? {})) if (metric !== "v") add("gateway", plain(metric), value);
+  for (const { model, runner, metrics } of services?.runners ?? []) {
+    const name = `model ${plain(model)}, runner ${runner}`;
+    for (const metric of ["requests", "failures", "runs", "rows"]) add(name, metric, metrics[metric]);
+    for (const metric of ["run_us", "queue_us"]) for (const part of ["p50", "p99"]) add(name, `${metric} ${part}`, metrics[metric]?.[part]);
+  }
+  $("services").hidden = rows.length === 0;
+  if (rows.length) tables.services.set(rows, (r) => `${r.name} ${r.metric}`);
 }
 
 function drawChart() {
@@ -244,20 +265,24 @@ function drawMaps() {
     seen.add(number);
     let group = drawn.get(number);
     if (!group) {
-      const head = make("h3", {});
-      group = { node: make("div", { class: "owner" }, head), head, rows: new Map() };
+      const head = make("summary", {});
+      group = { node: make("details", { class: "owner" }, head), head, rows: new Map() };
+      // A closed one draws nothing.
+      group.node.addEventListener("toggle", () => { for (const row of group.rows.values()) drawMap(row.canvas, row.map); });
       drawn.set(number, group);
       parent.append(group.node);
     }
-    group.head.textContent = `${who(number)}: ${bytes(segments.reduce((sum, s) => sum + s.bytes, 0))} in ${plural(segments.length, "segment")}`;
+    const largest = segments.flatMap((s) => s.of).slice(0, 3).map(what).join(", ");
+    const sum = segments.reduce((all, s) => all + s.bytes, 0);
+    group.head.textContent = `${who(number)}: ${bytes(sum)} in ${plural(segments.length, "segment")}${largest ? `: ${largest}` : ""}`;
     group.node.classList.toggle("many", segments.length > 2);
     const bases = new Set();
     for (const s of segments) {
       bases.add(s.base);
       let row = group.rows.get(s.base);
       if (!row) {
-        const canvas = make("canvas", { role: "img" }), text = make("p", { class: "num" });
-        row = { node: make("div", { class: "segment" }, canvas, text), canvas, text };
+        const canvas = make("canvas", { role: "img" }), text = make("p", { class: "num" }), of = make("p", { class: "name" });
+        row = { node: make("div", { class: "segment" }, canvas, text, of), canvas, text, of };
         group.rows.set(s.base, row);
         group.node.append(row.node);
       }
@@ -266,9 +291,12 @@ function drawMaps() {
         ? `${bytes(s.bytes)} ${place}: live ${bytes(s.live)}, leased ${bytes(s.leased)}, retired ${bytes(s.retired)}, free or draft ${bytes(Math.max(0, s.bytes - s.live - s.leased - s.retired))}; ${count(s.slots)} slots`
         : `${bytes(s.bytes)} ${place}: its slots are not known here`;
       row.text.textContent = words;
+      const names = s.of.map(what).join(", ");
+      if (row.of.textContent !== names) row.of.textContent = names;
       row.canvas.setAttribute("aria-label", `Map of a segment. ${words}`);
+      if (row.map === s.map) continue;
       row.map = s.map;
-      drawMap(row.canvas, s.map);
+      if (group.node.open) drawMap(row.canvas, s.map);
     }
     for (const [base, row] of group.rows) if (!bases.has(base)) { row.node.remove(); group.rows.delete(base); }
   }
@@ -287,7 +315,10 @@ function draw() {
   if (!latest) return;
   const ns = here();
   pickNamespaces();
+  drawTitle();
+  drawProblems();
   drawTiles();
+  drawServices();
   drawChart();
   drawMaps();
   const all = status();
@@ -296,15 +327,8 @@ function draw() {
   tables.leases.set(leases, (l) => `${l.holder}.${l.client}.${l.slot}.${l.of == null}`);
   tables.clients.set(ns?.clients ?? [], (c) => `${c.client}.${c.epoch}`, all?.clients);
   tables.events.set(latest.events.filter((e) => !e.namespace || e.namespace === ns?.name), (e) => String(e.number));
-  const notes = [];
   const s = status();
-  if (s?.error) notes.push(`The namespace cannot be looked at: ${s.error}.`);
-  if (s?.truncated) notes.push("There is more in this namespace than one look tells.");
-  if (s?.damaged) notes.push(`${s.damaged} words of clients contradict the daemon's and are left out.`);
-  $("notice").hidden = notes.length === 0;
-  const said = notes.join(" ");
-  if ($("notice").textContent !== said) $("notice").textContent = said;
-  $("looked").textContent = `look ${count(latest.status.look)}, ${((s?.took_us ?? 0) / 1000).toFixed(1)} ms`;
+  $("looked").textContent = `sample ${count(latest.status.look)}, ${((s?.took_us ?? 0) / 1000).toFixed(1)} ms`;
 }
 
 function pickNamespaces() {
@@ -347,7 +371,7 @@ function previewButton(v) {
 async function preview(name) {
   const body = $("preview-body");
   $("preview-name").textContent = plain(name);
-  body.replaceChildren("looking");
+  body.replaceChildren("reading");
   $("preview").showModal();
   const query = { name, ...(namespace ? { namespace } : {}) };
   try {
@@ -363,21 +387,28 @@ async function preview(name) {
       row("bytes", `${bytes(seen.nbytes)}, ${bytes(seen.metadata_bytes)} of metadata`);
       const s = seen.statistics;
       if (s) {
-        row("elements", s.sampled < s.elements ? `${count(s.elements)}, ${count(s.sampled)} of them looked at` : count(s.elements));
+        row("elements", s.sampled < s.elements ? `${count(s.elements)}, ${count(s.sampled)} of them sampled` : count(s.elements));
         const round = (n) => n == null ? "–" : Number(n.toPrecision(6)).toLocaleString("en", { maximumSignificantDigits: 6 });
-        row("from", round(s.min));
-        row("to", round(s.max));
+        row("min", round(s.min));
+        row("max", round(s.max));
         row("mean", round(s.mean));
         row("not a number", `${count(s.nan)}, infinite ${count(s.infinite)}`);
       }
       parts.push(list);
-      if (s?.histogram?.length) parts.push(histogram(s.histogram, s.min, s.max));
+      if (s?.histogram?.length) {
+        const round = (n) => Number(n.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
+        parts.push(histogram(s.histogram, s.min, s.max), make("div", { class: "axis across num" }, make("span", {}, round(s.min)), make("span", {}, "value"), make("span", {}, round(s.max))));
+      }
       if (seen.is_picture) {
         const blob = await (await ask(`/api/v1/preview.png?${new URLSearchParams(query)}`)).blob();
         const img = make("img", { alt: "The tensor as a picture" });
         img.src = URL.createObjectURL(blob);
         img.addEventListener("load", () => URL.revokeObjectURL(img.src));
-        parts.push(img);
+        const [rows, columns] = seen.shape;
+        const axis = (name, last, kind) => make("div", { class: `axis ${kind}` }, make("span", {}, "0"), make("span", {}, name), make("span", {}, count(last - 1)));
+        parts.push(make("div", { class: "picture" }, axis("row", rows, "down"), img, axis("column", columns, "across")));
+        const round = (n) => Number(n.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
+        if (seen.picture_range) parts.push(make("p", { class: "scale num" }, round(seen.picture_range[0]), make("span", { class: "ramp", role: "img", "aria-label": "black to white" }), round(seen.picture_range[1])));
       }
     }
     body.replaceChildren(...parts);

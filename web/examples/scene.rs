@@ -1,6 +1,6 @@
 //! A daemon with activity for the tests of the page: tensors and streams with hostile names, long-lived leases, a
-//! subscriber that lags. It prints its socket, then executes commands: `put NAME`, `join LABEL`, `leave`, `crowd` (100
-//! clients with 100 names each), `end`.
+//! subscriber that lags. It prints its socket, then executes commands: `put NAME`, `join LABEL`, `leave`, `crowd` (200
+//! clients with 50 names each), `end`.
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -86,12 +86,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Some(("join", label)) => newcomer = Some(connect(label)?),
             _ if line == "leave" => newcomer = None,
             _ if line == "crowd" => {
-                for number in 0..100 {
+                for number in 0..200 {
                     let client = connect(&format!("worker {number}"))?;
-                    for part in 0..100 {
-                        client.put(&format!("crowd/{number:02}/{part:02}"), &[0u8; 64])?;
+                    for part in 0..50 {
+                        client.put(&format!("crowd/{number:03}/{part:02}"), &[0u8; 64])?;
                     }
-                    let lease = client.get(&format!("crowd/{number:02}/00"))?;
+                    let lease = client.get(&format!("crowd/{number:03}/00"))?;
                     crowd.push((client, lease));
                 }
             }

@@ -20,7 +20,7 @@ pub struct Event {
     pub kind: Kind,
     /// The namespace; empty if the event concerns the whole daemon.
     pub namespace: String,
-    /// A client's label or a stream's name.
+    /// A client's label, a stream's name, or the reason of refusals.
     pub subject: String,
     /// Number of occurrences, or of bytes.
     pub count: u64,
@@ -165,8 +165,12 @@ impl Log {
             self.add(at_ms, Kind::DaemonBack, "", &stat.version, 1);
         }
         let Some(before) = before.filter(|_| !is_another) else { return };
+        for ((reason, was), (_, is)) in before.refusals.by_reason().into_iter().zip(stat.refusals.by_reason()) {
+            if is > was {
+                self.add(at_ms, Kind::RequestsRefused, "", reason, is - was);
+            }
+        }
         for (kind, was, is) in [
-            (Kind::RequestsRefused, before.refusals, stat.refusals),
             (Kind::SessionsRevoked, before.sessions_revoked, stat.sessions_revoked),
             (Kind::NamesExpired, before.names_expired, stat.names_expired),
             (Kind::NamesEphemeralGone, before.names_ephemeral_gone, stat.names_ephemeral_gone),
@@ -204,6 +208,7 @@ impl Before {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorlend::Refusals;
     use tensorlend::observe::ClientSeen;
 
     fn with(labels: &[&str]) -> Observation {
@@ -235,14 +240,14 @@ mod tests {
     fn what_the_daemon_counts() {
         let mut log = Log::default();
         log.begin();
-        let stat = |pid, refusals| Stat { pid, refusals, ..Stat::default() };
+        let stat = |pid, limit| Stat { pid, refusals: Refusals { limit, ..Refusals::default() }, ..Stat::default() };
         log.daemon(0, Some(&stat(1, 5)));
         log.daemon(1, Some(&stat(1, 8)));
         log.daemon(2, None);
         log.daemon(3, None);
         log.daemon(4, Some(&stat(2, 1)));
         assert_eq!(kinds(&log), [Kind::RequestsRefused, Kind::DaemonAway, Kind::DaemonBack]);
-        assert_eq!(log.events[0].count, 3);
+        assert_eq!((log.events[0].subject.as_str(), log.events[0].count), ("limit", 3));
     }
 
     #[test]

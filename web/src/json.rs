@@ -16,11 +16,17 @@ pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
     let namespaces: Vec<Value> = snapshot.namespaces.iter().map(|ns| namespace(ns)).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "host": snapshot.place.host,
+        "socket": snapshot.place.socket,
         "look": snapshot.number,
         "at_ms": snapshot.at_ms,
         "previews": previews,
         "interval_ms": snapshot.interval.as_millis() as u64,
         "daemon": snapshot.stat.as_deref().map(daemon),
+        "process": {
+            "resident_bytes": snapshot.process.resident_bytes,
+            "descriptors": snapshot.process.descriptors,
+        },
         "daemon_answered_ms": snapshot.answered_ms,
         "namespaces": namespaces,
     })
@@ -42,7 +48,8 @@ fn daemon(stat: &Stat) -> Value {
         "clients_gone": stat.frozen,
         "names": stat.names,
         "requests": stat.requests,
-        "refusals": stat.refusals,
+        "refusals": stat.refusals.total(),
+        "refusals_by_reason": stat.refusals,
         "wakeups": stat.wakeups,
         "names_expired": stat.names_expired,
         "names_ephemeral_gone": stat.names_ephemeral_gone,
@@ -96,6 +103,8 @@ fn namespace(ns: &Namespace) -> Value {
         "damaged": seen.damaged,
         "took_us": seen.took.as_micros() as u64,
         "asked": seen.asked,
+        "lease_age_max_s": seen.leases.iter().map(|lease| lease.age.as_secs_f64()).reduce(f64::max),
+        "services": ns.services.json(),
     })
 }
 
@@ -148,6 +157,7 @@ pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value
         "retired": segment.bytes_of(SlotState::Retired),
         "slots": segment.slots.len(),
         "map": map::map(segment),
+        "of": named(ns, segment),
     });
     if with_slots {
         let slots = segment.slots.iter().map(|slot| {
@@ -160,6 +170,18 @@ pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value
         it["slot_list"] = slots.collect();
     }
     it
+}
+
+/// Maximum number of values that stand for the contents of a segment.
+const NAMED: usize = 4;
+
+/// Returns the largest values in a segment.
+fn named(ns: &Namespace, segment: &SegmentSeen) -> Vec<Value> {
+    let mut slots: Vec<_> = segment.slots.iter().filter_map(|slot| Some((slot.bytes, slot.value?))).collect();
+    slots.sort_unstable_by_key(|&(bytes, at)| (std::cmp::Reverse(bytes), at));
+    slots.dedup_by_key(|&mut (_, at)| at);
+    let values = slots.into_iter().take(NAMED).filter_map(|(_, at)| ns.seen.values.get(at));
+    values.map(|value| origin(&value.origin)).collect()
 }
 
 fn state(state: SlotState) -> &'static str {

@@ -23,11 +23,13 @@ mod otlp;
 mod page;
 mod picture;
 mod preview;
+mod process;
 mod pulse;
 mod query;
 mod routes;
 mod sampler;
 mod server;
+mod services;
 mod token;
 mod view;
 
@@ -41,6 +43,7 @@ pub use token::Token;
 use std::sync::Arc;
 use std::time::Duration;
 use tensorlend::Client;
+use tensorlend::observe::Inspector;
 
 /// Options of a server.
 pub struct Options {
@@ -53,12 +56,27 @@ pub struct Options {
     pub previews: bool,
     /// Time between two samples.
     pub interval: Duration,
-    /// The namespaces to show. Each function opens a new session: the server calls it again when the daemon has lost
-    /// the session.
-    pub namespaces: Vec<Connect>,
+    /// The daemon's socket, for the page's title.
+    pub socket: String,
+    /// The namespaces to show; at least one.
+    pub namespaces: Vec<Source>,
     /// The OpenTelemetry collector that receives the metrics.
     #[cfg(feature = "otel")]
     pub otlp: Option<Otlp>,
+}
+
+/// The way in which the server observes a namespace. Each function opens a new connection: the server calls it again when
+/// the daemon has lost the connection.
+pub enum Source {
+    /// As a client of the namespace.
+    Join(Connect),
+    /// As an observer of all namespaces: the server sees no values.
+    Observe {
+        /// Opens the connection.
+        connect: Arc<dyn Fn() -> tensorlend::Result<Inspector> + Send + Sync>,
+        /// The namespace.
+        namespace: String,
+    },
 }
 
 /// Opens a session in one namespace.

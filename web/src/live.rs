@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use tensorlend::observe::{ClientSeen, LeaseSeen};
+use tensorlend::observe::{ClientSeen, ClientState, LeaseSeen};
 use tokio::sync::{mpsc, watch};
 
 /// Maximum number of entries of each kind in one update; the page requests the rest.
@@ -34,7 +34,10 @@ pub fn piece(snapshot: &Snapshot, previews: bool) -> Bytes {
 fn namespace(ns: &Namespace) -> Value {
     let seen = &ns.seen;
     let mut clients: Vec<&ClientSeen> = seen.clients.iter().collect();
-    clients.sort_by_key(|client| std::cmp::Reverse((client.bytes, client.leased_bytes)));
+    // Connected clients first: many may have ended and left values.
+    clients.sort_by_key(|client| {
+        (client.state == ClientState::Ended, std::cmp::Reverse((client.bytes, client.leased_bytes)))
+    });
     let mut segments: Vec<_> = seen.segments.iter().collect();
     segments.sort_by_key(|segment| std::cmp::Reverse(segment.bytes));
     segments.truncate(SEGMENTS);

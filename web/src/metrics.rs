@@ -1,8 +1,9 @@
 //! `/metrics`: Prometheus' text format, version 0.0.4.
 //!
 //! The number of label values is bounded: no label is the name of a tensor or a stream. Series exist per namespace, per
-//! user, per client (the largest clients only) and per stream number.
+//! user, per client (the largest clients only), per stream number, and per runner of a model (32 at most).
 
+use crate::services::{Runner, number};
 use crate::view::{Namespace, Snapshot};
 use std::fmt::Write;
 use tensorlend::Stat;
@@ -15,60 +16,89 @@ const STREAMS: usize = 256;
 
 /// Name, type and help of every metric.
 pub const METRICS: &[(&str, &str, &str)] = &[
-    ("tensorlend_web_info", "gauge", "The version of what serves these metrics."),
-    ("tensorlend_web_look_seconds", "gauge", "Time that the last look at a namespace took."),
-    ("tensorlend_web_looks_total", "counter", "Looks taken."),
-    ("tensorlend_up", "gauge", "Whether the daemon answers."),
-    ("tensorlend_info", "gauge", "The daemon's version and mode."),
-    ("tensorlend_uptime_seconds", "gauge", "How long the daemon has been running."),
-    ("tensorlend_pool_max_bytes", "gauge", "Bytes that the pool may have."),
-    ("tensorlend_pool_bytes", "gauge", "Bytes of segments that exist, by whether they are in use or spare."),
-    ("tensorlend_sheets_bytes", "gauge", "Bytes of sheets."),
-    ("tensorlend_daemon_clients", "gauge", "Clients in all namespaces, connected or gone with something left."),
-    ("tensorlend_requests_total", "counter", "Requests answered."),
-    ("tensorlend_refusals_total", "counter", "Requests refused."),
-    ("tensorlend_wakeups_total", "counter", "Times that the daemon woke up."),
-    ("tensorlend_names_expired_total", "counter", "Names whose time to live was over."),
-    ("tensorlend_names_ephemeral_gone_total", "counter", "Ephemeral names that ended with their producers."),
-    ("tensorlend_sessions_revoked_total", "counter", "Sessions ended because their leases kept memory that was short."),
-    ("tensorlend_spilled_bytes", "gauge", "Bytes of segments that are in files, since memory was short."),
-    ("tensorlend_spill_failures_total", "counter", "Files of spilled segments that could not be written or read."),
-    ("tensorlend_uid_bytes", "gauge", "Bytes that a user is charged with."),
+    ("tensorlend_web_info", "gauge", "Always 1. The label has the version of tensorlend web."),
+    ("tensorlend_web_look_seconds", "gauge", "Duration of the last sample of a namespace."),
+    ("tensorlend_web_looks_total", "counter", "Samples that tensorlend web has taken."),
+    ("tensorlend_up", "gauge", "1 if the daemon responds, else 0."),
+    ("tensorlend_info", "gauge", "Always 1. The labels have the daemon's version and mode."),
+    ("tensorlend_uptime_seconds", "gauge", "Time since the daemon started."),
+    ("tensorlend_daemon_resident_bytes", "gauge", "Bytes of the daemon's process in memory, without shared memory."),
+    (
+        "tensorlend_daemon_open_descriptors",
+        "gauge",
+        "Open descriptors of the daemon's process, if they may be counted.",
+    ),
+    ("tensorlend_pool_max_bytes", "gauge", "Limit of the pool in bytes."),
+    ("tensorlend_pool_bytes", "gauge", "Bytes of segments: in use by clients, spare, or idle."),
+    ("tensorlend_sheets_bytes", "gauge", "Bytes of tables: names, slot records, lease tables and stream rings."),
+    (
+        "tensorlend_daemon_clients",
+        "gauge",
+        "Clients of all namespaces: connected, or gone while some of their values remain.",
+    ),
+    ("tensorlend_requests_total", "counter", "Requests that the daemon has handled."),
+    ("tensorlend_refusals_total", "counter", "Requests that the daemon has refused, by reason."),
+    ("tensorlend_wakeups_total", "counter", "Wakeups of the daemon."),
+    ("tensorlend_names_expired_total", "counter", "Names whose time to live has ended."),
+    ("tensorlend_names_ephemeral_gone_total", "counter", "Ephemeral names that have ended with their producers."),
+    (
+        "tensorlend_sessions_revoked_total",
+        "counter",
+        "Sessions that the daemon has ended, because their leases kept memory that was short.",
+    ),
+    ("tensorlend_spilled_bytes", "gauge", "Bytes of segments that the daemon has spilled to files."),
+    ("tensorlend_spill_failures_total", "counter", "Failures to write or read a file of a spilled segment."),
+    ("tensorlend_uid_bytes", "gauge", "Bytes that the daemon charges to a user."),
     ("tensorlend_uid_max_bytes", "gauge", "Bytes that a user may have now."),
     ("tensorlend_uid_sessions", "gauge", "Sessions of a user."),
     (
         "tensorlend_uid_kept_by_leases_bytes",
         "gauge",
-        "Bytes that only a user's leases keep; known while memory is short.",
+        "Bytes of replaced values that only a user's leases keep, counted while memory is short.",
     ),
     (
         "tensorlend_uid_returned_and_held_bytes",
         "gauge",
-        "Bytes that a user returned and that some process still holds.",
+        "Bytes of memory that a user has returned, and that some process still holds.",
     ),
-    ("tensorlend_device_bytes", "gauge", "Bytes of device memory allocated."),
-    ("tensorlend_device_max_bytes", "gauge", "Bytes of device memory that may be allocated."),
-    ("tensorlend_namespace_up", "gauge", "Whether the namespace can be looked at."),
-    ("tensorlend_namespace_lent_bytes", "gauge", "Bytes of segments lent."),
-    ("tensorlend_namespace_max_bytes", "gauge", "Bytes that the namespace may have."),
-    ("tensorlend_namespace_slots_bytes", "gauge", "Bytes of slots: live, leased, or retired and kept by leases."),
+    ("tensorlend_device_bytes", "gauge", "Bytes of device memory that the daemon has allocated."),
+    ("tensorlend_device_max_bytes", "gauge", "Bytes of device memory that the daemon may allocate."),
+    ("tensorlend_namespace_up", "gauge", "1 if tensorlend web can sample the namespace, else 0."),
+    ("tensorlend_namespace_lent_bytes", "gauge", "Bytes of segments that clients of a namespace have."),
+    ("tensorlend_namespace_max_bytes", "gauge", "Limit of a namespace in bytes."),
+    ("tensorlend_namespace_slots_bytes", "gauge", "Bytes of slots: live, leased, or retired while leases keep them."),
     ("tensorlend_namespace_names", "gauge", "Names that have an owner."),
-    ("tensorlend_namespace_clients", "gauge", "Clients by state."),
-    ("tensorlend_namespace_segments", "gauge", "Segments lent."),
-    ("tensorlend_namespace_leases", "gauge", "Leases held."),
-    ("tensorlend_namespace_lease_age_max_seconds", "gauge", "How long the oldest lease has been seen."),
-    ("tensorlend_namespace_damaged_words", "gauge", "Words of clients that contradict the daemon's."),
-    ("tensorlend_client_info", "gauge", "Process, user and label of a client."),
-    ("tensorlend_client_bytes", "gauge", "Bytes of segments lent to a client."),
+    ("tensorlend_namespace_clients", "gauge", "Clients of a namespace by state."),
+    ("tensorlend_namespace_segments", "gauge", "Segments that clients of a namespace have."),
+    ("tensorlend_namespace_leases", "gauge", "Leases that clients of a namespace hold."),
+    ("tensorlend_namespace_lease_age_max_seconds", "gauge", "Time since tensorlend web first saw the oldest lease."),
+    ("tensorlend_namespace_damaged_words", "gauge", "Words of clients that contradict the daemon's state."),
+    ("tensorlend_client_info", "gauge", "Always 1. The labels have a client's process, user and label."),
+    ("tensorlend_client_bytes", "gauge", "Bytes of segments that a client has."),
     ("tensorlend_client_values_bytes", "gauge", "Bytes of a client's values."),
     ("tensorlend_client_leases", "gauge", "Leases that a client holds."),
     ("tensorlend_client_leased_bytes", "gauge", "Bytes that a client's leases keep."),
-    ("tensorlend_stream_messages_total", "counter", "Messages sent."),
-    ("tensorlend_stream_held_messages", "gauge", "Messages that a stream holds."),
-    ("tensorlend_stream_capacity_messages", "gauge", "Messages that a stream can hold."),
+    ("tensorlend_stream_messages_total", "counter", "Messages that the producer has sent."),
+    ("tensorlend_stream_held_messages", "gauge", "Messages in a stream's ring."),
+    ("tensorlend_stream_capacity_messages", "gauge", "Messages that a stream's ring can hold."),
     ("tensorlend_stream_subscribers", "gauge", "Subscribers of a stream."),
-    ("tensorlend_stream_lag_max_messages", "gauge", "Messages that the slowest subscriber has before it."),
-    ("tensorlend_stream_lost_messages_total", "counter", "Messages that subscribers missed since this server began."),
+    ("tensorlend_stream_lag_max_messages", "gauge", "Messages that the slowest subscriber has not received yet."),
+    (
+        "tensorlend_stream_lost_messages_total",
+        "counter",
+        "Messages that subscribers have missed since tensorlend web started.",
+    ),
+    ("tensorlend_gateway_nodes_alive", "gauge", "Other nodes that the gateway can reach."),
+    ("tensorlend_gateway_fetched_total", "counter", "Values that the gateway fetched from other nodes."),
+    ("tensorlend_gateway_fetched_bytes_total", "counter", "Bytes of these values."),
+    ("tensorlend_gateway_sent_bytes_total", "counter", "Bytes of values that the gateway sent to other nodes."),
+    ("tensorlend_gateway_cached_bytes", "gauge", "Bytes of the gateway's copies of remote values."),
+    ("tensorlend_gateway_faults_total", "counter", "Faults of the gateway's traffic, by kind."),
+    ("tensorlend_model_requests_total", "counter", "Requests that a runner answered."),
+    ("tensorlend_model_failures_total", "counter", "Requests that a runner answered by an error."),
+    ("tensorlend_model_runs_total", "counter", "Runs of a model."),
+    ("tensorlend_model_run_seconds", "gauge", "Time of a model's last 1024 runs, by quantile."),
+    ("tensorlend_model_queue_seconds", "gauge", "Time from a request to its run, by quantile."),
 ];
 
 /// A value of a metric, with its labels.
@@ -140,8 +170,15 @@ pub fn samples(snapshot: &Snapshot) -> Samples {
     if let Some(stat) = &snapshot.stat {
         daemon(&mut page, stat);
     }
+    if let Some(bytes) = snapshot.process.resident_bytes {
+        page.put("tensorlend_daemon_resident_bytes", &[], bytes as f64);
+    }
+    if let Some(number) = snapshot.process.descriptors {
+        page.put("tensorlend_daemon_open_descriptors", &[], number as f64);
+    }
     for ns in &snapshot.namespaces {
         namespace(&mut page, ns);
+        services(&mut page, ns);
     }
     page.0
 }
@@ -158,7 +195,9 @@ fn daemon(page: &mut Page, stat: &Stat) {
     page.put("tensorlend_daemon_clients", &[("state", "connected")], f64::from(stat.clients));
     page.put("tensorlend_daemon_clients", &[("state", "gone")], f64::from(stat.frozen));
     page.put("tensorlend_requests_total", &[], stat.requests as f64);
-    page.put("tensorlend_refusals_total", &[], stat.refusals as f64);
+    for (reason, number) in stat.refusals.by_reason() {
+        page.put("tensorlend_refusals_total", &[("reason", reason)], number as f64);
+    }
     page.put("tensorlend_wakeups_total", &[], stat.wakeups as f64);
     page.put("tensorlend_names_expired_total", &[], stat.names_expired as f64);
     page.put("tensorlend_names_ephemeral_gone_total", &[], stat.names_ephemeral_gone as f64);
@@ -206,6 +245,52 @@ fn namespace(page: &mut Page, ns: &Namespace) {
     page.put("tensorlend_namespace_damaged_words", &labels, seen.damaged as f64);
     clients(page, name, &seen.clients);
     streams(page, ns, name);
+}
+
+/// Adds the metrics that the gateway and the runners publish about themselves.
+fn services(page: &mut Page, ns: &Namespace) {
+    let namespace = ("namespace", ns.seen.namespace.as_str());
+    if let Some(gateway) = &ns.services.gateway {
+        for (metric, field) in [
+            ("tensorlend_gateway_nodes_alive", "nodes_alive"),
+            ("tensorlend_gateway_fetched_total", "fetched"),
+            ("tensorlend_gateway_fetched_bytes_total", "fetched_bytes"),
+            ("tensorlend_gateway_sent_bytes_total", "sent_bytes"),
+            ("tensorlend_gateway_cached_bytes", "cached_bytes"),
+        ] {
+            if let Some(value) = number(gateway, field) {
+                page.put(metric, &[namespace], value);
+            }
+        }
+        for (kind, field) in [("trouble", "troubles"), ("damaged", "damaged"), ("dropped", "messages_dropped")] {
+            if let Some(value) = number(gateway, field) {
+                page.put("tensorlend_gateway_faults_total", &[namespace, ("kind", kind)], value);
+            }
+        }
+    }
+    for Runner { model, number: runner, metrics } in &ns.services.runners {
+        let runner = runner.to_string();
+        let labels = [namespace, ("model", model.as_str()), ("runner", runner.as_str())];
+        for (metric, field) in [
+            ("tensorlend_model_requests_total", "requests"),
+            ("tensorlend_model_failures_total", "failures"),
+            ("tensorlend_model_runs_total", "runs"),
+        ] {
+            if let Some(value) = number(metrics, field) {
+                page.put(metric, &labels, value);
+            }
+        }
+        for (metric, field) in
+            [("tensorlend_model_run_seconds", "run_us"), ("tensorlend_model_queue_seconds", "queue_us")]
+        {
+            let Some(quantiles) = metrics.get(field).and_then(serde_json::Value::as_object) else { continue };
+            for (quantile, field) in [("0.5", "p50"), ("0.99", "p99")] {
+                if let Some(value) = number(quantiles, field) {
+                    page.put(metric, &[labels[0], labels[1], labels[2], ("quantile", quantile)], value / 1e6);
+                }
+            }
+        }
+    }
 }
 
 fn clients(page: &mut Page, namespace: &str, clients: &[ClientSeen]) {
@@ -310,17 +395,41 @@ mod tests {
         assert_eq!(joins("a * on(x, y) version (z)", "on").collect::<Vec<_>>(), [["x", "y"]]);
     }
 
-    /// Each metric in the dashboard for Grafana exists in [`METRICS`].
+    /// The dashboard shows a fleet: each query selects the machines that the viewer has chosen.
     #[test]
-    fn the_grafana_dashboard_asks_for_what_there_is() {
-        let asked = queries();
+    fn the_grafana_dashboard_selects_machines() {
+        for query in queries() {
+            let selectors = query.match_indices("tensorlend_").map(|(at, _)| &query[at..]);
+            for selector in selectors.filter(|_| query != "label_values(tensorlend_up, instance)") {
+                let name = selector.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(selector.len());
+                assert!(selector[name..].starts_with("{instance=~\"$instance\""), "{query}");
+            }
+        }
+    }
+
+    /// Returns the expressions of the alerts for Prometheus.
+    fn alerts() -> Vec<String> {
+        let text = include_str!("../../packaging/prometheus/tensorlend.rules.yaml");
+        text.lines().filter_map(|line| Some(line.trim().strip_prefix("expr: ")?.to_owned())).collect()
+    }
+
+    /// Returns the metrics in these expressions.
+    fn metrics_of(expressions: &[String]) -> Vec<&str> {
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let words = asked.iter().flat_map(|expression| expression.split(move |c| !is_word(c)));
+        let words = expressions.iter().flat_map(|expression| expression.split(move |c| !is_word(c)));
         let mut used: Vec<&str> = words.filter(|word| word.starts_with("tensorlend_")).collect();
         used.sort_unstable();
         used.dedup();
-        assert!(used.len() > 20, "{used:?}");
-        for name in used {
+        used
+    }
+
+    /// Each metric in the dashboard for Grafana and in the alerts exists in [`METRICS`].
+    #[test]
+    fn dashboard_and_alerts_ask_for_what_there_is() {
+        let (asked, alerts) = (queries(), alerts());
+        let (shown, watched) = (metrics_of(&asked), metrics_of(&alerts));
+        assert!(shown.len() > 20 && watched.len() > 12, "{shown:?} {watched:?}");
+        for name in shown.into_iter().chain(watched) {
             assert!(METRICS.iter().any(|(known, ..)| *known == name), "{name}");
         }
     }

@@ -8,6 +8,7 @@ pub fn file(path: &str) -> Option<(&'static str, Bytes)> {
         "/" | "/index.html" => ("text/html; charset=utf-8", include_str!("../assets/index.html")),
         "/dashboard.js" => ("text/javascript; charset=utf-8", include_str!("../assets/dashboard.js")),
         "/charts.js" => ("text/javascript; charset=utf-8", include_str!("../assets/charts.js")),
+        "/tables.js" => ("text/javascript; charset=utf-8", include_str!("../assets/tables.js")),
         "/dashboard.css" => ("text/css; charset=utf-8", include_str!("../assets/dashboard.css")),
         "/icon.svg" => ("image/svg+xml", include_str!("../assets/icon.svg")),
         _ => return None,

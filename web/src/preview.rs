@@ -22,6 +22,8 @@ pub fn describe(tensor: &Tensor) -> Value {
         "metadata_bytes": tensor.metadata().len(),
         "timestamp_ns": tensor.timestamp().to_string(),
         "is_picture": picture::Kind::of(tensor).is_some(),
+        // The numbers that the picture shows black and white.
+        "picture_range": picture::draw(tensor).and_then(|it| it.range).map(|(min, max)| [min, max]),
         "statistics": Elements::of(tensor).map(|elements| statistics(&elements, tensor.elements())),
     })
 }

@@ -5,7 +5,8 @@ use crate::view::{Last, Snapshot, now_ms};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tensorlend::{Client, Stat};
+use tensorlend::Stat;
+use tensorlend::observe::Asker;
 use tokio::sync::watch;
 
 /// Maximum pause between a response and the next request.
@@ -13,17 +14,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Time without a response after which the daemon counts as unresponsive.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The last response, and the client that sends the requests.
+/// The last response, and the connection for the requests.
 pub struct Pulse {
     last: Mutex<Last>,
-    client: Mutex<Client>,
+    asker: Mutex<Asker>,
 }
 
 impl Pulse {
-    /// Makes the check with this client. Sends a request, and waits for the response.
-    pub fn new(client: Client) -> Self {
-        let pulse = Self { last: Mutex::default(), client: Mutex::new(client) };
-        let stat = pulse.client().stat().ok();
+    /// Makes the check with this connection. Sends a request, and waits for the response.
+    pub fn new(asker: Asker) -> Self {
+        let pulse = Self { last: Mutex::default(), asker: Mutex::new(asker) };
+        let stat = pulse.asker().stat().ok();
         pulse.take(stat);
         pulse
     }
@@ -33,13 +34,13 @@ impl Pulse {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the client that sends the requests.
-    pub fn set_client(&self, client: Client) {
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = client;
+    /// Replaces the connection for the requests.
+    pub fn set_asker(&self, asker: Asker) {
+        *self.asker.lock().unwrap_or_else(PoisonError::into_inner) = asker;
     }
 
-    fn client(&self) -> Client {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn asker(&self) -> Asker {
+        self.asker.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stores a response. Returns true if the daemon has begun or ceased to respond.
@@ -65,7 +66,7 @@ impl Pulse {
         std::thread::Builder::new().name("question".into()).spawn(move || {
             // This thread sends one request at a time, because a request can block for as long as a client waits for a
             // daemon.
-            while asked.recv().is_ok() && answer.send(pulse.client().stat().ok()).is_ok() {}
+            while asked.recv().is_ok() && answer.send(pulse.asker().stat().ok()).is_ok() {}
         })?;
         let pulse = self.clone();
         std::thread::Builder::new()

@@ -26,8 +26,8 @@ const PREVIEWS: usize = 2;
 /// The data behind all responses.
 pub struct Site {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// Each namespace shown, and the function that joins it.
-    pub namespaces: Vec<(String, Connect)>,
+    /// Each namespace shown, and the function that joins it, unless an observer of all namespaces shows it.
+    pub namespaces: Vec<(String, Option<Connect>)>,
     pub token: Option<Token>,
     pub previews: bool,
     viewers: Arc<Semaphore>,
@@ -39,7 +39,7 @@ type Answer = Response<Reply>;
 impl Site {
     pub fn new(
         snapshots: watch::Receiver<Arc<Snapshot>>,
-        namespaces: Vec<(String, Connect)>,
+        namespaces: Vec<(String, Option<Connect>)>,
         token: Option<Token>,
         previews: bool,
     ) -> Self {
@@ -132,9 +132,12 @@ impl Site {
             return problem(StatusCode::BAD_REQUEST, "which name?");
         };
         let member = query.get("member").map(str::to_owned);
-        let wanted = |(known, _): &&(String, Connect)| query.get("namespace").is_none_or(|ns| known == ns);
+        let wanted = |(known, _): &&(String, Option<Connect>)| query.get("namespace").is_none_or(|ns| known == ns);
         let Some((_, connect)) = self.namespaces.iter().find(wanted).cloned() else {
             return problem(StatusCode::NOT_FOUND, "this namespace is not shown here");
+        };
+        let Some(connect) = connect else {
+            return problem(StatusCode::FORBIDDEN, "an observer sees no values");
         };
         let Ok(turn) = self.previewing.clone().acquire_owned().await else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "the server ends");
@@ -218,8 +221,8 @@ fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool)
     if !picture {
         return answer(&preview::describe(tensor));
     }
-    match picture::png(tensor) {
-        Some(png) => whole(StatusCode::OK, "image/png", png.into()),
+    match picture::draw(tensor) {
+        Some(picture) => whole(StatusCode::OK, "image/png", picture.png.into()),
         None => problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, "it does not look like a picture"),
     }
 }

@@ -1,10 +1,12 @@
 //! The sampling thread: it takes one sample for all viewers.
 
-use crate::Connect;
 use crate::events::Log;
 use crate::history::{History, Point};
+use crate::process::Process;
 use crate::pulse::Pulse;
-use crate::view::{Last, Namespace, Snapshot, now_ms};
+use crate::services::Services;
+use crate::view::{Last, Namespace, Place, Snapshot, now_ms};
+use crate::{Connect, Source};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tensorlend::Error;
@@ -13,7 +15,8 @@ use tokio::sync::watch;
 
 /// A namespace, and the session that observes it.
 struct Watched {
-    connect: Connect,
+    /// Opens a session for a preview; `None` for an observer of all namespaces, who sees no values.
+    connect: Option<Connect>,
     sampler: observe::Sampler,
     history: History,
     last: Arc<Namespace>,
@@ -26,20 +29,23 @@ pub struct Sampler {
     log: Log,
     number: u64,
     interval: Duration,
+    place: Arc<Place>,
 }
 
 impl Sampler {
     /// Joins the namespaces, and makes the sampler of them.
-    pub fn new(namespaces: Vec<Connect>, interval: Duration) -> Result<Self, Error> {
+    pub fn new(namespaces: Vec<Source>, interval: Duration, socket: String) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
         // One client suffices, because one daemon serves all namespaces, and its metrics cover all of them.
-        let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.client().clone())));
-        Ok(Self { watched, pulse, log: Log::default(), number: 0, interval })
+        let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.asker())));
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let place = Arc::new(Place { host, socket });
+        Ok(Self { watched, pulse, log: Log::default(), number: 0, interval, place })
     }
 
     /// Returns the function that joins each namespace, by the namespace's name.
-    pub fn namespaces(&self) -> Vec<(String, Connect)> {
-        let named = |watched: &Watched| (watched.sampler.client().namespace().to_owned(), watched.connect.clone());
+    pub fn namespaces(&self) -> Vec<(String, Option<Connect>)> {
+        let named = |watched: &Watched| (watched.sampler.namespace().to_owned(), watched.connect.clone());
         self.watched.iter().map(named).collect()
     }
 
@@ -57,6 +63,8 @@ impl Sampler {
             number: self.number,
             at_ms,
             namespaces: self.watched.iter().map(|watched| watched.last.clone()).collect(),
+            process: stat.as_ref().map_or_else(Process::default, |stat| Process::of(stat.pid)),
+            place: self.place.clone(),
             stat,
             answered_ms,
             interval: self.interval,
@@ -97,18 +105,25 @@ impl Sampler {
             if watched.sampler.reconnect()
                 && let (0, Some(pulse)) = (at, &self.pulse)
             {
-                pulse.set_client(watched.sampler.client().clone());
+                pulse.set_asker(watched.sampler.asker());
             }
         }
     }
 }
 
 impl Watched {
-    fn new(connect: Connect) -> Result<Self, Error> {
-        let of_session = connect.clone();
-        let sampler = observe::Sampler::new(move || of_session())?;
+    fn new(source: Source) -> Result<Self, Error> {
+        let (connect, sampler) = match source {
+            Source::Join(connect) => {
+                let of_session = connect.clone();
+                (Some(connect), observe::Sampler::new(move || of_session())?)
+            }
+            Source::Observe { connect, namespace } => {
+                (None, observe::Sampler::inspecting(move || connect(), namespace)?)
+            }
+        };
         let mut last = Namespace::default();
-        sampler.client().namespace().clone_into(&mut last.seen.namespace);
+        sampler.namespace().clone_into(&mut last.seen.namespace);
         Ok(Self { connect, sampler, history: History::default(), last: Arc::new(last) })
     }
 
@@ -127,7 +142,9 @@ impl Watched {
             }
         };
         log.namespace(at_ms, &seen);
-        let mut now = Namespace { seen, error: None, bytes, rates, lost, history: Arc::default() };
+        // An observer of all namespaces sees no values, and so no documents.
+        let services = self.sampler.client().map(|client| Services::read(client, &seen)).unwrap_or_default();
+        let mut now = Namespace { seen, error: None, bytes, rates, lost, services, history: Arc::default() };
         let uids = now.bytes_by_uid();
         now.history = self.history.add(Point::of(at_ms, &now.seen, bytes, uids));
         self.last = Arc::new(now);

@@ -55,7 +55,7 @@ impl Server {
         if let Some(Listen::Tcp(address)) = open {
             return Err(Error::Open(*address));
         }
-        let mut sampler = Sampler::new(options.namespaces, options.interval)?;
+        let mut sampler = Sampler::new(options.namespaces, options.interval, options.socket)?;
         let (mut listeners, mut files, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for listen in &options.listen {
             let (listener, file, name) = listen.bind()?;

@@ -1,7 +1,7 @@
 //! The token that viewers from other machines must present.
 
 use crate::error::Error;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use subtle::ConstantTimeEq;
 
@@ -13,15 +13,17 @@ pub struct Token(Vec<u8>);
 
 impl Token {
     /// Reads a token: the first line of a file that only its owner can read or write. The token must have at least 16
-    /// bytes.
+    /// bytes. The group may read another user's file: systemd (`LoadCredential=`) and Kubernetes (`fsGroup`) hand a
+    /// secret of root to this process in this way.
     ///
     /// # Errors
     /// [`Error::Token`] for a file that cannot be read or that others can access, and for a token that is too short or
     /// has characters that HTTP does not allow in a header.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Token { path: path.display().to_string(), why };
-        let mode = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?.permissions().mode();
-        if mode & 0o077 != 0 {
+        let file = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?;
+        let mode = file.mode();
+        if !is_private(mode, file.uid() == rustix::process::geteuid().as_raw()) {
             return Err(wrong(format!("others can read it (mode {:03o}): chmod 600", mode & 0o777)));
         }
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
@@ -46,6 +48,12 @@ impl Token {
     }
 }
 
+/// Returns true if a file of this mode is for its owner, or for the owner and the processes to which the owner has given
+/// the file through its group or its access control list.
+fn is_private(mode: u32, is_own: bool) -> bool {
+    mode & if is_own { 0o077 } else { 0o037 } == 0
+}
+
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token")
@@ -66,6 +74,10 @@ mod tests {
             assert!(!token.is_in(Some(wrong)));
         }
         assert!(!token.is_in(None));
+        assert!(is_private(0o100_400, true) && is_private(0o100_600, true) && is_private(0o100_440, false));
+        for (mode, is_own) in [(0o440, true), (0o604, true), (0o444, false), (0o460, false)] {
+            assert!(!is_private(mode, is_own), "{mode:o}");
+        }
         assert!(Token::new("short").is_err() && Token::new("0123456789abcde f").is_err());
     }
 }

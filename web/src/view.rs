@@ -9,6 +9,8 @@ pub use tensorlend::observe::States;
 
 use crate::events::Event;
 use crate::history::Point;
+use crate::process::Process;
+use crate::services::Services;
 use hyper::body::Bytes;
 
 /// A sample of all namespaces at one time. All viewers share it.
@@ -24,12 +26,25 @@ pub struct Snapshot {
     pub stat: Option<Arc<Stat>>,
     /// Time of the daemon's last response, in milliseconds since 1970; 0: never.
     pub answered_ms: u64,
+    /// The daemon's process.
+    pub process: Process,
+    /// This machine's name, and the daemon's socket.
+    pub place: Arc<Place>,
     /// Time between two samples.
     pub interval: Duration,
     /// The event log, the latest event last.
     pub events: Arc<Vec<Event>>,
     /// The encoded live update, made when the first viewer needs it.
     pub live: OnceLock<Bytes>,
+}
+
+/// The daemon that the server shows, for a reader with several such pages.
+#[derive(Debug, Default)]
+pub struct Place {
+    /// The machine's name.
+    pub host: String,
+    /// The daemon's socket.
+    pub socket: String,
 }
 
 /// A sample of one namespace.
@@ -44,6 +59,8 @@ pub struct Namespace {
     pub rates: HashMap<u64, f64>,
     /// Messages that subscribers missed since this server started, by stream id.
     pub lost: HashMap<u64, u64>,
+    /// The gateway and the runners.
+    pub services: Services,
     /// The history, the oldest point first.
     pub history: Arc<Vec<Point>>,
 }
@@ -66,6 +83,8 @@ impl Snapshot {
             namespaces: self.namespaces.clone(),
             stat: daemon.stat,
             answered_ms: daemon.answered_ms,
+            process: self.process,
+            place: self.place.clone(),
             interval: self.interval,
             events: self.events.clone(),
             live: OnceLock::new(),

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
-use tensorlend_web::{Options, Otlp, Server};
+use tensorlend_web::{Options, Otlp, Server, Source};
 
 /// Timeout of every step.
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -81,7 +81,8 @@ fn a_collector_is_sent_the_figures_and_may_fail_once() {
         token: None,
         previews: false,
         interval: Duration::from_millis(100),
-        namespaces: vec![Arc::new(connect("web"))],
+        socket: String::new(),
+        namespaces: vec![Source::Join(Arc::new(connect("web")))],
         otlp: Some(Otlp { endpoint, interval: Duration::from_millis(100) }),
     })
     .unwrap();

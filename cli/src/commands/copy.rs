@@ -3,6 +3,8 @@
 use tensorlend::Client;
 
 use crate::failure::Failure;
+use crate::options::Json;
+use crate::output;
 
 /// Copy the value of a name to another name.
 ///
@@ -15,11 +17,16 @@ pub struct CopyArgs {
     from: String,
     /// The copy's name.
     to: String,
+    #[command(flatten)]
+    json: Json,
 }
 
 impl CopyArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         client.copy(&self.from, &self.to)?;
+        if self.json.on {
+            output::json(&serde_json::json!({ "from": self.from, "to": self.to }))?;
+        }
         Ok(())
     }
 }

@@ -55,7 +55,7 @@ impl GetArgs {
         let value = self.value(client)?;
         let summary = Summary::of_value(&value, false)?;
         {
-            let _progress = Progress::bytes(&self.output.display().to_string(), summary.nbytes(), 1);
+            let _progress = Progress::bytes(&self.output.display().to_string(), summary.nbytes());
             let write = if self.raw { save::save_raw } else { save::save };
             write(&value, &self.name, &self.output).map_err(|e| e.context(format!("cannot get {:?}", self.name)))?;
         }

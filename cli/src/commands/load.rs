@@ -160,14 +160,9 @@ impl LoadArgs {
         entries: &HashMap<String, Entry>,
     ) -> Result<(Vec<(String, ValueDraft)>, u64), Failure> {
         let keys = wanted.iter().flat_map(|it| it.key.iter().chain(it.members.iter().flatten().map(|m| &m.key)));
-        let sizes: Vec<u64> = keys.map(|key| entries[key].bytes).collect();
-        let nbytes = sizes.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
-        let progress = Progress::bytes(&self.file.display().to_string(), nbytes, sizes.len());
-        let tensor = |key: &str, about: &About| {
-            let draft = self.tensor(client, &entries[key], about)?;
-            progress.advance(entries[key].bytes);
-            Ok::<_, Failure>(draft)
-        };
+        let nbytes = keys.fold(0, |sum: u64, key| sum.saturating_add(entries[key].bytes));
+        let _progress = Progress::bytes(&self.file.display().to_string(), nbytes);
+        let tensor = |key: &str, about: &About| self.tensor(client, &entries[key], about);
         let mut drafts = Vec::with_capacity(wanted.len());
         for named in wanted {
             let draft: ValueDraft = if let Some(key) = &named.key {

@@ -1,5 +1,6 @@
 //! `tensorlend ls`: lists names, streams and lists.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,10 +9,14 @@ use tensorlend::{Client, Collection, DType, Info, Listing, Spilled};
 
 use crate::commands::held::names_held_by;
 use crate::commands::info::Described;
+use crate::commands::observed;
 use crate::failure::Failure;
-use crate::options::{Json, bytes, time};
+use crate::options::{Connection, Json, Observe, bytes, time};
 use crate::output::{self, Table};
 use crate::summary::{Summary, now_ns};
+
+/// The place of a spilled value.
+const IN_FILE: &str = "file";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,9 +29,9 @@ Examples:
 
 /// List names, streams and lists, with their types and sizes.
 ///
-/// Names are described by their records, and spilled values are not read back. SHAPE is "in a file" for a spilled
-/// dataset, and for a spilled tensor whose record is incomplete (strides, more than 4 dimensions, long metadata);
-/// `tensorlend info` reads it back. Names that cannot be read are left out and counted on standard error.
+/// Names are described by their records, and spilled values are not read back: WHERE is "file" for them. SHAPE is "?" for
+/// a spilled dataset, and for a spilled tensor whose record is incomplete (strides, more than 4 dimensions, long
+/// metadata); `tensorlend info` reads it back. In a terminal, long names are cut to its width. Names that cannot be read are left out and counted on standard error.
 ///
 /// All conditions must hold. With a condition, streams and lists are left out: they have none of these properties.
 #[derive(clap::Args, Debug)]
@@ -54,6 +59,12 @@ pub struct LsArgs {
     /// Also the names of other machines, as their gateways report them: prefixed with their nodes, as in 'node7/sim/*'.
     #[arg(long, conflicts_with_all = ["streams", "lists", "held_by", "older", "larger"])]
     all_nodes: bool,
+    /// Also names, streams and lists that begin with a dot, which programs use among themselves. --json and a glob that
+    /// begins with a dot show them, too.
+    #[arg(short, long)]
+    all: bool,
+    #[command(flatten)]
+    pub observe: Observe,
     #[command(flatten)]
     json: Json,
 }
@@ -117,6 +128,8 @@ impl InFile {
 #[derive(Default)]
 struct Names {
     infos: Vec<Info>,
+    /// Names of `infos` whose values are in files.
+    in_files: BTreeSet<String>,
     spilled: Vec<Spilled>,
     unreadable: Vec<Unreadable>,
 }
@@ -143,11 +156,11 @@ impl LsArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         let has_condition = self.held_by.is_some() || self.older.is_some() || self.larger.is_some();
         let all = !self.streams && !self.lists;
-        let Names { infos, spilled, unreadable } = if all { self.names(client)? } else { Names::default() };
+        let Names { infos, in_files, spilled, unreadable } = if all { self.names(client)? } else { Names::default() };
         let names = all.then_some(infos);
         let all = all && !has_condition;
-        let streams = if all || self.streams { Some(client.streams(&self.glob)?) } else { None };
-        let lists = if all || self.lists { Some(client.lists(&self.glob)?) } else { None };
+        let streams = if all || self.streams { Some(self.shown(client.streams(&self.glob)?)) } else { None };
+        let lists = if all || self.lists { Some(self.shown(client.lists(&self.glob)?)) } else { None };
         let remote = if self.all_nodes { Some(client.remote_names(&self.glob)?) } else { None };
         if self.json.on {
             return output::json(&Found {
@@ -161,7 +174,7 @@ impl LsArgs {
             });
         }
         let blocks = [
-            names.filter(|all| !all.is_empty() || !spilled.is_empty()).map(|all| names_text(&all, &spilled)),
+            names.filter(|all| !all.is_empty() || !spilled.is_empty()).map(|all| names_text(&all, &in_files, &spilled)),
             streams.filter(|all| !all.is_empty()).map(|all| collections_text(&["STREAM", ">SUBSCRIBERS"], all)),
             lists.filter(|all| !all.is_empty()).map(|all| collections_text(&["LIST", ">ITEMS"], all)),
             remote.as_ref().filter(|remote| !remote.names.is_empty()).map(remote_text),
@@ -186,9 +199,31 @@ impl LsArgs {
         Ok(())
     }
 
+    /// Lists all namespaces, as an observer sees them.
+    pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
+        let has_option = self.held_by.is_some() || self.older.is_some() || self.larger.is_some();
+        if has_option || self.all_nodes || self.streams || self.lists {
+            return Err(Failure::Usage("--observe goes with a glob, --all, --namespace and --json only".into()));
+        }
+        let glob = tensorlend::Glob::new(&self.glob)?;
+        observed::list(at, self.json.on, |name| glob.is_match(name) && self.shows(name))
+    }
+
+    /// Returns true if the listing shows a name: names with a dot in front are for programs.
+    fn shows(&self, name: &str) -> bool {
+        self.all || self.json.on || !name.starts_with('.') || self.glob.starts_with('.')
+    }
+
+    fn shown(&self, mut all: Vec<Collection>) -> Vec<Collection> {
+        all.retain(|it| self.shows(&it.name));
+        all
+    }
+
     /// Returns the names that match the glob and the conditions, and the names without a description.
     fn names(&self, client: &Client) -> Result<Names, Failure> {
-        let Listing { mut infos, unreadable, mut spilled } = client.overview(&self.glob)?;
+        let Listing { mut infos, unreadable, mut spilled, in_files } = client.overview(&self.glob)?;
+        infos.retain(|info| self.shows(&info.name));
+        spilled.retain(|spilled| self.shows(&spilled.name));
         if let Some(larger) = self.larger {
             infos.retain(|info| info.nbytes > larger);
             // Keep a spilled dataset of unknown size: only its file has the size.
@@ -204,7 +239,7 @@ impl LsArgs {
             spilled.retain(|spilled| held.contains(&spilled.name));
         }
         let unreadable = unreadable.into_iter().map(|(name, why)| Unreadable { name, why: why.to_string() });
-        Ok(Names { infos, spilled, unreadable: unreadable.collect() })
+        Ok(Names { infos, in_files, spilled, unreadable: unreadable.collect() })
     }
 }
 
@@ -213,24 +248,32 @@ fn is_older(timestamp_ns: u64, older: Duration, now_ns: u64) -> bool {
     timestamp_ns != 0 && u128::from(now_ns.saturating_sub(timestamp_ns)) > older.as_nanos()
 }
 
-fn names_text(infos: &[Info], spilled: &[Spilled]) -> String {
+fn names_text(infos: &[Info], in_files: &BTreeSet<String>, spilled: &[Spilled]) -> String {
     let mut rows = Vec::new();
     for info in infos {
         let (dtype, shape) = Summary::of_info(info).columns();
-        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), owner_text(info)]);
+        let place = if in_files.contains(&info.name) { IN_FILE } else { "" };
+        rows.push([info.name.clone(), dtype, shape, info.nbytes.to_string(), place.to_owned(), owner_text(info)]);
     }
     for it in spilled {
         let dtype = it.dtype.map_or("dataset", DType::name).to_owned();
         let bytes = it.bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
         let owner = owner_of(it.pid, &it.label, it.alive);
-        rows.push([it.name.clone(), dtype, "in a file".to_owned(), bytes, owner]);
+        rows.push([it.name.clone(), dtype, "?".to_owned(), bytes, IN_FILE.to_owned(), owner]);
     }
     rows.sort_unstable();
-    let mut table = Table::new(&["NAME", "DTYPE", "SHAPE", ">BYTES", "OWNER"]);
-    for row in rows {
-        table.row(row);
+    // Most daemons spill nothing.
+    let has_files = rows.iter().any(|row| !row[4].is_empty());
+    let mut head = vec!["NAME", "DTYPE", "SHAPE", ">BYTES", "WHERE", "OWNER"];
+    if !has_files {
+        head.remove(4);
     }
-    table.text()
+    let mut table = Table::new(&head);
+    for row in rows {
+        let cells = row.into_iter().enumerate().filter(|(at, _)| has_files || *at != 4);
+        table.row(cells.map(|(_, cell)| cell));
+    }
+    table.fitting()
 }
 
 fn collections_text(head: &[&str], all: Vec<Collection>) -> String {
@@ -238,7 +281,7 @@ fn collections_text(head: &[&str], all: Vec<Collection>) -> String {
     for one in all {
         table.row([one.name, one.count.to_string()]);
     }
-    table.text()
+    table.fitting()
 }
 
 fn remote_text(remote: &RemoteNames) -> String {
@@ -260,7 +303,7 @@ pub fn owner_text(info: &Info) -> String {
     owner_of(info.pid, &info.label, info.alive)
 }
 
-fn owner_of(pid: u32, label: &str, alive: bool) -> String {
+pub fn owner_of(pid: u32, label: &str, alive: bool) -> String {
     let gone = if alive { "" } else { " (gone)" };
     // The pid is 0 if the process is in a pid namespace that the daemon does not see.
     let pid = if pid == 0 { "?".to_owned() } else { pid.to_string() };

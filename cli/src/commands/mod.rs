@@ -1,7 +1,8 @@
 //! The commands. Each file has the options and the implementation of one command.
 
 mod append;
-mod completions;
+mod complete;
+pub mod completions;
 mod copy;
 mod get;
 mod held;
@@ -11,6 +12,7 @@ mod load;
 mod ls;
 mod model;
 mod nodes;
+mod observed;
 mod ping;
 mod put;
 mod recv;
@@ -69,6 +71,8 @@ pub enum Command {
     Web(web::WebArgs),
     Replay(replay::ReplayArgs),
     Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Complete(complete::CompleteArgs),
 }
 
 /// Runs the command.
@@ -82,6 +86,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Save(save) => save.run(&at.open("save")?),
         Command::Load(load) => load.run(&at.open("load")?),
         Command::Restore(restore) => restore.run(at),
+        Command::Ls(ls) if ls.observe.on => ls.run_observed(at),
         Command::Ls(ls) => ls.run(&at.open("ls")?),
         Command::Info(info) => info.run(&at.open("info")?),
         Command::Nodes(nodes) => nodes.run(&at.open("nodes")?),
@@ -95,6 +100,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Append(append) => append.run(&at.open("append")?),
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
         Command::Model(model) => model.run(&at.open("model")?),
+        Command::Stat(stat) if stat.observe.on => stat.run_observed(at),
         Command::Stat(stat) => stat.run(&at.open("stat")?),
         Command::Ping(ping) => ping.run(&at.open("ping")?),
         Command::Doctor(doctor) => doctor.run(at),
@@ -104,5 +110,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Web(web) => web.run(at),
         Command::Replay(replay) => replay.run(at),
         Command::Completions(completions) => completions.run(),
+        Command::Complete(complete) => complete.run(at),
     }
 }

@@ -3,6 +3,8 @@
 use tensorlend::Client;
 
 use crate::failure::Failure;
+use crate::options::Json;
+use crate::output;
 
 /// Rename a value.
 ///
@@ -17,11 +19,18 @@ pub struct RenameArgs {
     /// Rename a list.
     #[arg(long)]
     list: bool,
+    #[command(flatten)]
+    json: Json,
 }
 
 impl RenameArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         let rename = if self.list { Client::rename_list } else { Client::rename };
-        Ok(rename(client, &self.from, &self.to)?)
+        rename(client, &self.from, &self.to)?;
+        if self.json.on {
+            let kind = if self.list { "list" } else { "name" };
+            output::json(&serde_json::json!({ "kind": kind, "from": self.from, "to": self.to }))?;
+        }
+        Ok(())
     }
 }

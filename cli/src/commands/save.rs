@@ -115,7 +115,7 @@ impl SaveArgs {
         }
         let nbytes = names.iter().fold(0u64, |sum, it| sum.saturating_add(it.nbytes));
         let path = self.output.display().to_string();
-        let progress = Progress::bytes(&path, nbytes, outlines.len());
+        let _progress = Progress::bytes(&path, nbytes);
         // While the snapshot is held, its metadata cannot change.
         let room = if held.is_some() { 0 } else { ROOM_BYTES * names.len() };
         let text = manifest.text();
@@ -138,7 +138,6 @@ impl SaveArgs {
                         let bytes = elements(tensor);
                         let bytes = bytes.map_err(|e| Stop::Failed(e.context(format!("cannot save {name:?}"))))?;
                         file.put(at, &bytes)?;
-                        progress.advance(tensor.nbytes() as u64);
                         at += 1;
                     }
                     now.push(found);

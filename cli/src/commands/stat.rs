@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tensorlend::{Client, Holder, NamespaceUse, Stat, UidUse};
+use tensorlend::{Client, Holder, NamespaceUse, Refusals, Stat, UidUse};
 
 use crate::failure::Failure;
-use crate::options::Json;
+use crate::options::{Connection, Json, Observe};
 use crate::output::{self, Table, bytes_text};
 
 /// Show the daemon's metrics.
@@ -17,6 +17,8 @@ use crate::output::{self, Table, bytes_text};
 #[command(after_help = "Example:\n  tensorlend stat --json | jq .bytes_in_use\n")]
 pub struct StatArgs {
     #[command(flatten)]
+    pub observe: Observe,
+    #[command(flatten)]
     json: Json,
 }
 
@@ -26,10 +28,11 @@ struct Figures<'a> {
     pid: u32,
     mode: &'a str,
     uptime_ns: u64,
-    namespace: &'a str,
+    namespace: Option<&'a str>,
     pool: Pool,
     bytes_in_use: u64,
-    bytes_leased: u64,
+    /// Unknown to an observer of all namespaces.
+    bytes_leased: Option<u64>,
     bytes_spare: u64,
     bytes_sheets: u64,
     segments: u32,
@@ -38,6 +41,7 @@ struct Figures<'a> {
     clients_gone: u32,
     requests: u64,
     refusals: u64,
+    refusals_by_reason: Refusals,
     wakeups: u64,
     names_expired: u64,
     names_ephemeral_gone: u64,
@@ -87,17 +91,24 @@ struct Pool {
 
 impl StatArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        let stat = client.stat()?;
-        let leased = client.leased()?;
+        self.show(&client.stat()?, Some(client.namespace()), Some(client.leased()?))
+    }
+
+    /// Shows what an observer of all namespaces sees.
+    pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
+        self.show(&at.inspect()?.stat()?, None, None)
+    }
+
+    fn show(&self, stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> Result<(), Failure> {
         if !self.json.on {
-            return output::text_block(&text(&stat, client.namespace(), leased));
+            return output::text_block(&text(stat, namespace, leased));
         }
         output::json(&Figures {
             version: &stat.version,
             pid: stat.pid,
             mode: &stat.mode,
             uptime_ns: stat.uptime_ns,
-            namespace: client.namespace(),
+            namespace,
             pool: Pool { bytes_max: stat.pool_bytes_max, bytes: stat.pool_bytes },
             bytes_in_use: stat.bytes_in_use,
             bytes_leased: leased,
@@ -108,7 +119,8 @@ impl StatArgs {
             clients: stat.clients,
             clients_gone: stat.frozen,
             requests: stat.requests,
-            refusals: stat.refusals,
+            refusals: stat.refusals.total(),
+            refusals_by_reason: stat.refusals,
             wakeups: stat.wakeups,
             names_expired: stat.names_expired,
             names_ephemeral_gone: stat.names_ephemeral_gone,
@@ -119,23 +131,25 @@ impl StatArgs {
             namespaces: &stat.namespaces,
             holders: &stat.holders,
             device: &stat.device,
-            devices: cards(&stat),
+            devices: cards(stat),
         })
     }
 }
 
-fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
+fn text(stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> String {
     let mut table = Table::new(&["daemon", &stat.version]);
     let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
     let bytes = |bytes: u64| format!("{bytes} bytes ({})", bytes_text(bytes));
     row("pid", stat.pid.to_string());
     row("mode", stat.mode.clone());
     row("uptime", uptime_text(Duration::from_nanos(stat.uptime_ns)));
-    row("namespace", namespace.to_owned());
+    row("namespace", namespace.unwrap_or("all, as an observer").to_owned());
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
     row("pool.bytes", bytes(stat.pool_bytes));
     row("bytes_in_use", bytes(stat.bytes_in_use));
-    row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
+    if let Some(leased) = leased {
+        row("bytes_leased", format!("{}, in this namespace", bytes(leased)));
+    }
     row("bytes_spare", bytes(stat.bytes_spare));
     row("bytes_sheets", bytes(stat.bytes_sheets));
     if stat.bytes_spilled > 0 || stat.spill_failures > 0 {
@@ -144,7 +158,7 @@ fn text(stat: &Stat, namespace: &str, leased: u64) -> String {
     row("segments", format!("{} lent", stat.segments));
     row("names", stat.names.to_string());
     row("clients", format!("{} connected, {} gone whose tensors live on", stat.clients, stat.frozen));
-    row("requests", format!("{} answered, {} refused", stat.requests, stat.refusals));
+    row("requests", format!("{} answered, {}", stat.requests, output::refused_text(&stat.refusals)));
     row("wakeups", stat.wakeups.to_string());
     row(
         "ended",
@@ -283,7 +297,7 @@ mod tests {
     #[test]
     fn the_figures_have_units() {
         let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
-        let text = text(&stat, "uid-1", 1024);
+        let text = text(&stat, Some("uid-1"), Some(1024));
         assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
         assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
     }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorlend_web::{Connect, Error, Listen, Options, Server, Token};
+use tensorlend::observe::Inspector;
+use tensorlend_web::{Error, Listen, Options, Server, Source, Token};
 
 use crate::failure::Failure;
-use crate::options::{Connection, seconds};
+use crate::options::{Connection, Observe, seconds};
 use crate::output;
 
 /// Show the daemon over HTTP: Prometheus metrics, JSON, a dashboard.
@@ -41,6 +42,8 @@ pub struct WebArgs {
     #[cfg(feature = "otel")]
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
     otlp_interval: Duration,
+    #[command(flatten)]
+    observe: Observe,
     /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -48,21 +51,13 @@ pub struct WebArgs {
 
 impl WebArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
-        let named = at.namespaces().iter().map(|name| Some(name.as_str()));
-        let mut names: Vec<Option<&str>> = named.collect();
-        if names.is_empty() {
-            names.push(None);
-        }
-        let connect = |name: Option<&str>| -> Connect {
-            let builder = at.client("web", name);
-            Arc::new(move || builder.clone().connect())
-        };
         let options = Options {
             listen: self.listen.clone(),
             token: self.token_file.as_deref().map(Token::read).transpose().map_err(failure)?,
             previews: self.previews,
+            socket: socket_text(at),
             interval: self.interval,
-            namespaces: names.into_iter().map(connect).collect(),
+            namespaces: if self.observe.on { observed(at)? } else { joined(at) },
             #[cfg(feature = "otel")]
             otlp: self.otlp.clone().map(|endpoint| tensorlend_web::Otlp { endpoint, interval: self.otlp_interval }),
         };
@@ -72,6 +67,45 @@ impl WebArgs {
         }
         server.run().map_err(failure)
     }
+}
+
+/// Returns the daemon's socket: the one that the user named, or the first default on which there is a file.
+fn socket_text(at: &Connection) -> String {
+    let named = at.socket().map(std::path::Path::to_owned);
+    let found = named.or_else(|| tensorlend::default_sockets().into_iter().find(|path| path.exists()));
+    found.map_or_else(String::new, |path| path.display().to_string())
+}
+
+/// Returns the namespaces that the user named, or the private one.
+fn joined(at: &Connection) -> Vec<Source> {
+    let named = at.namespaces().iter().map(|name| Some(name.as_str()));
+    let mut names: Vec<Option<&str>> = named.collect();
+    if names.is_empty() {
+        names.push(None);
+    }
+    let join = |name: Option<&str>| {
+        let builder = at.client("web", name);
+        Source::Join(Arc::new(move || builder.clone().connect()))
+    };
+    names.into_iter().map(join).collect()
+}
+
+/// Returns the namespaces that the user named, or all that the daemon has now, as an observer sees them.
+fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
+    let mut names = at.namespaces().to_vec();
+    if names.is_empty() {
+        names.extend(at.inspect()?.namespaces()?.into_iter().map(|it| it.name));
+    }
+    if names.is_empty() {
+        return Err(Failure::NotFound("the daemon has no namespace yet: no client has joined one".into()));
+    }
+    let observe = |namespace: String| {
+        let builder = at.client("web", None);
+        let connect: Arc<dyn Fn() -> tensorlend::Result<Inspector> + Send + Sync> =
+            Arc::new(move || builder.clone().inspect());
+        Source::Observe { connect, namespace }
+    };
+    Ok(names.into_iter().map(observe).collect())
 }
 
 /// Parses an interval from 0.1 s to one hour.

@@ -17,20 +17,27 @@ const DESCRIPTORS_DAEMON: u64 = 4096;
 
 pub fn check(report: &mut Report, daemon: Option<&Stat>, config: Option<&Config>) {
     descriptors(report, daemon);
-    let locked = getrlimit(Resource::Memlock).current.map_or("any number of bytes".into(), bytes_text);
-    report.ok("locked memory", format!("{locked} may be locked (ulimit -l); tensorlend itself locks none"));
+    let locked = match getrlimit(Resource::Memlock).current {
+        Some(bytes) => format!("{} may be locked (ulimit -l)", bytes_text(bytes)),
+        None => "no limit (ulimit -l)".to_owned(),
+    };
+    report.ok("locked memory", format!("{locked}; tensorlend itself locks none"));
     memory(report, daemon);
+    nodes(report);
     huge_pages(report, config);
 }
 
 fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     let own = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let text = |limit: u64| if limit == u64::MAX { "any number of".to_owned() } else { limit.to_string() };
+    let text = |limit: u64| match limit {
+        u64::MAX => "no limit of descriptors".to_owned(),
+        limit => format!("a limit of {limit} descriptors"),
+    };
+    let found = format!("programs started here have {}", text(own));
     if own < DESCRIPTORS_FEW {
-        let found = format!("programs started here may have {} descriptors", text(own));
         report.warn("open files", found, "ulimit -n 1024, or nofile in /etc/security/limits.conf");
     } else {
-        report.ok("open files", format!("programs started here may have {} descriptors", text(own)));
+        report.ok("open files", found);
     }
     let Some(stat) = daemon else { return };
     let Some(limit) = daemon_descriptors(stat.pid) else {
@@ -38,7 +45,7 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     };
     // The daemon has two descriptors for each segment, and a socket and sheets for each client: see docs/unit.md.
     let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
-    let found = format!("the daemon may have {} descriptors, and needs some {needed} now", text(limit));
+    let found = format!("the daemon has {}, and needs some {needed} now", text(limit));
     let fix = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";
     match limit {
         _ if limit < needed => report.fail("daemon's files", found, fix),
@@ -60,17 +67,23 @@ fn memory(report: &mut Report, daemon: Option<&Stat>) {
         return report.ok("memory", format!("{left} can be had on this machine"));
     };
     let (most, used) = (stat.pool_bytes_max, stat.pool_bytes);
-    let pool = format!("the pool has {} of {} at most", bytes_text(used), bytes_text(most));
+    let total = meminfo::total_bytes();
+    let pool = pool_text(used, most, total);
     let smaller = "set pool.bytes_max lower";
     match tensorlend_daemon::memory_limit(stat.pid) {
         Some(limit) if limit < most => {
             let found = format!("{pool}, and the daemon's control group may have {}", bytes_text(limit));
             report.fail("memory", found, format!("{smaller}, or MemoryMax= of the daemon's unit higher"));
         }
+        _ if most < u64::MAX && total.is_some_and(|total| total < most) => {
+            report.fail("memory", pool, format!("{smaller}: at most half of the machine's memory is the default"));
+        }
         limit => {
             let to_come = most.saturating_sub(used);
-            let group =
-                limit.map_or(String::new(), |limit| format!("; its control group may have {}", bytes_text(limit)));
+            let group = match limit {
+                Some(limit) => format!("; its control group may have {}", bytes_text(limit)),
+                None => "; its control group has no limit".to_owned(),
+            };
             match meminfo::available_bytes() {
                 Some(left) if left < to_come => {
                     let found = format!("{pool}, and {} can be had on this machine{group}", bytes_text(left));
@@ -87,6 +100,37 @@ fn memory(report: &mut Report, daemon: Option<&Stat>) {
             bytes_text(most)
         );
         report.warn("pool", found, "`tensorlend top` shows who has them; delete names, or set pool.bytes_max higher");
+    }
+}
+
+/// Compares the pool with the machine's memory.
+fn pool_text(used: u64, most: u64, total: Option<u64>) -> String {
+    let limit = match most {
+        u64::MAX => ", no limit".to_owned(),
+        most => format!(" of {} at most", bytes_text(most)),
+    };
+    let machine = total.map_or(String::new(), |total| {
+        let percent = u128::from(most) * 100 / u128::from(total.max(1));
+        let share = if most == u64::MAX { String::new() } else { format!(", {percent} % of it") };
+        format!("; this machine has {}{share}", bytes_text(total))
+    });
+    format!("the pool has {}{limit}{machine}", bytes_text(used))
+}
+
+/// Lists the NUMA nodes with their memory. On a machine with several, `pool.numa` decides where segments lie.
+fn nodes(report: &mut Report) {
+    let read = |node: u32| {
+        let text = read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
+        meminfo::node_bytes(&text)
+    };
+    let all: Vec<String> = meminfo::nodes()
+        .into_iter()
+        .map(|node| format!("node {node} with {}", read(node).map_or_else(|| "?".to_owned(), bytes_text)))
+        .collect();
+    match &all[..] {
+        [] => report.ok("NUMA nodes", "the kernel lists none"),
+        [one] => report.ok("NUMA nodes", one),
+        several => report.ok("NUMA nodes", format!("{}: pool.numa decides where segments lie", several.join(", "))),
     }
 }
 
@@ -128,6 +172,16 @@ fn huge_pages(report: &mut Report, config: Option<&Config>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_pool_is_compared_with_the_machine() {
+        assert_eq!(
+            pool_text(1 << 30, 4 << 30, Some(16 << 30)),
+            "the pool has 1.0 GiB of 4.0 GiB at most; this machine has 16.0 GiB, 25 % of it"
+        );
+        assert_eq!(pool_text(0, u64::MAX, Some(1 << 30)), "the pool has 0 B, no limit; this machine has 1.0 GiB");
+        assert_eq!(pool_text(0, 1 << 30, None), "the pool has 0 B of 1.0 GiB at most");
+    }
 
     #[test]
     fn our_own_limit_is_read_as_the_kernel_says_it() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::FileError;
 use super::error::Fault;
+use crate::progress;
 
 /// An open regular file. Clones share the descriptor and have no common position.
 #[derive(Clone, Debug)]
@@ -65,6 +66,9 @@ impl Input {
     }
 }
 
+/// Maximum bytes of one read: so much may pass until a progress bar shows it.
+const PIECE: usize = 8 << 20;
+
 /// A position in an [`Input`].
 #[derive(Clone, Debug)]
 pub(super) struct InputReader {
@@ -75,12 +79,13 @@ pub(super) struct InputReader {
 impl Read for InputReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let left = self.input.bytes.saturating_sub(self.at);
-        let most = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(out.len()).min(PIECE);
         if most == 0 {
             return Ok(0);
         }
         let done = self.input.file.read_at(&mut out[..most], self.at)?;
         self.at += done as u64;
+        progress::count(done);
         Ok(done)
     }
 }

@@ -223,7 +223,7 @@ pub fn write_noted<E: From<FileError>>(
     // This error is not reported. It only makes `replace` remove the temporary file.
     let stop = || Fault::from(io::Error::other("given up"));
     let written = output::replace(path, |out| {
-        let filler = Filler::new(path, out.get_ref(), outlines, note, room)?;
+        let filler = Filler::new(path, out.get_ref().file(), outlines, note, room)?;
         let note = fill(&filler).map_err(|error| {
             failed = Some(error);
             stop()

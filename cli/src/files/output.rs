@@ -1,15 +1,46 @@
 //! A file that appears whole or not at all.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::FileError;
 use super::error::Fault;
+use crate::progress;
 
 /// The writer to which formats write. Large slices bypass its buffer.
-pub(super) type Output<'a> = BufWriter<&'a mut File>;
+pub(super) type Output<'a> = BufWriter<Counted<'a>>;
+
+/// Maximum bytes of one write: so much may pass until a progress bar shows it.
+pub(super) const PIECE: usize = 8 << 20;
+
+/// A file whose written bytes count for the progress bar.
+pub(super) struct Counted<'a>(&'a mut File);
+
+impl Counted<'_> {
+    pub(super) fn file(&self) -> &File {
+        self.0
+    }
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.0.write(&bytes[..bytes.len().min(PIECE)])?;
+        progress::count(done);
+        Ok(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Seek for Counted<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
 
 /// Calls `fill` with a temporary file in the folder of `path`, flushes it to the disk and renames it to `path`.
 ///
@@ -42,7 +73,7 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     if let Some(mode) = mode {
         file.as_file().set_permissions(mode)?;
     }
-    let mut output = BufWriter::with_capacity(64 << 10, file.as_file_mut());
+    let mut output = BufWriter::with_capacity(64 << 10, Counted(file.as_file_mut()));
     fill(&mut output)?;
     output.flush()?;
     drop(output);

@@ -19,9 +19,10 @@ use tensorlend::DType;
 use super::error::Fault;
 use super::input::Input;
 use super::npy::Layout;
-use super::output::Output;
+use super::output::{Output, PIECE};
 use super::size::{check_memory, tensor_bytes};
 use super::{Entry, FileError, Source, TensorView, check_booleans};
+use crate::progress;
 
 /// Maximum length of a header in bytes: the limit of the safetensors crate itself.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -254,7 +255,11 @@ impl<'f> Filler<'f> {
     pub fn put(&self, at: usize, data: &[u8]) -> Result<(), FileError> {
         let put = || {
             check_elements(&self.outlines[at], data)?;
-            Ok(self.file.write_all_at(data, self.places[at])?)
+            for (number, piece) in data.chunks(PIECE).enumerate() {
+                self.file.write_all_at(piece, self.places[at] + (number * PIECE) as u64)?;
+                progress::count(piece.len());
+            }
+            Ok(())
         };
         put().map_err(|fault: Fault| fault.at(self.path, "write"))
     }

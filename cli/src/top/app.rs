@@ -6,7 +6,7 @@ use ratatui::widgets::TableState;
 use super::facts::Facts;
 use super::process::Process;
 use super::rows::rows;
-use super::table::{Row, Sort, Subject, Tab, matches};
+use super::table::{Cell, Row, Sort, Subject, Tab, matches};
 
 /// All state that determines a frame.
 pub struct App {
@@ -107,6 +107,22 @@ impl App {
     pub fn set_filter(&mut self, filter: String) {
         self.filter = filter;
         self.arrange();
+    }
+
+    /// Returns the rows of the view as JSON, with the names of the columns. Numbers have no units there: bytes, seconds.
+    pub fn json(&self) -> serde_json::Value {
+        let keys: Vec<String> = self.tab.columns().iter().map(|column| column.head.to_lowercase()).collect();
+        let row = |row: &Row| -> serde_json::Map<String, serde_json::Value> {
+            keys.iter().cloned().zip(row.cells.iter().map(Cell::json)).collect()
+        };
+        let rows: Vec<_> = self.rows.iter().take(super::ROWS_MAX).map(row).collect();
+        serde_json::json!({
+            "namespace": self.facts.seen.namespace,
+            "view": self.tab.title().to_lowercase(),
+            "rows": rows,
+            "refusals": self.facts.stat.as_ref().map(|stat| stat.refusals),
+            "error": self.facts.error,
+        })
     }
 
     /// Returns the selected row, if there is one.

@@ -11,8 +11,8 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row as TableRow, StatefulWidget,
 use super::app::{App, Mode, Question};
 use super::map;
 use super::rows::{age_text, spark};
-use super::table::{Row, Subject, Tab, Width};
-use crate::output::{bytes_text, count, printable};
+use super::table::{Column, Row, Subject, Tab, Width};
+use crate::output::{bytes_text, count, printable, refused_text};
 
 /// Number of lines above and below the table's rows.
 pub const LINES_AROUND: u16 = 7;
@@ -59,54 +59,59 @@ fn styled(app: &App, color: Color, modifier: Modifier) -> Style {
 
 fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
     let seen = &app.facts.seen;
-    let daemon = match &app.facts.stat {
-        Some(stat) => {
-            let up = age_text(Duration::from_nanos(stat.uptime_ns));
-            format!(
-                "tensorlendd {} pid {} ({} mode), up {up}",
-                printable(&stat.version),
-                stat.pid,
-                printable(&stat.mode)
-            )
-        }
-        None => "no figures of the daemon".to_owned(),
-    };
     let state = if app.is_paused { " PAUSED" } else { "" };
+    let namespace = format!(" {}", printable(&seen.namespace));
+    let width = usize::from(area.width);
+    let room = width.saturating_sub(Span::raw(&namespace).width() + state.len());
+    let daemon = match &app.facts.stat {
+        Some(stat) => fitting(
+            room,
+            [
+                format!("  tensorlendd {}", printable(&stat.version)),
+                format!(" pid {}", stat.pid),
+                format!(" ({} mode)", printable(&stat.mode)),
+                format!(", up {}", age_text(Duration::from_nanos(stat.uptime_ns))),
+            ],
+        ),
+        None => "  no figures of the daemon".to_owned(),
+    };
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let first = Line::from(vec![
-        Span::styled(format!(" {}", printable(&seen.namespace)), bold),
-        Span::raw(format!("  {daemon}")),
+        Span::styled(namespace, bold),
+        Span::raw(daemon),
         Span::styled(state, Style::new().add_modifier(Modifier::REVERSED)),
     ]);
     let states = &app.facts.states;
     let used = states.live + states.leased + states.retired;
-    let third = format!(
-        " here {}: {} live, {} leased, {} retired, {} free",
-        bytes_text(seen.bytes_lent),
-        bytes_text(states.live),
-        bytes_text(states.leased),
-        bytes_text(states.retired),
-        bytes_text(seen.bytes_lent.saturating_sub(used)),
+    let third = fitting(
+        width,
+        [
+            format!(" here {}", bytes_text(seen.bytes_lent)),
+            format!(": {} live", bytes_text(states.live)),
+            format!(", {} leased", bytes_text(states.leased)),
+            format!(", {} retired", bytes_text(states.retired)),
+            format!(", {} free", bytes_text(seen.bytes_lent.saturating_sub(used))),
+        ],
     );
     let leases: u64 = seen.leases.iter().map(|lease| lease.count).sum();
-    let mut fourth = format!(
-        " {}, {}, {}, {}, {}",
-        count(seen.names_live, "name"),
-        count(seen.clients.len() as u64, "client"),
-        count(leases, "lease"),
-        count(seen.streams.len() as u64, "stream"),
-        count(seen.segments.len() as u64, "segment"),
-    );
-    for (is_so, what) in [
-        (seen.truncated, "more than is shown"),
-        (seen.incomplete, "not all was seen yet"),
-        (seen.damaged > 0, "some clients write nonsense"),
-    ] {
-        if is_so {
-            fourth += "; ";
-            fourth += what;
-        }
+    let mut counts = vec![
+        format!(" {}", count(seen.names_live, "name")),
+        format!(", {}", count(seen.clients.len() as u64, "client")),
+        format!(", {}", count(leases, "lease")),
+        format!(", {}", count(seen.streams.len() as u64, "stream")),
+        format!(", {}", count(seen.segments.len() as u64, "segment")),
+    ];
+    if let Some(stat) = app.facts.stat.as_ref().filter(|stat| stat.refusals.total() > 0) {
+        counts.push(format!(", {}", refused_text(&stat.refusals)));
     }
+    for (is_so, what) in [
+        (seen.truncated, "; more than is shown"),
+        (seen.incomplete, "; not all was seen yet"),
+        (seen.damaged > 0, "; some clients write nonsense"),
+    ] {
+        counts.extend(is_so.then(|| what.to_owned()));
+    }
+    let mut fourth = fitting(width, counts);
     if let Some(error) = &app.facts.error {
         fourth = format!(" {}", printable(error));
     }
@@ -114,20 +119,36 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).render(area, buffer);
 }
 
+/// Joins as many of the parts as fit into the width. No part is cut, because a cut number is another number.
+fn fitting(width: usize, parts: impl IntoIterator<Item = String>) -> String {
+    let mut text = String::new();
+    for part in parts {
+        if Span::raw(&text).width() + Span::raw(&part).width() > width && !text.is_empty() {
+            break;
+        }
+        text += &part;
+    }
+    text
+}
+
 /// Returns the pool's usage as a bar, with its history.
 fn pool_line(app: &App, width: u16) -> Line<'static> {
-    const BAR: u64 = 20;
+    const BAR_MAX: usize = 20;
     let Some(stat) = &app.facts.stat else { return Line::raw("") };
-    let filled = (u128::from(stat.pool_bytes) * u128::from(BAR) / u128::from(stat.pool_bytes_max.max(1))) as u64;
-    let filled = filled.min(BAR) as usize;
-    let text = format!(" {} of {}", bytes_text(stat.pool_bytes), bytes_text(stat.pool_bytes_max));
-    let bar = format!("{}{}", "█".repeat(filled), "·".repeat(BAR as usize - filled));
-    let room = usize::from(width).saturating_sub(text.len() + BAR as usize + 11);
+    let text = match stat.pool_bytes_max {
+        u64::MAX => format!(" {}, no limit", bytes_text(stat.pool_bytes)),
+        most => format!(" {} of {}", bytes_text(stat.pool_bytes), bytes_text(most)),
+    };
+    let bar = usize::from(width).saturating_sub(text.len() + 6).min(BAR_MAX);
+    let filled = (u128::from(stat.pool_bytes) * bar as u128 / u128::from(stat.pool_bytes_max.max(1))) as usize;
+    let filled = filled.min(bar);
+    let room = usize::from(width).saturating_sub(text.len() + bar + 11);
+    let bar = format!("{}{}", "█".repeat(filled), "·".repeat(bar - filled));
     let history = app.facts.uses.iter().find(|one| one.kind == "namespace").map_or(&[][..], |one| &one.history);
     let over_time: Vec<char> = spark(history).chars().collect();
     let latest: String = over_time[over_time.len().saturating_sub(room)..].iter().collect();
     Line::from(vec![
-        Span::raw(" pool "),
+        Span::raw(if bar.is_empty() { " pool" } else { " pool " }),
         Span::styled(bar, styled(app, Color::Cyan, Modifier::empty())),
         Span::raw(format!("{text}  ")),
         Span::styled(latest, styled(app, Color::Cyan, Modifier::empty())),
@@ -135,16 +156,21 @@ fn pool_line(app: &App, width: u16) -> Line<'static> {
 }
 
 fn draw_tabs(app: &App, area: Rect, buffer: &mut Buffer) {
-    let mut spans = Vec::new();
-    for (at, tab) in Tab::ALL.into_iter().enumerate() {
-        let style = if tab == app.tab { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
-        spans.push(Span::styled(format!(" {} {} ", at + 1, tab.title()), style));
-    }
     let rows = if app.filter.is_empty() {
         format!("  {}", app.rows_all)
     } else {
         format!("  {} of {}", app.rows.len(), app.rows_all)
     };
+    let all = Tab::ALL.into_iter().enumerate().map(|(at, tab)| (tab, format!(" {} {} ", at + 1, tab.title())));
+    let all: Vec<(Tab, String)> = all.collect();
+    let width: usize = all.iter().map(|(_, text)| text.len()).sum();
+    // A narrow terminal shows the present view and the number of its rows only.
+    let is_narrow = width + rows.len() > usize::from(area.width);
+    let mut spans = Vec::new();
+    for (tab, text) in all.into_iter().filter(|(tab, _)| !is_narrow || *tab == app.tab) {
+        let style = if tab == app.tab { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+        spans.push(Span::styled(text, style));
+    }
     spans.push(Span::raw(rows));
     Paragraph::new(Line::from(spans)).render(area, buffer);
 }
@@ -152,23 +178,6 @@ fn draw_tabs(app: &App, area: Rect, buffer: &mut Buffer) {
 fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let columns = app.tab.columns();
     let sort = app.sort();
-    let widths = columns.iter().map(|column| match column.width {
-        Width::Fixed(width) => Constraint::Length(width),
-        Width::Share(share) => Constraint::Fill(share),
-    });
-    let widths: Vec<Constraint> = widths.collect();
-    let heads = columns.iter().enumerate().map(|(at, column)| {
-        let mark = match sort.column {
-            Some(column) if column == at && sort.is_descending => "▾",
-            Some(column) if column == at => "▴",
-            _ => "",
-        };
-        aligned(format!("{}{mark}", column.head), column.is_right)
-    });
-    let header = TableRow::new(heads).style(styled(app, Color::Cyan, Modifier::BOLD));
-    let head_area = Rect { height: 1, ..area };
-    let places = Layout::horizontal(widths.iter().copied()).spacing(1).split(head_area);
-    let map_width = places.last().map_or(0, |place| usize::from(place.width));
     app.page = usize::from(area.height.saturating_sub(1)).max(1);
     // Lay out the visible rows only, because there may be a hundred thousand.
     let selected = app.table.selected();
@@ -179,7 +188,21 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     first = first.min(app.rows.len().saturating_sub(app.page));
     *app.table.offset_mut() = first;
     let visible = &app.rows[first..app.rows.len().min(first + app.page)];
-    let rows = visible.iter().map(|row| table_row(app, row, map_width));
+    let shown = fitting_columns(columns, visible, usize::from(area.width));
+    let widths: Vec<Constraint> = shown.iter().map(|&(_, width)| width).collect();
+    let heads = shown.iter().map(|&(at, _)| {
+        let mark = match sort.column {
+            Some(column) if column == at && sort.is_descending => "▾",
+            Some(column) if column == at => "▴",
+            _ => "",
+        };
+        aligned(format!("{}{mark}", columns[at].head), columns[at].is_right)
+    });
+    let header = TableRow::new(heads).style(styled(app, Color::Cyan, Modifier::BOLD));
+    let head_area = Rect { height: 1, ..area };
+    let places = Layout::horizontal(widths.iter().copied()).spacing(1).split(head_area);
+    let map_width = places.last().map_or(0, |place| usize::from(place.width));
+    let rows = visible.iter().map(|row| table_row(app, row, &shown, map_width));
     let table = Table::new(rows, widths)
         .header(header)
         .column_spacing(1)
@@ -188,15 +211,40 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     StatefulWidget::render(table, area, buffer, &mut state);
 }
 
-fn table_row<'a>(app: &App, row: &'a Row, map_width: usize) -> TableRow<'a> {
+/// Returns the columns that fit into the width beside each other, each with its width. A column of numbers is at least as wide
+/// as its numbers; one that does not fit is left out whole.
+fn fitting_columns(columns: &[Column], rows: &[Row], width: usize) -> Vec<(usize, Constraint)> {
+    /// Minimum width of a column of text.
+    const TEXT_MIN: usize = 8;
+    let mut shown = Vec::new();
+    let mut left = width + 1;
+    for (at, column) in columns.iter().enumerate() {
+        let longest = || rows.iter().map(|row| Span::raw(&row.cells[at].text).width()).max().unwrap_or(0);
+        let (least, constraint) = match column.width {
+            Width::Fixed(fixed) if column.is_right => {
+                let least = usize::from(fixed).max(longest());
+                (least, Constraint::Length(least as u16))
+            }
+            Width::Fixed(fixed) => (usize::from(fixed), Constraint::Length(fixed)),
+            Width::Share(share) => (TEXT_MIN, Constraint::Fill(share)),
+        };
+        if let Some(rest) = left.checked_sub(least + 1) {
+            left = rest;
+            shown.push((at, constraint));
+        }
+    }
+    shown
+}
+
+fn table_row<'a>(app: &App, row: &'a Row, shown: &[(usize, Constraint)], map_width: usize) -> TableRow<'a> {
     let columns = app.tab.columns();
-    let cells = row.cells.iter().zip(columns).enumerate().map(|(at, (cell, column))| {
+    let cells = shown.iter().map(|&(at, _)| {
         if let Subject::Segment(segment) = row.subject
             && at + 1 == columns.len()
         {
             return Line::raw(map_text(app, segment, map_width));
         }
-        aligned(cell.text.clone(), column.is_right)
+        aligned(row.cells[at].text.clone(), columns[at].is_right)
     });
     TableRow::new(cells)
 }

@@ -127,14 +127,20 @@ impl Sampler {
         Ok(Self { samples, history: History::default(), last: Facts::default() })
     }
 
-    /// Returns the client of the current session.
-    pub fn client(&self) -> &Client {
+    /// Observes a namespace without joining it.
+    pub fn inspecting(builder: ClientBuilder, namespace: &str) -> Result<Self, Error> {
+        let samples = observe::Sampler::inspecting(move || builder.clone().inspect(), namespace)?;
+        Ok(Self { samples, history: History::default(), last: Facts::default() })
+    }
+
+    /// Returns the client of the current session; `None` for an observer of all namespaces.
+    pub fn client(&self) -> Option<&Client> {
         self.samples.client()
     }
 
     /// Takes a sample. If that fails, returns the last successful one with the error.
     pub fn sample(&mut self) -> Facts {
-        let stat = self.client().stat().ok();
+        let stat = self.samples.asker().stat().ok();
         let sampled = self.samples.sample(stat.is_some());
         self.samples.reconnect();
         match sampled {

@@ -18,8 +18,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::failure::Failure;
-use crate::options::{Connection, seconds};
-use crate::output;
+use crate::options::{Connection, Json, Observe, seconds};
+use crate::output::{self, printable};
 use app::App;
 use facts::Sampler;
 use table::{Sort, Tab};
@@ -44,6 +44,8 @@ Examples:
   ssh -t robot tensorlend top
 ")]
 pub struct TopArgs {
+    #[command(flatten)]
+    json: Json,
     /// Print one frame as text and end; this is the default if standard output is not a terminal. With streams it takes
     /// two samples, an interval apart, to compute rates.
     #[arg(long)]
@@ -60,6 +62,31 @@ pub struct TopArgs {
     /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
+    #[command(flatten)]
+    observe: Observe,
+}
+
+/// Observes the namespace that the user named, or the daemon's only one.
+fn observed(at: &Connection) -> Result<Sampler, Failure> {
+    let namespace = match at.namespaces() {
+        [] => {
+            let all = at.inspect()?.namespaces()?;
+            match &all[..] {
+                [one] => one.name.clone(),
+                [] => {
+                    return Err(Failure::NotFound("the daemon has no namespace yet: no client has joined one".into()));
+                }
+                several => {
+                    let names: Vec<&str> = several.iter().map(|it| it.name.as_str()).collect();
+                    let names = printable(&names.join(", "));
+                    return Err(Failure::Usage(format!("--observe shows one namespace: --namespace one of {names}")));
+                }
+            }
+        }
+        [one] => one.clone(),
+        _ => return Err(Failure::Usage("top shows one namespace: --namespace was given more than once".into())),
+    };
+    Ok(Sampler::inspecting(at.client("top", None), &namespace)?)
 }
 
 impl TopArgs {
@@ -70,8 +97,8 @@ impl TopArgs {
             app.set_sort(sort);
         }
         app.set_filter(self.filter.clone().unwrap_or_default());
-        let mut sampler = Sampler::new(at.builder("top")?)?;
-        if !self.once && std::io::stdout().is_terminal() {
+        let mut sampler = if self.observe.on { observed(at)? } else { Sampler::new(at.builder("top")?)? };
+        if !self.once && !self.json.on && std::io::stdout().is_terminal() {
             return screen::show(app, sampler, self.interval);
         }
         let mut facts = sampler.sample();
@@ -80,7 +107,7 @@ impl TopArgs {
             facts = sampler.sample();
         }
         app.take(facts);
-        output::text_block(&frame(app))
+        if self.json.on { output::json(&app.json()) } else { output::text_block(&frame(app)) }
     }
 
     fn sort(&self) -> Result<Option<Sort>, Failure> {

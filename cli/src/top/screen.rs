@@ -102,9 +102,10 @@ fn sample_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, t
 }
 
 fn carry_out(sampler: &Sampler, order: &Order) -> String {
+    let Some(client) = sampler.client() else { return "an observer changes nothing: join the namespace".to_owned() };
     let (what, done) = match order {
-        Order::DeleteName(name) => (format!("name \"{name}\""), sampler.client().delete(name)),
-        Order::DeleteStream(name) => (format!("stream \"{name}\""), sampler.client().delete_stream(name)),
+        Order::DeleteName(name) => (format!("name \"{name}\""), client.delete(name)),
+        Order::DeleteStream(name) => (format!("stream \"{name}\""), client.delete_stream(name)),
     };
     match done {
         Ok(true) => format!("deleted the {what}"),

@@ -180,6 +180,14 @@ impl Cell {
         Self::number(number, number.to_string())
     }
 
+    /// Returns the number, if the text is one; otherwise the text.
+    pub fn json(&self) -> serde_json::Value {
+        match self.number {
+            Some(number) if self.text.starts_with(|c: char| c.is_ascii_digit()) => number.into(),
+            _ => self.text.clone().into(),
+        }
+    }
+
     pub fn bytes(bytes: u64) -> Self {
         Self::number(bytes, bytes_text(bytes))
     }

@@ -321,3 +321,33 @@ fn without_colors_there_are_none() {
     assert_eq!(colors(false), 0);
     assert!(colors(true) > 0);
 }
+
+/// Returns the numbers of a frame, with their fractions.
+fn numbers(text: &str) -> std::collections::BTreeSet<String> {
+    let pieces = text.split(|c: char| !c.is_ascii_digit() && c != '.' && c != '/');
+    let pieces = pieces.map(|piece| piece.trim_matches(['.', '/']));
+    pieces.filter(|piece| piece.starts_with(|c: char| c.is_ascii_digit())).map(str::to_owned).collect()
+}
+
+/// A cut number is another number.
+#[test]
+fn a_narrow_terminal_cuts_no_number() {
+    let frame = |tab, columns: u16| {
+        let mut app = app(tab);
+        app.facts.seen.streams[0].sent = Some(12_345_678_901);
+        app.take(app.facts.clone());
+        let area = ratatui::layout::Rect::new(0, 0, columns, 24);
+        let mut buffer = ratatui::buffer::Buffer::empty(area);
+        draw(&mut app, area, &mut buffer);
+        text(&buffer)
+    };
+    for tab in Tab::ALL {
+        let whole = numbers(&frame(tab, 300));
+        for columns in [30, 41, 52, 63, 80, 120] {
+            let narrow = frame(tab, columns);
+            // The first column of text may contain numbers, and may be cut.
+            let cut: Vec<_> = numbers(&narrow).into_iter().filter(|it| !whole.contains(it)).collect();
+            assert!(cut.is_empty(), "{tab:?} at {columns} columns: {cut:?}\n{narrow}");
+        }
+    }
+}

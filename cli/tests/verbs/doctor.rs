@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::bench::{Bench, Done, Running, program};
 
@@ -36,7 +36,9 @@ fn without_a_daemon_it_says_how_to_start_one() {
     }
     let text = run(&mut program(&["--socket", "/nonexistent/socket", "doctor"]));
     assert!(text.out.contains("FAILURE  socket") && text.out.contains("-> start tensorlendd"), "{}", text.out);
-    assert_eq!((text.fails(3), done.fails(3)), ("1 check failed".into(), "1 check failed".into()));
+    let error: Value = serde_json::from_str(&done.err).unwrap();
+    assert_eq!((&error["error"], &error["status"], done.status), (&json!("1 check failed"), &json!(3), 3));
+    assert_eq!(text.fails(3), "1 check failed");
 }
 
 #[test]

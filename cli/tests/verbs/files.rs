@@ -251,7 +251,8 @@ fn metadata_and_timestamps() {
         put(&["--metadata", text]).ok();
         let info = bench.json_line(&["info", "t"]);
         assert_eq!((&info["metadata"], &info["metadata_nbytes"]), (&json!(text), &json!(text.len())));
-        assert!(info["timestamp_ns"].as_u64().unwrap() > 1_600_000_000_000_000_000);
+        let timestamp: u64 = info["timestamp_ns"].as_str().unwrap().parse().unwrap();
+        assert!(timestamp > 1_600_000_000_000_000_000);
         assert!(bench.ok(&["info", "t"]).len() < 1000);
     }
     assert_eq!(put(&["--metadata", &(long + "x")]).status, 2);

@@ -12,6 +12,7 @@ mod names;
 mod nodes;
 mod replay;
 mod saving;
+mod scripts;
 mod streams;
 #[cfg(feature = "top")]
 mod top;

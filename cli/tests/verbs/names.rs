@@ -14,7 +14,7 @@ fn names_at_their_limits() {
     for name in ["a", &longest, &wide, "温度/センサ 1", "a b", "*", "--", "./..", "ё\u{301}"] {
         let args = ["put", "--dtype", "u8", "--shape", "1", "--", name, "in.raw"];
         assert!(bench.ok(&args).starts_with(name));
-        assert!(bench.ok(&["ls"]).contains(name));
+        assert!(bench.ok(&["ls", "-a"]).contains(name));
         assert_eq!(bench.names(), [name]);
         bench.ok(&["get", "-o", "out.npz", "--", name]);
         assert_eq!(bench.ok(&["rm", "--exact", "--", name]), "deleted 1 name\n");

@@ -76,7 +76,7 @@ fn files_travel_through_a_stream() {
         assert_eq!(paths, wanted);
         for (number, line) in lines.iter().enumerate() {
             assert_eq!((&line["sequence"], &line["lost"]), (&json!(number), &json!(0)));
-            assert!(line["timestamp_ns"].as_u64().unwrap() > 0);
+            assert!(line["timestamp_ns"].as_str().is_some_and(|text| text.parse::<u64>().is_ok()));
         }
         assert_eq!(lines[3]["kind"], "dataset");
     }

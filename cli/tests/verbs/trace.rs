@@ -10,7 +10,8 @@ fn next(trace: &Running, wanted: &[&str]) -> Value {
     loop {
         let line = trace.line();
         let event: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"));
-        assert!(event["at_ns"].as_u64().unwrap() > 1_700_000_000_000_000_000, "{event}");
+        let at_ns: u64 = event["at_ns"].as_str().unwrap().parse().unwrap();
+        assert!(at_ns > 1_700_000_000_000_000_000, "{event}");
         if wanted.contains(&event["event"].as_str().unwrap()) {
             return event;
         }

@@ -81,11 +81,19 @@ fn describe(
     about: &AboutList,
 ) -> tensorlend::Result<(ListAnswer, Vec<u8>)> {
     let Some((id, length)) = client.list_identity(name) else { return Ok((ListAnswer::Nothing, Vec::new())) };
-    let values: Vec<Value> = client.get_range(name, about.from..about.from.saturating_add(u64::from(about.items)))?;
+    let end = about.from.saturating_add(u64::from(about.items)).min(length).max(about.from);
+    let values: Vec<Value> = client.get_range(name, about.from..end)?;
     if client.list_identity(name).is_none_or(|(now, _)| now != id) {
         // The list was cleared while this function read it. A response without items makes the requester ask again.
         let said = ListAnswer::Items { list: identity(epoch, id), length, items: Vec::new(), whole: Vec::new() };
         return Ok((said, Vec::new()));
+    }
+    if (values.len() as u64) < end - about.from {
+        // A copy numbers its items by their order, so it cannot leave any out.
+        let range = format!("of its items {} to {end}, only {} exist", about.from, values.len());
+        let why =
+            "other machines copy no queue, and no list whose items end: a queue serves the processes of one machine";
+        return Err(tensorlend::Error::Argument(format!("list {name:?} cannot be copied, {range}: {why}")));
     }
     let (mut items, mut room) = (Vec::new(), HEAD_BYTES_MAX / 2);
     let (mut whole, mut bytes) = (Vec::new(), Vec::new());
@@ -107,7 +115,6 @@ fn describe(
         }
         items.push(described);
     }
-    let length = length.max(about.from.saturating_add(items.len() as u64).min(length + items.len() as u64));
     debug_assert!(item(identity(epoch, id), 0).counter == 1);
     Ok((ListAnswer::Items { list: identity(epoch, id), length, items, whole }, bytes))
 }

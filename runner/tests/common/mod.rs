@@ -30,8 +30,14 @@ pub struct Runner {
 
 impl Runner {
     pub fn start(broker: &Embedded, options: &[&str]) -> Self {
+        Self::start_with(broker, options, &[])
+    }
+
+    /// Starts it with these environment variables.
+    pub fn start_with(broker: &Embedded, options: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-runner"));
         command.arg("--socket").arg(broker.socket()).args(options).env_remove("ORT_DYLIB_PATH");
+        command.envs(environment.iter().copied());
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the runner starts");
         let log = Arc::new(Mutex::new(String::new()));
         let (stderr, said) = (child.stderr.take().expect("piped"), log.clone());

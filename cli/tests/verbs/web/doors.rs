@@ -107,6 +107,7 @@ fn every_answer_tells_the_browser_to_be_careful() {
         ("/", 200, "text/html; charset=utf-8"),
         ("/dashboard.js", 200, "text/javascript; charset=utf-8"),
         ("/charts.js", 200, "text/javascript; charset=utf-8"),
+        ("/tables.js", 200, "text/javascript; charset=utf-8"),
         ("/dashboard.css", 200, "text/css; charset=utf-8"),
         ("/icon.svg", 200, "image/svg+xml"),
         ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8"),

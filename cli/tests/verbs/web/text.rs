@@ -96,6 +96,7 @@ fn the_text_is_sound_and_says_what_happened() {
         stream.send(client.create(DType::U8, &[64]).unwrap()).unwrap();
     }
     let lease = client.get(HOSTILE[1]).unwrap();
+    client.create(DType::U8, [1u64 << 50]).unwrap_err();
     let web = Web::start(&bench, &[]);
     web.until("/api/v1/streams", |seen| seen["streams"][0]["sent"] == 3);
     let text = web.get("/metrics").text().to_owned();
@@ -113,6 +114,10 @@ fn the_text_is_sound_and_says_what_happened() {
     assert!((one("tensorlend_up", &[]) - 1.0).abs() < 1e-9);
     assert!((one("tensorlend_client_info", &[("label", label)]) - 1.0).abs() < 1e-9);
     assert!((one("tensorlend_stream_messages_total", &[]) - 3.0).abs() < 1e-9);
+    assert!((one("tensorlend_refusals_total", &[("reason", "limit")]) - 1.0).abs() < 1e-9);
+    for reason in ["invalid", "race"] {
+        assert!(one("tensorlend_refusals_total", &[("reason", reason)]) >= 0.0);
+    }
     assert!((one("tensorlend_namespace_slots_bytes", &[("state", "leased")]) - 64.0).abs() < 1e-9);
     assert!((one("tensorlend_namespace_leases", &[]) - 1.0).abs() < 1e-9);
     for name in HOSTILE {
