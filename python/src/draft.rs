@@ -90,7 +90,8 @@ impl Draft {
         Ok(draft)
     }
 
-    fn with<R>(&self, change: impl FnOnce(&mut tensorlend::Draft) -> Result<R, tensorlend::Error>) -> PyResult<R> {
+    /// Calls `change` with the client library's draft.
+    pub fn with<R>(&self, change: impl FnOnce(&mut tensorlend::Draft) -> Result<R, tensorlend::Error>) -> PyResult<R> {
         let state = lock(&self.state);
         let state = state.as_ref().ok_or_else(gone)?;
         let mut draft = lock(&state.drafted.draft);
@@ -120,7 +121,7 @@ impl Draft {
 
     /// A numpy array that views the draft. It is writable until the draft is published.
     #[getter]
-    fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn array<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let known =
             lock(&slf.get().state).as_ref().and_then(|state| state.array.as_ref().map(|array| array.clone_ref(py)));

@@ -45,7 +45,9 @@ fn class(error: &Error) -> &'static str {
         e if e.is_disconnected() => "DisconnectedError",
         e if e.is_remote() => "RemoteError",
         e if e.is_device() => "DeviceError",
-        Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_), .. } => "PermissionError",
+        Error::Refused { refusal: Refusal::Namespace(_) | Refusal::ReadOnly(_) | Refusal::NotObserver, .. } => {
+            "PermissionError"
+        }
         Error::Refused { refusal: Refusal::StreamTaken(_) | Refusal::NotQuiet(_), .. } => "ConflictError",
         Error::Refused { refusal: Refusal::Protocol { .. } | Refusal::Layout { .. }, .. }
         | Error::Kernel(_)

@@ -169,7 +169,6 @@ pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
         names,
         requests,
         wakeups,
-        refusals,
         device,
         names_expired,
         names_ephemeral_gone,
@@ -177,6 +176,12 @@ pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
         bytes_spilled,
         spill_failures
     );
+    dict.set_item("refusals", stat.refusals.total())?;
+    let reasons = PyDict::new(py);
+    for (reason, number) in stat.refusals.by_reason() {
+        reasons.set_item(reason, number)?;
+    }
+    dict.set_item("refusals_by_reason", reasons)?;
     let uids = stat.uids.iter().map(|one: &UidUse| {
         let uid = PyDict::new(py);
         uid.set_item("uid", one.uid)?;

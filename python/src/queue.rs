@@ -447,7 +447,8 @@ impl QueueItem {
     /// ArgumentError
     ///     The item was confirmed or given back already.
     /// DisconnectedError
-    ///     The daemon has ended. The item may be delivered again.
+    ///     No daemon answered. The client confirms the item with its next request; if its session ends before that, the
+    ///     item is delivered again.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let claim = self.take()?;
         py.detach(|| claim.done()).or_raise()

@@ -1,12 +1,14 @@
 //! A tensor in memory, and the object that keeps it in place.
 #![allow(unsafe_code)]
 
-use crate::errors::{OrRaise, named};
+use crate::device::stream::Given;
+use crate::draft::lock;
+use crate::errors::{OrRaise, argument, named};
 use crate::fault::{self, Kind, Noted};
 use crate::strided::is_packed;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Client, CopyOnWrite, DType, Pin, Tensor, Value};
+use tensorlend::{Client, CopyOnWrite, DType, On, Pin, Tensor, Value};
 use tensorlend_os::fork;
 
 /// A tensor that Python objects, arrays and capsules view. Code that has a view may read the elements. Code that
@@ -21,6 +23,8 @@ pub struct View {
     /// Whether consumers of an exported view may write.
     pub writable: bool,
     start: Start,
+    /// The streams whose work reads the tensor. Declared before the owner, whose lease must outlast that work.
+    reads: Reads,
     owner: Owner,
     /// The fork generation of the process in which the tensor is mapped.
     forks: u64,
@@ -45,6 +49,27 @@ enum Owner {
     Draft(#[expect(dead_code, reason = "it is there to be held")] Arc<Drafted>),
     /// A private copy of the elements.
     Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
+}
+
+/// Copies to devices that other libraries queue. After the drop, the leased value lasts until the work that is queued on these
+/// streams by then has passed.
+#[derive(Default)]
+struct Reads(Mutex<Vec<Read>>);
+
+struct Read {
+    value: Arc<Value>,
+    on: On,
+    given: Given,
+}
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        for Read { value, on, given } in lock(&self.0).drain(..) {
+            // An error means that the device or this process's context is gone, and with it the work.
+            let _ = value.drop_after(on, &given.recorded);
+            drop(given.owner);
+        }
+    }
 }
 
 /// The owner of a draft's memory: the draft until it is published, and then a pin, if an array may still view the
@@ -113,6 +138,7 @@ impl View {
             strides: tensor.strides().into(),
             writable,
             start: Start(start),
+            reads: Reads::default(),
             owner,
             forks: fork::generation(),
             _noted: None,
@@ -149,6 +175,7 @@ impl View {
                 strides,
                 writable: true,
                 start: Start(start),
+                reads: Reads::default(),
                 owner,
                 forks: fork::generation(),
                 _noted: Some(noted),
@@ -166,6 +193,7 @@ impl View {
             strides: [1].into(),
             writable: false,
             start: Start(bytes.as_mut_ptr()),
+            reads: Reads::default(),
             owner: Owner::Heap(bytes),
             forks: fork::generation(),
             _noted: None,
@@ -186,6 +214,7 @@ impl View {
             strides,
             writable: true,
             start,
+            reads: Reads::default(),
             owner: Owner::Heap(bytes),
             forks: self.forks,
             _noted: None,
@@ -231,6 +260,27 @@ impl View {
             Owner::Private(copy, _) => Some(copy.value()),
             Owner::Draft(_) | Owner::Heap(_) => None,
         }
+    }
+
+    /// Returns the leased value and the tensor's number in it; an error for memory of this process alone.
+    pub fn leased_value(&self) -> PyResult<(&Arc<Value>, usize)> {
+        let Owner::Lease(value, at) = &self.owner else {
+            return Err(argument(
+                "the tensor is a private copy: get it with mode=\"read\", or put its array with device=",
+            ));
+        };
+        Ok((value, *at))
+    }
+
+    /// Makes the lease last, after the drop of this view, until the work of a stream on a device has passed.
+    pub fn record(&self, on: On, given: Given) -> PyResult<()> {
+        let (value, _) = self.leased_value()?;
+        let mut reads = lock(&self.reads.0);
+        // Handle 2 means another stream in each thread: those are recorded as the legacy stream.
+        if !reads.iter().any(|read| read.on == on && read.given.recorded.as_raw() == given.recorded.as_raw()) {
+            reads.push(Read { value: value.clone(), on, given });
+        }
+        Ok(())
     }
 
     /// Returns the leased tensor.

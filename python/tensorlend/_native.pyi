@@ -2418,7 +2418,8 @@ class QueueItem:
         ArgumentError
             The item was confirmed or given back already.
         DisconnectedError
-            The daemon has ended. The item may be delivered again.
+            No daemon answered. The client confirms the item with its next request; if its session ends before that, the
+            item is delivered again.
         """
 
     def give_back(self) -> None:
@@ -3110,6 +3111,52 @@ class Lease(Generic[_S_co]):
             The parent process got the lease.
         """
 
+    def page_lock(self, device: _Device, *, stream: CudaStream | None = None) -> None:
+        """Locks the tensor's pages, so that a device copies from them at full speed while the program continues.
+
+        The whole segment is locked, once: the first call for a segment takes some milliseconds. Unneeded where the
+        daemon's configuration sets `pool.page_lock`.
+
+        Parameters
+        ----------
+        device : str, int or object
+            The device, as in `client.put`.
+        stream : int or stream or None, default None
+            A stream in which another library copies from the tensor. The lease then ends only after the work that is
+            queued there when the lease and its last array are gone.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or the driver refused.
+        """
+
+    def to(self, device: _Device, *, stream: CudaStream | None = None) -> DeviceDraft[_S_co]:
+        """Copies the tensor to a device, as work of a stream, without waiting for the copy.
+
+        The lease lasts until the stream has passed the copy. Where the pages are locked (`page_lock`, or the
+        configuration's `pool.page_lock`), the call does not wait; otherwise the driver first copies the bytes.
+
+        Parameters
+        ----------
+        device : str, int or object
+            The device, as in `client.put`. The daemon must lend its memory.
+        stream : int or stream or None, default None
+            The stream; None is the legacy default stream.
+
+        Returns
+        -------
+        DeviceDraft
+            The copy, for use in place (`torch.from_dlpack`, `cupy.asarray`) or for `publish`.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or the daemon does not lend its memory.
+        LimitError
+            The daemon has no memory left on the device.
+        """
+
     def release(self) -> None:
         """Ends the lease now, or when the last array that views the tensor is gone."""
 
@@ -3478,18 +3525,25 @@ class DeviceLease(Generic[_S_co]):
             The producer ended before its work was done.
         """
 
-    def to_host(self) -> npt.NDArray[_S_co]:
+    def to_host(self, out: Draft[_S_co] | None = None) -> npt.NDArray[_S_co]:
         """Returns a copy of the elements in host memory.
+
+        Parameters
+        ----------
+        out : Draft or None, default None
+            A draft in host memory of the same dtype and size, without strides. The device writes into its slot.
 
         Returns
         -------
         numpy.ndarray
-            A new array in C order.
+            A new array in C order, or the draft's array.
 
         Raises
         ------
         DeviceError
             The copy failed.
+        DTypeError
+            The draft has another dtype.
         """
 
     def numpy(self) -> NoReturn:

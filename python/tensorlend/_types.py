@@ -137,6 +137,14 @@ class StatHolder(TypedDict):
     bytes: int
 
 
+class StatRefusals(TypedDict):
+    """The numbers of refused requests by reason, in `Stat`."""
+
+    limit: int
+    invalid: int
+    race: int
+
+
 class Stat(TypedDict):
     """The daemon's metrics: the result of `Client.stat`."""
 
@@ -156,6 +164,7 @@ class Stat(TypedDict):
     requests: int
     wakeups: int
     refusals: int
+    refusals_by_reason: StatRefusals
     device: str
     names_expired: int
     names_ephemeral_gone: int

@@ -146,6 +146,44 @@ def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode
             continue
 
 
+def publish(path: str | os.PathLike[str], name: str, client: _native.Client | None) -> _native.Version:
+    """Reads a file and publishes it under a name, in place of the name's older weights. Leases on these stay valid.
+
+    The value replaces the older one in one atomic step. So a process that is killed before it leaves the older weights.
+    """
+    from tensorlend._default import default_client
+
+    client = client or default_client()
+    for _ in range(READS_MAX):
+        with open(path, "rb", buffering=0) as file:
+            found = _read_unchanged(client, path, file)
+        if found is not None:
+            draft, metadata = found
+            return client.put(named(name), draft, metadata=metadata)
+    raise ArgumentError(f"{os.fspath(path)!r} changed while it was read, {READS_MAX} times: publish it when nobody writes to it")
+
+
+def named(name: str) -> str:
+    """Returns the name of the value of weights that have a name."""
+    return f"weights/named/{name}"
+
+
+def load_named(name: str, client: _native.Client | None, mode: Mode, timeout: float | None) -> Weights:
+    """Leases the weights of a name; waits for them if there is a timeout."""
+    from tensorlend._default import default_client
+
+    client = client or default_client()
+    value = named(name)
+    lease = client.get_value(value, mode=mode) if timeout is None else client.wait_for(value, timeout, mode=mode)
+    if isinstance(lease, _native.Lease):
+        array: npt.NDArray[Any] = lease.numpy()
+        tensors = _tensors(array)
+        if tensors is not None:
+            return Weights(lease, array, tensors)
+    lease.release()
+    raise ArgumentError(f"{value!r} holds no weights: publish them with tensorlend.weights.publish, or choose another name")
+
+
 def _own_load_s(size: int, timeout: float | None) -> float:
     """Returns the seconds after which a process no longer waits for another one, and reads a file of this size by itself.
 
@@ -232,21 +270,34 @@ def _tensors(array: npt.NDArray[Any]) -> list[Entry] | None:
 
 def _publish(client: _native.Client, name: str, path: str | os.PathLike[str], file: FileIO) -> None:
     """Reads an open file and publishes it, unless the file changed or another process has published it."""
+    found = _read_unchanged(client, path, file)
+    if found is None:
+        return
+    draft, metadata = found
+    if isinstance(_published(client, name, path, "read"), Weights):
+        draft.drop()
+        return
+    client.put(name, draft, metadata=metadata)
+
+
+def _read_unchanged(
+    client: _native.Client, path: str | os.PathLike[str], file: FileIO
+) -> tuple[_native.Draft, dict[str, Any]] | None:
+    """Reads an open file. Returns a draft and the metadata of its value; None if another process changed the file."""
     before = os.fstat(file.fileno())
     _let_settle(before)
     try:
         draft, digest = _read(client, file, before.st_size)
     except (HeaderError, EOFError) as error:
         if _identity(os.fstat(file.fileno())) != _identity(before):
-            return
+            return None
         raise ArgumentError(f"{os.fspath(path)!r} is no valid safetensors file: {error}") from error
     # The first comparison (by descriptor) shows that no process wrote to the file, the second (by path) that none
     # replaced it.
-    same = _identity(os.fstat(file.fileno())) == _identity(before) == _identity(os.stat(path))
-    if not same or isinstance(_published(client, name, path, "read"), Weights):
+    if not _identity(os.fstat(file.fileno())) == _identity(before) == _identity(os.stat(path)):
         draft.drop()
-        return
-    client.put(name, draft, metadata={"format": FORMAT, "file": _identity(before), "sha256": digest})
+        return None
+    return draft, {"format": FORMAT, "file": _identity(before), "sha256": digest}
 
 
 def _let_settle(stat: os.stat_result) -> None:

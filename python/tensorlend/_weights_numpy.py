@@ -66,7 +66,47 @@ def load_file(
     TimeoutError
         Another process, which has locked the file, has not read it in time.
     """
-    weights = _weights.load(path, client, mode, timeout)
+    return _arrays(_weights.load(path, client, mode, timeout))
+
+
+def load_weights(
+    name: str, *, client: Client | None = None, mode: Mode = "cow", timeout: float | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns the arrays of weights that have a name, without a file.
+
+    Weights that are published under the name later do not change these arrays.
+
+    Parameters
+    ----------
+    name : str
+        The name by which `tensorlend.weights.publish` has published them.
+    client : Client or None, default None
+        As in `load_file`.
+    mode : {"read", "cow"}, default "cow"
+        As in `load_file`.
+    timeout : float or None, default None
+        Maximum wait in seconds for the first weights of this name. None does not wait.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The arrays, in the order of the file. All view one lease, which ends with the last of them.
+
+    Raises
+    ------
+    NotFoundError
+        The name has no weights.
+    ArgumentError
+        The value of this name is no file of weights.
+    DTypeError
+        An array has elements that numpy needs `ml_dtypes` for, which is not installed.
+    TimeoutError
+        Nobody has published weights in time.
+    """
+    return _arrays(_weights.load_named(name, client, mode, timeout))
+
+
+def _arrays(weights: _weights.Weights) -> dict[str, npt.NDArray[Any]]:
     return {
         entry.name: weights.bytes[entry.begin : entry.end].view(_dtype(entry.name, entry.dtype)).reshape(entry.shape)
         for entry in weights.tensors

@@ -55,7 +55,43 @@ def load_file(
     TimeoutError
         Another process, which has locked the file, has not read it in time.
     """
-    weights = _weights.load(path, client, "cow", timeout)
+    return _tensors(_weights.load(path, client, "cow", timeout))
+
+
+def load_weights(name: str, *, client: Client | None = None, timeout: float | None = None) -> dict[str, torch.Tensor]:
+    """Returns the tensors of weights that have a name, without a file.
+
+    Weights that are published under the name later do not change these tensors.
+
+    Parameters
+    ----------
+    name : str
+        The name by which `tensorlend.weights.publish` has published them.
+    client : Client or None, default None
+        As in `load_file`.
+    timeout : float or None, default None
+        Maximum wait in seconds for the first weights of this name. None does not wait.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        The tensors on the CPU, as `load_file` returns them.
+
+    Raises
+    ------
+    NotFoundError
+        The name has no weights.
+    ArgumentError
+        The value of this name is no file of weights.
+    DTypeError
+        A tensor has elements that this version of torch lacks.
+    TimeoutError
+        Nobody has published weights in time.
+    """
+    return _tensors(_weights.load_named(name, client, "cow", timeout))
+
+
+def _tensors(weights: _weights.Weights) -> dict[str, torch.Tensor]:
     tensors = {}
     for entry in weights.tensors:
         dtype = getattr(torch, _DTYPES[entry.dtype], None)

@@ -3,8 +3,8 @@
 """
 
 from tensorlend._torch_transit import install, uninstall
-from tensorlend._weights_torch import load_file, load_state_dict
+from tensorlend._weights_torch import load_file, load_state_dict, load_weights
 from tensorlend.loader.torch_kit import empty
 from tensorlend.loader.torch_loader import SharedLoader
 
-__all__ = ["SharedLoader", "empty", "install", "load_file", "load_state_dict", "uninstall"]
+__all__ = ["SharedLoader", "empty", "install", "load_file", "load_state_dict", "load_weights", "uninstall"]

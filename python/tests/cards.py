@@ -21,7 +21,7 @@ def _sources() -> pathlib.Path:
 
 def blocks(mark: str) -> list[str]:
     """The programs of the manual with this mark."""
-    page = _sources() / "docs" / "how-to" / "gpu.md"
+    page = _sources() / "docs" / "gpu.md"
     found: list[str] = re.findall(rf"^```python {mark}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     return found
 

@@ -719,3 +719,96 @@ def test_batches(program):
         raises(tensorlend.ArgumentError, "tensor", client.get_dataset, "host")
         """
     )
+
+
+def test_a_host_tensor_is_copied_to_the_device(program):
+    """Queued in a stream; the lease lasts as long as the copy."""
+    program(
+        """
+        numbers = np.arange(100_000, dtype=np.float32).reshape(100, 1000)
+        client.put("x", numbers.T, metadata={"unit": "m"})
+        lease = client.get("x")
+        lease.page_lock("cuda:0")
+        with Gate() as gate:
+            copy = lease.to("cuda:0")
+            assert isinstance(copy, tensorlend.DeviceDraft) and copy.shape == (1000, 100)
+            del lease
+            client.delete("x")
+            for _ in range(20):
+                client.put("x", np.full((1000, 100), -1, np.float32))
+            gate.open()
+        copy.publish("y")
+        assert (client.get("y").to_host() == numbers.T).all()
+        assert client.get("y").metadata == {"unit": "m"}
+        raises(ValueError, "private copy", client.get("x", mode="cow").to, "cuda:0")
+        raises(ValueError, "is no device", client.get("x").to, "cpu")
+        raises(tensorlend.DeviceError, "no", client.get("x").to, "cuda:7")
+        client.put_dataset("frame", {"a": np.zeros(3), "b": np.arange(4.0)})
+        client.get_dataset("frame")["b"].to("cuda:0").publish("z")
+        assert client.get("z").to_host().tolist() == [0, 1, 2, 3]
+        """
+    )
+
+
+def test_a_lease_lasts_until_a_recorded_stream_has_passed(program):
+    program(
+        """
+        client.put("x", np.ones(100_000, np.uint8))
+        lease = client.get("x")
+        lease.page_lock("cuda:0", stream=1)
+        address = lease.__array_interface__["data"][0]
+        client.put("out", np.zeros(100_000, np.uint8), device="cuda:0")
+        cuda = ctypes.CDLL("libcuda.so.1")
+        draft = client.create(100_000, "uint8", device="cuda:0")
+        context = ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+        with Gate() as gate:
+            # As another library does: the package does not see the copy.
+            to, source = ctypes.c_uint64(draft.ptr), ctypes.c_void_p(address)
+            assert cuda.cuMemcpyHtoDAsync_v2(to, source, ctypes.c_size_t(100_000), ctypes.c_void_p(1)) == 0
+            del lease
+            client.delete("x")
+            for _ in range(20):
+                client.put("x", np.full(100_000, 9, np.uint8))
+            gate.open()
+        draft.publish("y")
+        assert client.get("y").to_host().tolist() == [1] * 100_000
+        """
+    )
+
+
+def test_the_loaders_tensors_lie_in_locked_pages(program):
+    """What SharedLoader(pin_memory=True) does with a leased tensor; the stand-in runs no torch on the device."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    program(
+        """
+        import torch
+        from tensorlend.loader.torch_kit import TorchKit
+
+        client.put("warm", np.zeros(1), device="cuda:0")
+        client.put("x", np.arange(100_000, dtype=np.float32))
+        torch.cuda.current_stream = lambda device: 1
+        tensor = TorchKit(0).show("t")(client.get("x"))
+        cuda, flags = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint()
+        assert cuda.cuMemHostGetFlags(ctypes.byref(flags), ctypes.c_void_p(tensor.data_ptr())) == 0
+        assert flags.value & 8, "read-only for the device"
+        assert float(tensor.sum()) == 4999950000.0 or float(tensor.double().sum()) == 4999950000.0
+        assert TorchKit(0).plain is False and TorchKit().plain
+        """
+    )
+
+
+def test_a_copy_to_the_host_goes_into_a_draft(program):
+    program(
+        """
+        numbers = np.arange(1_000_000, dtype=np.float32).reshape(1000, 1000)
+        client.put("x", numbers, device="cuda:0")
+        lease = client.get("x")
+        assert (lease.to_host() == numbers).all()
+        with client.create((1000, 1000), "float32", name="host") as draft:
+            array = lease.to_host(draft)
+            assert array.ctypes.data == draft.array.ctypes.data
+        assert (client.get("host").numpy() == numbers).all()
+        raises(tensorlend.DTypeError, "float64", lease.to_host, client.create((1000, 1000), "float64"))
+        """
+    )

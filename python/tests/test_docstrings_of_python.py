@@ -13,6 +13,7 @@ MODULES = [
     "tensorlend.accelerate",
     "tensorlend.gymnasium",
     "tensorlend.joblib",
+    "tensorlend.kvcache",
     "tensorlend.multiprocessing",
     "tensorlend.numpy",
     "tensorlend.objects",
@@ -20,6 +21,7 @@ MODULES = [
     "tensorlend.sb3",
     "tensorlend.testing",
     "tensorlend.torch",
+    "tensorlend.weights",
 ]
 
 

@@ -316,14 +316,12 @@ def holder(batch):
     return {"held": Pinnable(batch), "text": "as it is", "pair": mine.Point(1, [Pinnable(2)])}
 
 
-def test_the_pinning_thread(monkeypatch):
-    """All but the driver's part: the thread, errors in it, an epoch that is broken off."""
+def test_pinning_of_a_batchs_own_objects():
+    """All but the driver's part: objects that pin themselves, errors, an epoch that is broken off."""
     from tensorlend.loader.pinned import Pinned
 
-    if not torch.accelerator.is_available():
-        monkeypatch.setattr(torch.accelerator, "set_device_index", lambda device: None)
     loader = SharedLoader(samples.Failing("value"), 4, 2, collate_fn=holder)
-    batches = Pinned(iter(loader), 4, 0)
+    batches = Pinned(iter(loader))
     pids = batches.worker_pids
     got = [next(batches) for _ in range(3)]
     assert all(batch["held"].pinned and batch["pair"].y[0].pinned and batch["text"] == "as it is" for batch in got)
@@ -331,12 +329,12 @@ def test_the_pinning_thread(monkeypatch):
         next(batches)
     assert len(list(batches)) == 6 and next(batches, None) is None
     assert samples.gone(pids)
-    batches = Pinned(iter(loader), 1, 0)
+    batches = Pinned(iter(loader))
     pids = batches.worker_pids
     next(batches)
     del batches
     assert samples.gone(pids)
-    batches = Pinned(iter(SharedLoader(samples.Failing("killed"), 4, 2, collate_fn=holder)), 4, 0)
+    batches = Pinned(iter(SharedLoader(samples.Failing("killed"), 4, 2, collate_fn=holder)))
     with pytest.raises(RuntimeError, match="SIGKILL"):
         list(batches)
     assert list(batches) == []

@@ -102,7 +102,7 @@ def names(cell: str) -> list[str]:
 
 # The classes of C. They stand first in the names of its calls, and last in those of `Client` in other languages.
 CLASSES = """caller client dataset device devices dlpack draft error history lease leases library list listing log model
-    model_request models options outstanding request server stat statistics stream subscription""".split()
+    model_request models options outstanding queue queue_item request server stat statistics stream subscription""".split()
 # Verbs with which C opens what other languages open by the class alone: `Client::stream`, `tensorlend_stream_open`.
 OPENING = ("open", "new", "create")
 

@@ -34,7 +34,6 @@ pub struct DeviceDraft {
 }
 
 struct State {
-    client: tensorlend::Client,
     view: Arc<DeviceView>,
     drafted: Arc<Drafted>,
 }
@@ -72,8 +71,15 @@ impl DeviceDraft {
         describe(&mut draft).or_raise()?;
         debug_assert_eq!(known, stream.is_some());
         let (view, drafted) = DeviceView::drafted(draft, stream);
-        let state = State { client: client.clone(), view: Arc::new(view), drafted };
+        let state = State { view: Arc::new(view), drafted };
         Ok(Self { state: Mutex::new(Some(state)), name, lasting })
+    }
+
+    /// Creates the object for a draft on which work in a stream is pending.
+    pub fn of(draft: tensorlend::DeviceDraft, stream: Given) -> Self {
+        let (view, drafted) = DeviceView::drafted(draft, Some(stream));
+        let state = State { view: Arc::new(view), drafted };
+        Self { state: Mutex::new(Some(state)), name: None, lasting: Lasting::default() }
     }
 
     /// Checks that the draft is open, belongs to this client, and is on the requested device.
@@ -87,7 +93,7 @@ impl DeviceDraft {
         if wanted != view.uuid {
             return Err(argument(format!("the draft is on device {}: create another one on {wanted}", view.uuid)));
         }
-        if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
+        if view.with_draft(|draft| Ok(client.has_created(draft)))? {
             return Ok(());
         }
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))

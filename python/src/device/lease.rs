@@ -4,13 +4,13 @@
 use super::stream::Given;
 use super::view::DeviceView;
 use super::{LegacyExport, export};
-use crate::draft::lock;
+use crate::draft::{Draft, lock};
 use crate::errors::{OrRaise, closed, raise};
 use crate::getters::tensor_getters;
 use crate::lease::Origin;
 use crate::options::Options;
 use crate::version::Version;
-use crate::{metadata, shown};
+use crate::{errors, metadata, shown};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -195,18 +195,35 @@ impl DeviceLease {
 
     /// Returns a copy of the elements in host memory.
     ///
+    /// Parameters
+    /// ----------
+    /// out : Draft or None, default None
+    ///     A draft in host memory of the same dtype and size, without strides. The device writes into its slot.
+    ///
     /// Returns
     /// -------
     /// numpy.ndarray
-    ///     A new array in C order.
+    ///     A new array in C order, or the draft's array.
     ///
     /// Raises
     /// ------
     /// DeviceError
     ///     The copy failed.
-    fn to_host<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    /// DTypeError
+    ///     The draft has another dtype.
+    #[pyo3(signature = (out=None))]
+    fn to_host<'py>(&self, py: Python<'py>, out: Option<&Bound<'py, Draft>>) -> PyResult<Bound<'py, PyAny>> {
         let view = self.view()?;
-        export::to_host(py, &view, view.lease().expect("it is a lease's view"))
+        let lease = view.lease().expect("it is a lease's view");
+        let Some(out) = out else { return export::to_host(py, &view, lease) };
+        let draft = out.get();
+        let theirs = draft.view()?.dtype;
+        if theirs != view.dtype {
+            let (theirs, ours) = (theirs.numpy_name(), view.dtype.numpy_name());
+            return Err(errors::dtype(format!("the draft's elements are {theirs}, the tensor's {ours}")));
+        }
+        py.detach(|| draft.with(|draft| lease.finish().and_then(|()| lease.copy_to_draft(draft))))?;
+        Draft::array(out)
     }
 
     /// Raises BufferError: device memory is copied to the host by `to_host`, and never implicitly.

@@ -55,6 +55,11 @@ impl Target {
         }
     }
 
+    /// Parses an argument that must be a device.
+    pub fn parse_device(given: &Bound<'_, PyAny>) -> PyResult<On> {
+        Self::parse(Some(given))?.device().ok_or_else(|| argument("\"cpu\" is no device: use \"cuda:0\" or a UUID"))
+    }
+
     /// Returns the device, if a device was requested.
     pub fn device(self) -> Option<On> {
         match self {

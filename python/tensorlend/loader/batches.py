@@ -42,11 +42,6 @@ class Batches(Iterator[Any]):
         """Process ids of the workers; empty if they have ended."""
         return [] if self._crew.closed else self._crew.pids
 
-    @property
-    def ended(self) -> bool:
-        """Whether the iteration has ended, with or without an error."""
-        return self._take is _ended or self._crew.closed
-
     def close(self) -> None:
         """Ends the epoch, and the workers."""
         self._take = _ended

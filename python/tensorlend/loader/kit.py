@@ -14,6 +14,9 @@ Show = Callable[[Lease], Any]
 class Kit(Protocol):
     """The code for one array library. The trainer pickles it for the workers."""
 
+    #: Whether the leaves are plain views of leases, which native code may make.
+    plain: bool
+
     def enter(self, job: Job) -> None:
         """Makes this process the worker of `job`: seeds, threads, the result of `get_worker_info`, collating into drafts."""
 

@@ -21,6 +21,8 @@ _DTYPES = frozenset(
 class NumpyKit:
     """The kit for loaders whose leaves are numpy arrays."""
 
+    plain = True
+
     def enter(self, job: Job) -> None:
         jobs.enter(job)
         random.seed(job.seed)

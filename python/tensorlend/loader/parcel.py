@@ -160,7 +160,8 @@ class Unpacker:
     def _recipe(self, metadata: bytes) -> Recipe | None:
         kinds, nest = metadata[1:].split(b" ", 1)
         word = nesting.word(nest)
-        return Recipe(metadata, word) if word is not None and set(kinds) == {ord("t")} else None
+        simple = self._kit.plain and word is not None and set(kinds) == {ord("t")}
+        return Recipe(metadata, word) if simple else None
 
     def _plain(self, described: bytes) -> Callable[[Any], Any]:
         kinds, nest = described.split(b" ", 1)

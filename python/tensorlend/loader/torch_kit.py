@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
+from tensorlend._errors import DeviceError
 from tensorlend._native import Draft, Lease
 from tensorlend.loader import arena
 from tensorlend.loader.job import Job
@@ -24,7 +27,17 @@ _DTYPES = frozenset(
 
 
 class TorchKit(NumpyKit):
-    """The kit for loaders whose leaves are torch tensors or numpy arrays."""
+    """The kit for loaders whose leaves are torch tensors or numpy arrays.
+
+    Parameters
+    ----------
+    pin : int or None, default None
+        The number of the CUDA device for which the trainer locks the pages of torch tensors; None locks none.
+    """
+
+    def __init__(self, pin: int | None = None) -> None:
+        self._pin = pin
+        self.plain = pin is None
 
     def enter(self, job: Job) -> None:
         super().enter(job)
@@ -55,12 +68,25 @@ class TorchKit(NumpyKit):
             super().copy(value, draft)
 
     def show(self, kind: str) -> Callable[[Lease], Any]:
-        return Lease.torch if kind == "t" else super().show(kind)
+        if kind != "t":
+            return super().show(kind)
+        return Lease.torch if self._pin is None else partial(_page_locked, self._pin)
 
     def gather(self, dataset: Any, collate: Callable[..., Any]) -> Callable[[Any], Any] | None:
         if type(dataset) is TensorDataset and collate is default_collate and all(map(is_leaf, dataset.tensors)):
             return _Gather(dataset.tensors)
         return super().gather(dataset, collate)
+
+
+def _page_locked(device: int, lease: Lease) -> torch.Tensor:
+    """Returns a tensor that views the lease, in locked pages. The lease lasts until the work that is queued on the current stream
+    when the tensor is gone, such as a copy to the device, is done.
+    """
+    try:
+        lease.page_lock(device, stream=torch.cuda.current_stream(device))
+    except DeviceError as error:
+        warnings.warn(f"batches are copied to page-locked memory: {error}", RuntimeWarning, stacklevel=2)
+    return lease.torch()
 
 
 def is_leaf(value: Any) -> bool:

