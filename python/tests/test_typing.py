@@ -63,7 +63,8 @@ def of(kind):
     """The keys of a TypedDict, with those of the dicts in its lists."""
     hints = typing.get_type_hints(kind)
     inner = {key: typing.get_args(hint)[0] for key, hint in hints.items() if typing.get_origin(hint) is list}
-    return {key: of(inner[key]) if key in inner else hint for key, hint in hints.items()}
+    plain = {key: dict if typing.is_typeddict(hint) else hint for key, hint in hints.items()}
+    return {key: of(inner[key]) if key in inner else hint for key, hint in plain.items()}
 
 
 def test_metrics_have_the_type_of_the_stub(client):
@@ -75,6 +76,8 @@ def test_metrics_have_the_type_of_the_stub(client):
             assert all({name: type(value) for name, value in one.items()} == kind for one in stat[key]), key
         else:
             assert type(stat[key]) is kind, key
+    reasons = stat["refusals_by_reason"]
+    assert {name: type(value) for name, value in reasons.items()} == of(_types.StatRefusals)
 
 
 @pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.name)

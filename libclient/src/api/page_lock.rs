@@ -145,7 +145,12 @@ impl Value {
         let tensor = match self {
             Self::Tensor(lease) => (member == 0).then_some(&**lease),
             Self::Dataset(dataset) => dataset.tensors().get(member),
-            Self::Device(_) => return Err(Error::Argument("the tensor is on a device: use Client::copy".into())),
+            Self::Device(_) => {
+                return Err(Error::Argument(
+                    "the tensor is on a device, and only pages of host memory can be locked: copy it with `copy`"
+                        .into(),
+                ));
+            }
         };
         tensor.ok_or_else(|| Error::Argument(format!("the value has no tensor number {member}")))
     }

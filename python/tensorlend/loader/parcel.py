@@ -160,8 +160,9 @@ class Unpacker:
     def _recipe(self, metadata: bytes) -> Recipe | None:
         kinds, nest = metadata[1:].split(b" ", 1)
         word = nesting.word(nest)
-        simple = self._kit.plain and word is not None and set(kinds) == {ord("t")}
-        return Recipe(metadata, word) if simple else None
+        if word is None or not self._kit.plain or set(kinds) != {ord("t")}:
+            return None
+        return Recipe(metadata, word)
 
     def _plain(self, described: bytes) -> Callable[[Any], Any]:
         kinds, nest = described.split(b" ", 1)
