@@ -61,11 +61,6 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(NEEDS_ENGINE),
     ),
     (
-        "docs/how-to/fd-store.md",
-        "python embedded.py",
-        Understood("needs the folder of user 1000; tests/tests/fd_store.rs embeds daemons in programs"),
-    ),
-    (
         "docs/how-to/kv-cache.md",
         "vllm serve MODEL --disable-hybrid-kv-cache-manager --kv-transfer-config '{",
         Understood("serves a model that must be downloaded; python/tests/test_vllm.py runs engines of vLLM"),
