@@ -170,9 +170,13 @@ impl FdStore {
         if let (Store::ServiceManager, Some(former)) = (&self.store, &former) {
             self.forget_name(&former.clone());
         }
-        let stored = self.store(&name, fd);
+        let mut stored = self.store(&name, fd);
         if let (Store::Process(_), Some(former)) = (&self.store, former) {
             self.forget_name(&former);
+            if stored.is_err() {
+                // The former entry took the last room.
+                stored = self.store(&name, fd);
+            }
         }
         match stored {
             Ok(()) => {
