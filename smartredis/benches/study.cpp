@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
         seconds = std::atof(argv[2]);
     std::puts("| work | clients | tensor | tensorlend, calls/s | Redis, calls/s | ratio |");
     std::puts("|---|---|---|---|---|---|");
-    for (const int clients : {1, 8}) {
+    for (const int clients : {1, 8, 28}) {
         for (const size_t bytes : {size_t(1) << 10, size_t(16) << 10, size_t(256) << 10, size_t(4) << 20}) {
             row<LentPut, RedisPut>("put", clients, bytes);
             row<LentUnpack, RedisUnpack>("unpack", clients, bytes);

@@ -10,12 +10,14 @@
 #include "srobject.h"
 #include "tensorlend_smartredis.h"
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,6 +28,15 @@ namespace SmartRedis {
 
 typedef std::unordered_map<std::string, std::string> parsed_reply_map;
 typedef std::unordered_map<std::string, parsed_reply_map> parsed_reply_nested_map;
+
+/// The calls of SmartRedis's class of this name that classes derived from Client make.
+class RedisServer {
+public:
+    virtual ~RedisServer() = default;
+    /// Whether the value at a full key, such as prefix.{name}.meta, is a dataset with this metadata field.
+    /// Each dataset has the field _DATASET_ACK_FIELD.
+    virtual bool hash_field_exists(const std::string& key, const std::string& field) = 0;
+};
 
 /// A client of a tensorlend daemon with the calls of SmartRedis 0.6.1. Every call reports failures as an Exception.
 /// Several threads may use a client at once, except set_data_source and the use_*_prefix calls.
@@ -151,6 +162,11 @@ public:
     /// Has no effect: models are passed whole, in shared memory.
     void set_model_chunk_size(int chunk_size);
     std::string to_string() const;
+
+protected:
+    /// Belongs to the client.
+    RedisServer* _redis_server = nullptr;
+    inline static const std::string _DATASET_ACK_FIELD = ".COMPLETE";
 
 private:
     Client(ConfigOptions* cfgopts, const std::string& logger_name, const bool* cluster);

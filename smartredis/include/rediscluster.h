@@ -3,6 +3,25 @@
 #define SMARTREDIS_REDISCLUSTER_H
 #ifdef __cplusplus
 #include "client.h"
+#include <cstdint>
+
+namespace sw {
+namespace redis {
+
+/// CRC-16/XMODEM, with which a Redis cluster assigns a key to a hash slot. SmartRedis's header has it from redis++.
+inline uint16_t crc16(const char* buf, int len) {
+    unsigned crc = 0;
+    for (int at = 0; at < len; at++) {
+        crc ^= unsigned(static_cast<unsigned char>(buf[at])) << 8;
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc << 1) ^ ((crc & 0x8000) != 0 ? 0x1021 : 0);
+        crc &= 0xffff;
+    }
+    return uint16_t(crc);
+}
+
+} // namespace redis
+} // namespace sw
 
 namespace SmartRedis {
 

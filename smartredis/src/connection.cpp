@@ -7,11 +7,7 @@
 namespace SmartRedis {
 
 namespace {
-constexpr const char* UNIX = "unix://";
-constexpr const char* TCP = "tcp://";
 constexpr int64_t MODEL_TIMEOUT_MS = 60'000;
-
-bool starts_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
 
 std::vector<std::string> split(const std::string& text) {
     std::vector<std::string> parts;
@@ -24,27 +20,15 @@ std::vector<std::string> split(const std::string& text) {
     return parts;
 }
 
-/// An address as host:port or unix://path. RuntimeException if it is neither.
-std::string parsed(const std::string& address) {
-    if (starts_with(address, UNIX) && address != UNIX)
-        return address;
-    const std::string bare = starts_with(address, TCP) ? address.substr(std::string(TCP).size()) : address;
-    const size_t colon = bare.find(':');
-    const std::string port = colon == std::string::npos ? "" : bare.substr(colon + 1);
-    if (colon == 0 || port.empty() || port.find_first_not_of("0123456789") != std::string::npos)
-        throw SRRuntimeException("\"" + address + "\" is no address: it must be as host:port or unix://path");
-    return bare;
-}
-
-std::vector<std::string> parsed_ssdb(const std::string& ssdb) {
+std::vector<SRAddress> parsed_ssdb(const std::string& ssdb) {
     if (ssdb.empty())
         throw SRRuntimeException("SSDB is not set; it must be as host:port or unix://path");
     for (const char c : ssdb)
         if (!std::isalnum(static_cast<unsigned char>(c)) && std::string(".:,/_-").find(c) == std::string::npos)
             throw SRRuntimeException("SSDB is \"" + ssdb + "\"; no address has the character '" + c + "'");
-    std::vector<std::string> addresses;
+    std::vector<SRAddress> addresses;
     for (const std::string& address : split(ssdb))
-        addresses.push_back(parsed(address));
+        addresses.emplace_back(address);
     if (addresses.empty())
         throw SRRuntimeException("SSDB has no address");
     return addresses;
@@ -116,9 +100,9 @@ void Client::Impl::connect(SRObject* context) {
     // Only for the daemon's log: a name that is no label does no harm.
     if (!context->get_context().empty())
         static_cast<void>(tensorlend_options_label(session_options.get(), context->get_context().c_str()));
-    const auto unix_address = std::find_if(addresses.begin(), addresses.end(), [](const auto& a) { return starts_with(a, UNIX); });
+    const auto unix_address = std::find_if(addresses.begin(), addresses.end(), [](const SRAddress& a) { return !a._is_tcp; });
     if (unix_address != addresses.end())
-        check(tensorlend_options_socket(session_options.get(), unix_address->c_str() + std::string(UNIX).size()), "SSDB");
+        check(tensorlend_options_socket(session_options.get(), unix_address->_uds_file.c_str()), "SSDB");
 
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     for (bool waits = false;; waits = true) {
@@ -141,7 +125,7 @@ void Client::Impl::connect(SRObject* context) {
 }
 
 void Client::Impl::check_address(const std::string& address) const {
-    const std::string wanted = parsed(address);
+    const SRAddress wanted(address);
     if (!cluster && std::find(addresses.begin(), addresses.end(), wanted) == addresses.end())
         throw SRRuntimeException(address + " is not in SSDB");
 }

@@ -1,6 +1,7 @@
 // A client's connection to its daemon, its prefixes, and what several of its parts use.
 #ifndef SMARTREDIS_CONNECTION_H
 #define SMARTREDIS_CONNECTION_H
+#include "address.h"
 #include "client.h"
 #include "layout.h"
 #include <functional>
@@ -34,10 +35,10 @@ public:
 /// The name of the value of a dataset with this key.
 inline std::string value_name(const std::string& dataset_key) { return dataset_key + ".meta"; }
 
-struct Client::Impl {
+struct Client::Impl : RedisServer {
     std::unique_ptr<ConfigOptions> options;
     bool cluster;
-    std::vector<std::string> addresses;
+    std::vector<SRAddress> addresses;
     Prefixes prefixes;
     int64_t model_timeout_ms;
     Session session;
@@ -49,6 +50,7 @@ struct Client::Impl {
     bool exists(const std::string& name) const;
     /// Whether a full key has a value: a tensor, a list, {name}.meta of a dataset or {name}.tensor of a dataset's tensor.
     bool key_exists(const std::string& key) const;
+    bool hash_field_exists(const std::string& key, const std::string& field) override;
     /// Polls, and sleeps between polls until the name has a value.
     bool poll(const std::string& name, int milliseconds, int tries, const std::function<bool()>& is_there) const;
 

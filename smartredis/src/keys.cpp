@@ -1,5 +1,6 @@
 // Values at a full key: tensors, datasets, tensors of datasets, lists.
 #include "connection.h"
+#include "content.h"
 #include <cstring>
 
 namespace SmartRedis {
@@ -33,6 +34,15 @@ bool Client::Impl::key_exists(const std::string& key) const {
     Lease lease;
     const tensorlend_status status = tensorlend_get_dataset(get(), value_name(dataset).c_str(), lease.place());
     return status == TENSORLEND_OK && tensorlend_lease_find(lease.get(), tensor.c_str()) != nullptr;
+}
+
+bool Client::Impl::hash_field_exists(const std::string& key, const std::string& field) {
+    Lease lease;
+    const tensorlend_status status = tensorlend_get_dataset(get(), key.c_str(), lease.place());
+    if (status == TENSORLEND_NOT_FOUND || status == TENSORLEND_KIND)
+        return false;
+    check(status, "\"" + key + "\"");
+    return field == _DATASET_ACK_FIELD || DatasetCalls::from_lease(key, lease.get()).has_field(field);
 }
 
 bool Client::Impl::poll(const std::string& name, int milliseconds, int tries, const std::function<bool()>& is_there) const {

@@ -54,14 +54,20 @@ std::string read_file(const std::string& file, const char* what) {
     return std::string(std::istreambuf_iterator<char>(stream), {});
 }
 
-[[noreturn]] void refuse_script() {
-    throw SRRuntimeException("tensorlend runs no scripts: export the function to ONNX, add it by set_model, and call run_model");
+/// Refuses a call. The log gets the reason, too, because many C and Fortran programs stop without the error's text.
+[[noreturn]] void refuse(const SRObject& client, const std::string& reason) {
+    client.log_error(LLInfo, reason);
+    throw SRRuntimeException(reason);
 }
 
-void put_model(const tensorlend_client* session, const std::string& key, const std::string_view& model, const std::string& backend,
-               int batch_size, int min_batch_size, int min_batch_timeout, const std::string& tag) {
+[[noreturn]] void refuse_script(const SRObject& client) {
+    refuse(client, "tensorlend runs no scripts: export the function to ONNX, add it by set_model, and call run_model");
+}
+
+void put_model(const SRObject& client, const tensorlend_client* session, const std::string& key, const std::string_view& model,
+               const std::string& backend, int batch_size, int min_batch_size, int min_batch_timeout, const std::string& tag) {
     if (upper(backend) != "ONNX")
-        throw SRRuntimeException("tensorlend runs no " + backend + " models: export this model to ONNX, and set it with backend ONNX");
+        refuse(client, "tensorlend runs no " + backend + " models: export this model to ONNX, and set it with backend ONNX");
     const int size = std::max(batch_size, 1), least = std::min(min_batch_size, size);
     std::string options = "{\"v\":1,\"batch_max\":" + std::to_string(size);
     if (least > 0)
@@ -95,7 +101,8 @@ void Client::set_model(const std::string& name, const std::string_view& model, c
     check_model(name, backend, inputs, outputs);
     check_device(device);
     check_batches(batch_size, min_batch_size, min_batch_timeout);
-    put_model(impl_->get(), impl_->prefixes.model(name, false), model, backend, batch_size, min_batch_size, min_batch_timeout, tag);
+    put_model(*this, impl_->get(), impl_->prefixes.model(name, false), model, backend, batch_size, min_batch_size, min_batch_timeout,
+              tag);
 }
 
 void Client::set_model_multigpu(const std::string& name, const std::string_view& model, const std::string& backend, int first_gpu,
@@ -104,7 +111,8 @@ void Client::set_model_multigpu(const std::string& name, const std::string_view&
     check_model(name, backend, inputs, outputs);
     check_gpus(first_gpu, num_gpus);
     check_batches(batch_size, min_batch_size, min_batch_timeout);
-    put_model(impl_->get(), impl_->prefixes.model(name, false), model, backend, batch_size, min_batch_size, min_batch_timeout, tag);
+    put_model(*this, impl_->get(), impl_->prefixes.model(name, false), model, backend, batch_size, min_batch_size, min_batch_timeout,
+              tag);
 }
 
 std::string_view Client::get_model(const std::string& name) {
@@ -149,38 +157,38 @@ void Client::set_model_chunk_size(int) {}
 void Client::set_script_from_file(const std::string&, const std::string& device, const std::string& script_file) {
     read_file(script_file, "script_file");
     check_device(device);
-    refuse_script();
+    refuse_script(*this);
 }
 
 void Client::set_script_from_file_multigpu(const std::string&, const std::string& script_file, int first_gpu, int num_gpus) {
     read_file(script_file, "script_file");
     check_gpus(first_gpu, num_gpus);
-    refuse_script();
+    refuse_script(*this);
 }
 
 void Client::set_script(const std::string&, const std::string& device, const std::string_view&) {
     check_device(device);
-    refuse_script();
+    refuse_script(*this);
 }
 
 void Client::set_script_multigpu(const std::string&, const std::string_view&, int first_gpu, int num_gpus) {
     check_gpus(first_gpu, num_gpus);
-    refuse_script();
+    refuse_script(*this);
 }
 
-std::string_view Client::get_script(const std::string&) { refuse_script(); }
-void Client::run_script(const std::string&, const std::string&, const Names, const Names) { refuse_script(); }
+std::string_view Client::get_script(const std::string&) { refuse_script(*this); }
+void Client::run_script(const std::string&, const std::string&, const Names, const Names) { refuse_script(*this); }
 
 void Client::run_script_multigpu(const std::string&, const std::string&, const Names, const Names, int, int first_gpu, int num_gpus) {
     check_gpus(first_gpu, num_gpus);
-    refuse_script();
+    refuse_script(*this);
 }
 
-void Client::delete_script(const std::string&) { refuse_script(); }
+void Client::delete_script(const std::string&) { refuse_script(*this); }
 
 void Client::delete_script_multigpu(const std::string&, int first_gpu, int num_gpus) {
     check_gpus(first_gpu, num_gpus);
-    refuse_script();
+    refuse_script(*this);
 }
 
 } // namespace SmartRedis

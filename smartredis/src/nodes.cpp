@@ -38,9 +38,15 @@ bool flag(const std::string& value) { return value == "yes" || value == "no"; }
 bool any(const std::string&) { return true; }
 
 constexpr Parameter PARAMETERS[] = {
-    {"appendonly", "no", flag},         {"cluster-node-timeout", "15000", number}, {"lua-time-limit", "5000", number},
-    {"maxclients", "10000", number},    {"maxmemory", "0", bytes},                 {"maxmemory-policy", "noeviction", any},
-    {"save", "", any},                  {"timeout", "0", number},
+    {"appendonly", "no", flag},
+    {"cluster-node-timeout", "15000", number},
+    {"ignore-warnings", "", any},
+    {"lua-time-limit", "5000", number},
+    {"maxclients", "10000", number},
+    {"maxmemory", "0", bytes},
+    {"maxmemory-policy", "noeviction", any},
+    {"save", "", any},
+    {"timeout", "0", number},
 };
 
 template <typename List> Listing listed(const tensorlend_client* session, List list) {

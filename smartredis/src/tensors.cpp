@@ -44,6 +44,7 @@ Client::Client(ConfigOptions* cfgopts, const std::string& logger_name, const boo
     log_data(LLDebug, "new client");
     const std::unique_ptr<ConfigOptions> own = cfgopts == nullptr ? ConfigOptions::create_from_environment("") : nullptr;
     impl_.reset(new Impl(cfgopts == nullptr ? *own : *cfgopts, this, cluster));
+    _redis_server = impl_.get();
 }
 
 Client::Client(const char* logger_name) : Client(nullptr, logger_name == nullptr ? "" : logger_name, nullptr) {}
@@ -59,8 +60,8 @@ Client::~Client() = default;
 
 std::string Client::to_string() const {
     std::string addresses;
-    for (const std::string& address : impl_->addresses)
-        addresses += (addresses.empty() ? "" : ", ") + address;
+    for (const SRAddress& address : impl_->addresses)
+        addresses += (addresses.empty() ? "" : ", ") + address.to_string();
     return "Client " + get_context() + "\n  daemon: tensorlend " + tensorlend_client_daemon_version(impl_->get()) +
            "\n  namespace: " + tensorlend_client_namespace(impl_->get()) + "\n  SSDB: " + addresses + "\n";
 }

@@ -19,6 +19,18 @@ static void check(int right, const char* what, int line) {
 #define FAILS(code, call) CHECK((call) == code && SRGetLastError()[0] != '\0')
 #define T(text) text, strlen(text)
 
+/* Whether the log has a line with this text. */
+static int logged(const char* text) {
+    char line[512];
+    int found = 0;
+    FILE* log = fopen(getenv("SR_LOG_FILE"), "r");
+    CHECK(log != NULL);
+    while (!found && fgets(line, sizeof line, log) != NULL)
+        found = strstr(line, text) != NULL;
+    fclose(log);
+    return found;
+}
+
 static void* client;
 
 static void tensors(void) {
@@ -226,8 +238,9 @@ static void models(void) {
     FAILS(SRTimeoutError, run_model_multigpu(client, T("model"), inputs, lengths, 1, outputs, lengths, 1, 0, 0, 1));
     FAILS(SRParameterError, run_model(client, T("model"), NULL, NULL, 0, outputs, lengths, 1));
     FAILS(SRParameterError, run_model(client, T("model"), empty, none, 1, outputs, lengths, 1));
-    FAILS(SRRuntimeError, set_model(client, T("x"), T("bytes"), T("TORCH"), T("CPU"), 0, 0, 0, T(""), NULL, NULL, 0, NULL, NULL, 0));
+    FAILS(SRRuntimeError, set_model(client, T("x"), T("bytes"), T("TFLITE"), T("CPU"), 0, 0, 0, T(""), NULL, NULL, 0, NULL, NULL, 0));
     CHECK(strstr(SRGetLastError(), "ONNX") != NULL);
+    CHECK(logged("ERROR: tensorlend runs no TFLITE models"));
     FAILS(SRParameterError, set_model(client, T("x"), NULL, 0, T("ONNX"), T("CPU"), 0, 0, 0, T(""), NULL, NULL, 0, NULL, NULL, 0));
     OK(delete_model(client, T("model")));
     OK(delete_model_multigpu(client, T("multi"), 0, 1));

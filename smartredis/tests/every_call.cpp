@@ -1,6 +1,7 @@
 // Every call of the C++ interface, and its errors. Needs SSDB, SSKEYIN=one,two and SSKEYOUT=one, SR_MODEL_TIMEOUT=1.
 #include "client.h"
 #include "logcontext.h"
+#include "redis.h"
 #include "rediscluster.h"
 #include <cmath>
 #include <cstdlib>
@@ -395,13 +396,16 @@ void nodes(Client& client) {
     CHECK(!client.get_db_node_info(address)["Server"]["process_id"].empty());
     client.config_set("lua-time-limit", "4000", address);
     CHECK(client.config_get("lua*", address)["lua-time-limit"] == "4000" && client.config_get("none", address).empty());
-    CHECK(client.config_get("*", address).size() == 8);
+    CHECK(client.config_get("*", address).size() == 9);
+    client.config_set("ignore-warnings", "ARM64-COW-BUG", address);
+    CHECK(client.config_get("ignore-warnings", address)["ignore-warnings"] == "ARM64-COW-BUG");
     client.save(address);
     THROWS(RuntimeException, client.config_set("none", "1", address));
     THROWS(RuntimeException, client.config_set("maxclients", "many", address));
     THROWS(RuntimeException, client.get_db_cluster_info(address));
     THROWS(RuntimeException, client.get_db_node_info("no address"));
     THROWS(RuntimeException, client.get_db_node_info("127.0.0.1:1"));
+    CHECK(!client.get_db_node_info("tcp://" + address).empty());
     THROWS(RuntimeException, client.get_ai_info(address, "none", false));
     CHECK(Client(true).get_db_cluster_info("any:1")["cluster_state"] == "ok");
     client.flush_db(address);
@@ -451,6 +455,41 @@ void options() {
     plain->override_string_option("SR_DB_TYPE", "none");
     THROWS(RuntimeException, Client(plain.get()));
     THROWS(RuntimeException, RedisCluster(plain.get()));
+    THROWS(RuntimeException, Redis(plain.get()));
+}
+
+void addresses() {
+    CHECK(SRAddress("tcp://host:65535") == SRAddress("host:65535") && !(SRAddress("host:1") == SRAddress("host:2")));
+    CHECK(SRAddress("host:1")._tcp_host == "host" && SRAddress("host:1")._tcp_port == 1 && SRAddress("host:1")._is_tcp);
+    CHECK(SRAddress("unix:///a/b")._uds_file == "/a/b" && SRAddress("unix:///a/b").to_string(true) == "unix:///a/b");
+    CHECK(SRAddress("host:007").to_string() == "host:7" && SRAddress("host:7").to_string(true) == "tcp://host:7");
+    for (const char* wrong : {"", "host", ":1", "host:", "host:0", "host:65536", "host:1x", "host:18446744073709551616", "unix://"})
+        THROWS(RuntimeException, SRAddress{wrong});
+    // The check value of the catalogue of CRC algorithms.
+    CHECK(sw::redis::crc16("123456789", 9) == 0x31c3 && sw::redis::crc16("", 0) == 0);
+}
+
+/// What a class derived from Client reads.
+class Derived : public Client {
+public:
+    using Client::Client;
+    bool has(const std::string& key, const std::string& field) { return _redis_server->hash_field_exists(key, field); }
+    bool is_complete(const std::string& key) { return has(key, _DATASET_ACK_FIELD); }
+};
+
+void derived() {
+    Derived first("derived");
+    Derived client(std::move(first));
+    const float value = 1;
+    DataSet dataset("whole");
+    dataset.add_meta_string("unit", "K");
+    client.put_dataset(dataset);
+    client.put_tensor("no dataset", &value, {1}, SRTensorTypeFloat, SRMemLayoutContiguous);
+    const std::string key = "one.{whole}.meta";
+    CHECK(client.is_complete(key) && client.has(key, "unit") && !client.has(key, "none"));
+    CHECK(!client.is_complete("one.{none}.meta") && !client.is_complete("one.no dataset"));
+    client.delete_dataset("whole");
+    CHECK(!client.is_complete(key));
 }
 
 void logs(Client& client) {
@@ -489,6 +528,8 @@ int main() {
     models(client);
     prefixes(client);
     options();
+    addresses();
+    derived();
     logs(client);
     nodes(client);
     const Exception plain("plain");

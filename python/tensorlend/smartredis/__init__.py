@@ -1,7 +1,9 @@
-"""The Python client of SmartRedis 0.6.1 on tensorlend: the same calls, with shared memory instead of a database.
+"""The Python client of SmartRedis 0.6.1 on tensorlend. It has the same methods, with shared memory
+instead of a database.
 
-``from tensorlend.smartredis import Client, Dataset``; or run a program that imports ``smartredis`` unchanged, by
-``python -m tensorlend.smartredis PROGRAM``. What works and what differs: docs/smartredis.md.
+Use ``from tensorlend.smartredis import Client, Dataset``. Or run a program that imports
+``smartredis`` unchanged, by ``python -m tensorlend.smartredis PROGRAM``. docs/smartredis.md lists
+the differences.
 """
 
 from .client import Client

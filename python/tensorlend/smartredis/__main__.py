@@ -1,5 +1,6 @@
-"""Runs a program or a module in which ``import smartredis`` imports tensorlend's client, also in the Python processes that
-it starts."""
+"""Runs a program or a module in which ``import smartredis`` imports tensorlend's client. The import
+has the same effect in Python processes that the program starts.
+"""
 
 import os
 import runpy
@@ -15,7 +16,7 @@ usage: python -m tensorlend.smartredis PROGRAM [ARGUMENT...]
 
 def main(arguments: list[str]) -> None:
     alias.install()
-    # A spawned process inherits this path; other processes inherit the environment.
+    # A spawned process inherits this path. Other processes inherit the environment.
     sys.path.insert(1, alias.SHIM)
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [alias.SHIM, inherited]))
@@ -23,8 +24,8 @@ def main(arguments: list[str]) -> None:
         case ["-h" | "--help", *_]:
             print(_USAGE, end="")
         case ["-m", module, *_]:
-            # Do as Python does: the first argument becomes the module's file, and the current folder is added to the
-            # path.
+            # Do as Python does. The first argument becomes the module's file, and the current
+            # directory is added to the path.
             sys.argv = arguments[1:]
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         case [program, *_] if not program.startswith("-"):

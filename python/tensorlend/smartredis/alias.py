@@ -8,8 +8,8 @@ __all__ = ["SHIM", "install"]
 
 _PACKAGE = "tensorlend.smartredis"
 
-# The modules of the original package. Each is mapped to the modules here that have the names which programs import from
-# it.
+# The modules of the original package. Each is mapped to this package's modules with the names that
+# programs import from it.
 _MODULES = {
     "smartredis.client": "client",
     "smartredis.configoptions": "config",
@@ -23,8 +23,8 @@ _MODULES = {
     "smartredis.util": "util",
 }
 
-# A folder whose package ``smartredis`` calls ``install``. It is added to PYTHONPATH for the processes that a program
-# starts.
+# A directory whose package ``smartredis`` calls ``install``. It is added to PYTHONPATH for the
+# processes that a program starts.
 SHIM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim")
 
 

@@ -1,4 +1,6 @@
-"""The client: tensors, datasets, keys and prefixes. Other modules have the calls for lists, administration and models."""
+"""The client's methods for tensors, datasets, keys and prefixes. Other modules contain the methods
+for lists, administration and models.
+"""
 
 import os
 from typing import Any
@@ -76,7 +78,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def get_tensor(self, name: str) -> Array:
-        """Returns a copy of the name's present value, which is the caller's own.
+        """Returns a copy of the name's present value. The caller owns the copy.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
@@ -107,7 +109,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def rename_tensor(self, old_name: str, new_name: str) -> None:
-        """Gives a tensor another name; the previous value of that name is replaced.
+        """Gives a tensor another name, and replaces the previous value of that name.
 
         :raises RedisRuntimeError: if there is no such tensor
         """
@@ -171,7 +173,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def rename_dataset(self, old_name: str, new_name: str) -> None:
-        """Gives a dataset another name; the previous value of that name is replaced.
+        """Gives a dataset another name, and replaces the previous value of that name.
 
         :raises RedisKeyError: if there is no such dataset
         """
@@ -198,16 +200,16 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def key_exists(self, key: str) -> bool:
-        """Returns whether the key, with its prefix, has a value: a tensor, a list, ``{name}.meta`` or
-        ``{name}.tensor``.
+        """Returns whether the key, with its prefix, has a value. A key names a tensor, a list,
+        ``{name}.meta`` or ``{name}.tensor``.
         """
         typecheck(key, "key", str)
         return key_exists(self._broker, key)
 
     @exception_handler
     def poll_key(self, key: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the key has a value, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it
-        has.
+        """Waits until the key has a value, for at most ``num_tries`` times ``poll_frequency_ms``.
+        Returns whether the key has a value.
         """
         typecheck(key, "key", str)
         _check_poll(poll_frequency_ms, num_tries)
@@ -215,7 +217,9 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def poll_tensor(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the tensor exists, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it does."""
+        """Waits until the tensor exists, for at most ``num_tries`` times ``poll_frequency_ms``.
+        Returns whether the tensor exists.
+        """
         typecheck(name, "name", str)
         _check_poll(poll_frequency_ms, num_tries)
         key = self._prefixes.tensor(name, reads=True)
@@ -223,7 +227,9 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def poll_dataset(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the dataset exists, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it does."""
+        """Waits until the dataset exists, for at most ``num_tries`` times ``poll_frequency_ms``.
+        Returns whether the dataset exists.
+        """
         typecheck(name, "name", str)
         _check_poll(poll_frequency_ms, num_tries)
         key = value_key(self._prefixes.dataset(name, reads=True))
@@ -231,7 +237,8 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
 
     @exception_handler
     def set_data_source(self, source_id: str) -> None:
-        """Selects the prefix of ``SSKEYIN`` under which this client reads. The default is the first one.
+        """Selects the prefix of ``SSKEYIN`` under which this client reads. The default is the first
+        prefix.
 
         :raises RedisRuntimeError: if ``SSKEYIN`` does not contain it
         """

@@ -18,8 +18,8 @@ _INTEGER = re.compile(r"-?[0-9]+")
 
 
 class Options:
-    """Values of options by name. A value is read from the environment once; later changes of the environment do not
-    affect it.
+    """Values of options by name. A value is read from the environment once. Later changes of the
+    environment do not affect it.
     """
 
     def __init__(self, suffix: str = "") -> None:

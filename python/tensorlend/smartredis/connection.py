@@ -19,7 +19,8 @@ _TCP = "tcp://"
 _ALLOWED = re.compile(r"[A-Za-z0-9.:,/_-]+")
 _PORT = re.compile(r"[0-9]+")
 
-# The hosts that were logged. Each is logged once in a process, because programs make hundreds of clients.
+# The hosts that were logged. Each host is logged once in a process, because programs make hundreds
+# of clients.
 _told: set[str] = set()
 _told_lock = threading.Lock()
 
@@ -45,8 +46,8 @@ class Connection(Context):
         self._tell()
 
     def check_address(self, address: str) -> None:
-        """Checks that an address belongs to this database: ``SSDB`` contains it, or the database is a cluster, whose nodes
-        ``SSDB`` need not name.
+        """Checks that an address belongs to this database. ``SSDB`` must contain the address,
+        unless the database is a cluster, whose nodes ``SSDB`` need not name.
 
         :raises RedisRuntimeError: if it does not belong to this database, or is malformed
         """
@@ -80,7 +81,7 @@ class Connection(Context):
             try:
                 return tensorlend.connect(socket, label=self.context or None)
             except tensorlend.DisconnectedError as e:
-                # Try again until the deadline, because a program may start before its daemon does.
+                # Try again until the deadline, because a program may start before the daemon.
                 if time.monotonic() + interval > deadline:
                     raise RedisConnectionError(f"no broker within {seconds} s (SR_CONN_TIMEOUT): {e}") from e
                 if not waits:

@@ -1,4 +1,5 @@
-"""Converts datasets to xarray. Fields of the dataset say which tensors are data, and which fields and tensors describe them.
+"""Converts datasets to xarray. Fields of the dataset state which tensors are data, and which fields
+and tensors describe the data.
 
 Fields of the dataset itself describe this: ``_xarray_data_names`` has the names of all described tensors, and for each of them
 ``_xarray_NAME_dim_names``, ``_coord_names`` and ``_attr_names`` have names with commas between them, or ``null``.
@@ -28,8 +29,9 @@ _T = TypeVar("_T")
 
 
 def _requires_xarray(call: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Makes a call raise RedisRuntimeError where xarray cannot be imported. Tests of SmartRedis expect this text and this
-    function's name."""
+    """Makes a call raise RedisRuntimeError if xarray cannot be imported. Tests of SmartRedis expect
+    this text and this function's name.
+    """
 
     @functools.wraps(call)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -1,4 +1,6 @@
-"""Datasets: tensors and metadata fields under one name. Readers see all of them or none."""
+"""Datasets, which contain tensors and metadata fields under one name. Readers see all of a dataset
+or nothing.
+"""
 
 import json
 from collections.abc import Mapping
@@ -72,7 +74,8 @@ class Content(Context):
 class Dataset(SRObject):
     """Tensors and metadata fields under one name.
 
-    A dataset is in this process's private memory: ``Client.put_dataset`` and ``Client.get_dataset`` copy it.
+    A dataset is in this process's private memory. ``Client.put_dataset`` and ``Client.get_dataset``
+    copy it.
 
     :param name: its name
     """
@@ -156,7 +159,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def add_meta_scalar(self, name: str, data: int | float | np.generic | Array) -> None:
-        """Appends a number to a field; creates the field if it does not exist.
+        """Appends a number to a field. Creates the field if it does not exist.
 
         :param data: a Python number, a numpy scalar or an array of one element; its type is the field's: float64,
             float32, int32, int64, uint32 or uint64
@@ -171,7 +174,7 @@ class Dataset(SRObject):
 
     @exception_handler
     def add_meta_string(self, name: str, data: str) -> None:
-        """Appends a text to a field; creates the field if it does not exist.
+        """Appends a text to a field. Creates the field if it does not exist.
 
         :raises RedisRuntimeError: if the field holds numbers
         """

@@ -45,7 +45,9 @@ class RedisReplyError(RuntimeError):
 
 
 class RedisRuntimeError(RedisReplyError):
-    """The request is impossible: no such tensor, a field of another type, an address that is not known."""
+    """The request is impossible, for example because of a missing tensor, a field of another type,
+    or an unknown address.
+    """
 
 
 class RedisBadAllocError(RedisReplyError):
@@ -69,4 +71,4 @@ class RedisKeyError(RedisReplyError):
 
 
 class RedisNotImplementedError(RedisRuntimeError, NotImplementedError):
-    """This package does not implement the call: the text says why."""
+    """This package does not implement the call. The text states the reason."""

@@ -1,4 +1,4 @@
-"""The metadata fields of a dataset: lists of scalars of one type, or of strings."""
+"""The metadata fields of a dataset. Each field is a list of scalars of one type, or of strings."""
 
 import math
 from collections.abc import Mapping
@@ -16,8 +16,9 @@ Value = int | float | str
 
 
 class Fields:
-    """Fields by name, in the order in which they were made. As JSON each is
-    ``{"type": "DOUBLE", "values": [0.5, "nan"]}``: values that JSON has no number for are texts."""
+    """Fields by name, in the order of their creation. In JSON each field is ``{"type": "DOUBLE",
+    "values": [0.5, "nan"]}``. Values for which JSON has no number are texts.
+    """
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}

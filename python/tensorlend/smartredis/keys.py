@@ -42,15 +42,15 @@ def tensor_at(client: tensorlend.Client, key: str) -> Array:
 
 
 def poll_key(client: tensorlend.Client, key: str, milliseconds: int, tries: int) -> bool:
-    """Returns whether the key has a value within `tries` polls that are `milliseconds` apart."""
+    """Returns whether the key has a value within `tries` polls. The polls are `milliseconds` apart."""
     return poll_name(client, key, milliseconds, tries, lambda: key_exists(client, key))
 
 
 def poll_name(
     client: tensorlend.Client, name: str, milliseconds: int, tries: int, is_there: Callable[[], bool]
 ) -> bool:
-    """Returns whether ``is_there`` returns true within this number of polls. Between two polls it sleeps until ``name``
-    has a value.
+    """Returns whether ``is_there`` returns true within this number of polls. Between two polls,
+    sleeps until ``name`` has a value.
     """
     seconds = max(milliseconds, 0) / 1000
     for _ in range(tries):
@@ -63,7 +63,7 @@ def poll_name(
             continue
         if is_there():
             return True
-        # The name exists, but has another kind of value: a wait for the name would return at once.
+        # The name exists, but has another kind of value. A wait for the name would return at once.
         time.sleep(max(deadline - time.monotonic(), 0))
     return False
 

@@ -1,4 +1,4 @@
-"""Aggregation lists: the keys of datasets, in the order in which they were appended.
+"""Aggregation lists, which contain the keys of datasets in the order in which they were appended.
 
 A list holds keys, not values, so that readers get the latest value of each dataset.
 """
@@ -19,7 +19,7 @@ from .util import exception_handler, typecheck
 
 __all__ = ["ListCalls"]
 
-# Maximum number of leases on items at a time, of the 4096 leases of a client.
+# Maximum number of leases on items at a time. A client has 4096 leases.
 _ITEMS_AT_ONCE = 1024
 
 
@@ -42,8 +42,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def poll_list_length(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the list has ``list_length`` datasets, for ``num_tries`` times ``poll_frequency_ms`` at most; returns
-        whether it has.
+        """Waits until the list has ``list_length`` datasets, for at most ``num_tries`` times
+        ``poll_frequency_ms``. Returns whether the list has this length.
 
         :raises ValueError: for a length below 0
         """
@@ -51,8 +51,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def poll_list_length_gte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the list has at least ``list_length`` datasets, for ``num_tries`` times ``poll_frequency_ms`` at most;
-        returns whether it has.
+        """Waits until the list has at least ``list_length`` datasets, for at most ``num_tries``
+        times ``poll_frequency_ms``. Returns whether the list has this length.
 
         :raises ValueError: for a length below 0
         """
@@ -60,8 +60,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def poll_list_length_lte(self, name: str, list_length: int, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the list has at most ``list_length`` datasets, for ``num_tries`` times ``poll_frequency_ms`` at most;
-        returns whether it has.
+        """Waits until the list has at most ``list_length`` datasets, for at most ``num_tries``
+        times ``poll_frequency_ms``. Returns whether the list has this length.
 
         :raises ValueError: for a length below 0
         """
@@ -77,8 +77,8 @@ class ListCalls(Calls):
 
     @exception_handler
     def get_dataset_list_range(self, list_name: str, start_index: int, end_index: int) -> list[Dataset]:
-        """Returns the datasets from one index to another, both included. Index -1 is the last dataset; indices beyond
-        the end are ignored.
+        """Returns the datasets from one index to another, both included. Index -1 is the last
+        dataset. Indices beyond the end are ignored.
 
         :raises ValueError: for an empty name
         """
@@ -94,7 +94,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def copy_list(self, src_name: str, dest_name: str) -> None:
-        """Copies a list; the previous value of the other name is replaced.
+        """Copies a list, and replaces the previous value of the other name.
 
         :raises RedisRuntimeError: if there is no such list
         :raises ValueError: for an empty name
@@ -115,7 +115,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def rename_list(self, src_name: str, dest_name: str) -> None:
-        """Gives a list another name; the previous value of that name is replaced.
+        """Gives a list another name, and replaces the previous value of that name.
 
         :raises RedisRuntimeError: if there is no such list
         :raises ValueError: for an empty name
@@ -130,7 +130,7 @@ class ListCalls(Calls):
 
     @exception_handler
     def delete_list(self, list_name: str) -> None:
-        """Deletes a list, if it exists, and not its datasets."""
+        """Deletes a list, if it exists. Does not delete its datasets."""
         typecheck(list_name, "list_name", str)
         self._broker.clear(self._prefixes.list(list_name, reads=True))
 

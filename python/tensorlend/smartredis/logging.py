@@ -1,4 +1,5 @@
-"""The log: lines as ``context@12-30-59:text`` to standard output, or to the file that ``SR_LOG_FILE`` names.
+"""The log. Lines such as ``context@12-30-59:text`` go to standard output, or to the file that
+``SR_LOG_FILE`` names.
 
 ``SR_LOG_LEVEL`` (quiet, info, debug or developer; default: info) is the highest level that is written. Both variables are
 read when the first line is logged.
@@ -17,7 +18,7 @@ __all__ = ["LLDebug", "LLDeveloper", "LLInfo", "LLQuiet", "SRLoggingLevel", "log
 
 
 class SRLoggingLevel(enum.IntEnum):
-    """Log levels: each includes the levels before it."""
+    """Log levels. Each level includes the levels before it."""
 
     LLQuiet = 1
     LLInfo = 2
@@ -65,14 +66,15 @@ class Logger:
                 self._append(line)
                 return
             except OSError as e:
-                # A full disk must not stop a simulation: its log continues on standard output.
+                # A full disk must not stop a simulation, so its log continues on standard output.
                 self._path = ""
                 sys.stdout.write(f"the log file cannot be written any more, the log goes on here: {e}\n")
         sys.stdout.write(line)
         sys.stdout.flush()
 
     def _append(self, line: str) -> None:
-        # Opened for each line, because several processes share the file and another process may rotate it.
+        # Open the file for each line, because several processes share the file and another process
+        # may rotate it.
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(line)
 

@@ -1,5 +1,5 @@
-"""The client's calls on models and scripts. ``tensorlend-runner`` runs models. No process runs scripts: their calls
-only check the arguments as SmartRedis does.
+"""The client's methods for models and scripts. ``tensorlend-runner`` runs models. No process runs
+scripts, so these methods only check the arguments as SmartRedis does.
 """
 
 import inspect
@@ -26,7 +26,8 @@ _BACKENDS = ("TF", "TFLITE", "TORCH", "ONNX")
 Names = str | list[str] | None
 
 
-#: Default of ``SR_MODEL_TIMEOUT``: the time for which run_model waits for a runner's response, in milliseconds.
+#: Default of ``SR_MODEL_TIMEOUT``, the time in milliseconds for which run_model waits for a
+#: runner's response.
 _MODEL_TIMEOUT_MS = 60_000
 
 
@@ -35,8 +36,9 @@ def _not_here_yet() -> NoReturn:
 
 
 class ModelCalls(Calls):
-    """The client's calls on models and scripts. Each raises the error for its arguments, and otherwise
-    :class:`RedisNotImplementedError`."""
+    """The client's methods for models and scripts. A method that is not implemented raises the
+    error for its arguments, and otherwise :class:`RedisNotImplementedError`.
+    """
 
     @exception_handler
     def set_function(self, name: str, function: Callable[..., Any], device: str = "CPU") -> None:
@@ -152,7 +154,8 @@ class ModelCalls(Calls):
         inputs: Names = None,
         outputs: Names = None,
     ) -> None:
-        """Adds a model: the bytes of an ONNX file. ``tensorlend-runner`` runs it, on the CPU for every ``device``.
+        """Adds a model from the bytes of an ONNX file. ``tensorlend-runner`` runs the model, on the
+        CPU for every ``device``.
 
         :raises RedisNotImplementedError: for other backends
         """
@@ -298,7 +301,9 @@ class ModelCalls(Calls):
 
     @exception_handler
     def poll_model(self, name: str, poll_frequency_ms: int, num_tries: int) -> bool:
-        """Waits until the model exists, for ``num_tries`` times ``poll_frequency_ms`` at most; returns whether it does."""
+        """Waits until the model exists, for at most ``num_tries`` times ``poll_frequency_ms``.
+        Returns whether the model exists.
+        """
         typecheck(name, "name", str)
         typecheck(poll_frequency_ms, "poll_frequency_ms", int)
         typecheck(num_tries, "num_tries", int)
@@ -307,14 +312,18 @@ class ModelCalls(Calls):
 
     @exception_handler
     def set_model_chunk_size(self, chunk_size: int) -> None:
-        """Does nothing: SmartRedis sends models in chunks; this package passes them whole, in shared memory."""
+        """Does nothing. SmartRedis sends models in chunks, but this package passes them whole, in
+        shared memory.
+        """
         typecheck(chunk_size, "chunk_size", int)
 
     @exception_handler
     def get_ai_info(self, address: list[str], key: str, reset_stat: bool = False) -> list[dict[str, str]]:
-        """Statistics of a model, of all of its runners, for each address: ``key``, ``type``, ``backend``, ``device``, ``tag``; ``duration``,
-        microseconds of all runs; ``samples``, their rows; ``calls``, requests; ``errors``, those of them that failed. Runners publish
-        what they count once a second, and it ends with them. With ``reset_stat``, later statistics begin now.
+        """Returns statistics of all runners of a model, for each address. The keys are ``key``,
+        ``type``, ``backend``, ``device`` and ``tag``. ``duration`` is the microseconds of all runs,
+        and ``samples`` their rows. ``calls`` is the number of requests, and ``errors`` the number
+        of failed ones. Runners publish their counters once a second, and the counters end with the
+        runners. With ``reset_stat``, later statistics begin now.
 
         :param key: the key of the model: its name, with the prefix if models have one
         :raises RedisRuntimeError: if there is no such model
@@ -333,7 +342,8 @@ class ModelCalls(Calls):
         before = self._before(key)
         if reset_stat:
             self._broker.put(_reset_name(key), np.frombuffer(json.dumps(counted).encode(), np.uint8))
-        # The counts of an ended runner are gone. A new runner with the same pid may have counted less than the old one.
+        # The counters of an ended runner no longer exist. A new runner with the same pid may have
+        # counted less than the old one.
         told = [
             {word: number - before.get(pid, {}).get(word, 0) for word, number in one.items()} for pid, one in counted.items()
         ]
@@ -359,7 +369,8 @@ class ModelCalls(Calls):
             model,
             batch_max=max(size, 1),
             batch_min=min(least, max(size, 1)) or None,
-            # With 0 ms, the runner runs the requests that have already arrived together, and waits for no further ones.
+            # With 0 ms, the runner runs the requests that have already arrived together. It does
+            # not wait for more requests.
             batch_wait_ms=milliseconds,
             tag=tag,
         )

@@ -23,6 +23,7 @@ _TEXT = re.compile(r".*", re.DOTALL)
 _PARAMETERS = {
     "appendonly": ("no", _SWITCH),
     "cluster-node-timeout": ("15000", _NUMBER),
+    "ignore-warnings": ("", _TEXT),
     "lua-time-limit": ("5000", _NUMBER),
     "maxclients": ("10000", _NUMBER),
     "maxmemory": ("0", _BYTES),
@@ -33,14 +34,15 @@ _PARAMETERS = {
 
 
 class NodeCalls(Calls):
-    """The client's calls for administration. An address is one of ``SSDB``, or any if the program expects a
-    cluster; others raise RedisRuntimeError."""
+    """The client's methods for administration. An address must be one of ``SSDB``, or may be any
+    address if the program expects a cluster. Other addresses raise RedisRuntimeError.
+    """
 
     @exception_handler
     def get_db_node_info(self, addresses: list[str]) -> list[dict[str, dict[str, str]]]:
         """Returns the daemon's description of itself, once for each address: sections of texts by name.
 
-        ``Persistence.rdb_last_save_time`` is 0: the daemon saves no values.
+        ``Persistence.rdb_last_save_time`` is 0, because the daemon saves no values.
         """
         typecheck(addresses, "addresses", list)
         self._check(addresses)
@@ -48,7 +50,7 @@ class NodeCalls(Calls):
 
     @exception_handler
     def get_db_cluster_info(self, addresses: list[str]) -> list[dict[str, str]]:
-        """Returns the state of the cluster, once for each address: a cluster of one node.
+        """Returns the state of the cluster, once for each address. The cluster has one node.
 
         :raises RedisRuntimeError: if the program does not expect a cluster (``SR_DB_TYPE``)
         """
@@ -82,7 +84,8 @@ class NodeCalls(Calls):
 
     @exception_handler
     def config_set(self, config_param: str, value: str, address: str) -> None:
-        """Sets a parameter of the database. ``config_get`` returns it; it has no effect on tensorlend.
+        """Sets a parameter of the database. ``config_get`` returns the parameter, which has no
+        effect on tensorlend.
 
         :raises RedisRuntimeError: if there is no such parameter, or it cannot have this value
         """
@@ -100,7 +103,7 @@ class NodeCalls(Calls):
 
     @exception_handler
     def save(self, addresses: list[str]) -> None:
-        """Only logs a warning: the daemon holds values in memory, and saves none."""
+        """Only logs a warning, because the daemon holds values in memory, and saves none."""
         typecheck(addresses, "addresses", list)
         self._check(addresses)
         log_warning(

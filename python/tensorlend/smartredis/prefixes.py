@@ -1,7 +1,8 @@
-"""Keys: names with the prefixes of an ensemble.
+"""Keys, which are names with the prefixes of an ensemble.
 
-A program of an ensemble writes under the prefix in ``SSKEYOUT`` and reads under one of those in ``SSKEYIN``. A tensor's
-key is ``prefix.name``, a dataset's ``prefix.{name}``. The dataset's value has the name ``prefix.{name}.meta``.
+A program of an ensemble writes under the prefix in ``SSKEYOUT`` and reads under one of the prefixes
+in ``SSKEYIN``. A tensor's key is ``prefix.name``, a dataset's ``prefix.{name}``. The dataset's
+value has the name ``prefix.{name}.meta``.
 """
 
 from .config import Options
@@ -64,6 +65,8 @@ def dataset_name(dataset_key: str) -> str:
 
 
 def member_of(key: str) -> tuple[str, str] | None:
-    """Returns the dataset's key and the tensor's name if ``key`` has the form ``prefix.{dataset}.tensor``; otherwise None."""
+    """Returns the dataset's key and the tensor's name if ``key`` has the form
+    ``prefix.{dataset}.tensor``. Otherwise returns None.
+    """
     dataset, brace, tensor = key.rpartition("}.")
     return (dataset + "}", tensor) if brace and "{" in dataset and tensor else None

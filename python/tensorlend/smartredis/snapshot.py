@@ -12,8 +12,8 @@ Array = npt.NDArray[Any]
 
 
 def copied(lease: tensorlend.Lease | tensorlend.DeviceLease) -> Array:
-    """Returns a copy in this process's memory. A lease's own array would be faster, but is invalid in a forked child, and
-    programs fork workers after they have loaded data.
+    """Returns a copy in this process's memory. A lease's own array would be faster, but is invalid
+    in a forked child. Programs fork workers after they have loaded data.
     """
     array = lease.numpy()
     # numpy has two integer types of 8 bytes. An array from a buffer may have numpy.longlong although numpy.int64 was

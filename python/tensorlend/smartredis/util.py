@@ -120,7 +120,9 @@ def init_default(default: _T, init_value: Any, expected_type: type | tuple[type,
 
 
 def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Converts errors of ``tensorlend`` to those of this package. Each names the call that failed."""
+    """Converts errors of ``tensorlend`` to errors of this package. Each error names the call that
+    failed.
+    """
 
     @wraps(func)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -137,7 +139,8 @@ def exception_handler(func: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _method(func: Callable[..., object], args: tuple[object, ...]) -> str:
-    # The client inherits most of its calls from parts. Name the client's class in the error, which the user knows.
+    # The client inherits most of its methods from its parts. Name the client's class in the error,
+    # because the user knows this class.
     if "." not in func.__qualname__ or not args:
         return func.__name__
     owner = args[0] if isinstance(args[0], type) else type(args[0])

@@ -396,9 +396,27 @@ static void test_queues(void) {
     IS(item == NULL && existed && first_of(lease) == 0);
     tensorlend_lease_free(lease);
     FAILS(TENSORLEND_ARGUMENT, "item", tensorlend_queue_item_done(&item, NULL));
-    /* The claim of a queue that is cleared is over. */
-    OK(tensorlend_queue_get(queue, -1, &item));
+    /* One call confirms an item and claims the next one. */
+    item = NULL;
+    OK(tensorlend_queue_next(queue, -1, &item));
     IS(first_of(tensorlend_queue_item_value(item)) == 1);
+    for (uint32_t i = 2; i < 4; i++) {
+        draft = numbers(3, i);
+        OK(tensorlend_queue_put(queue, &draft, -1, NULL));
+    }
+    OK(tensorlend_queue_next(queue, SECONDS(60), &item));
+    IS(first_of(tensorlend_queue_item_value(item)) == 2);
+    OK(tensorlend_queue_next(queue, 0, &item));
+    IS(first_of(tensorlend_queue_item_value(item)) == 3);
+    FAILS(TENSORLEND_TIMEOUT, "jobs", tensorlend_queue_next(queue, 1000000, &item));
+    IS(item == NULL);
+    OK(tensorlend_queue_claimed(queue, &count));
+    IS(count == 0);
+    FAILS(TENSORLEND_ARGUMENT, "item", tensorlend_queue_next(queue, 0, NULL));
+    /* The claim of a queue that is cleared is over. */
+    draft = numbers(3, 4);
+    OK(tensorlend_queue_put(queue, &draft, -1, NULL));
+    OK(tensorlend_queue_get(queue, -1, &item));
     OK(tensorlend_list_clear(client, "jobs", NULL));
     OK(tensorlend_queue_item_done(&item, &existed));
     IS(!existed);

@@ -208,7 +208,11 @@ static void test_loops(const Client &client) {
     QueueItem job = jobs.get();
     const Lease eight = job.clone();
     IS(job.number() == 0 && job.done() && !job && eight.span<int>()[1] == 8);
-    IS(jobs.waiting() == 1 && jobs.get().done() && jobs.waiting() == 0 && client.clear("jobs"));
+    IS(jobs.waiting() == 1 && jobs.put(client.draft({10})) == 2);
+    job = jobs.next(QueueItem{});
+    job = jobs.next(std::move(job), 1min);
+    IS(job.number() == 2 && jobs.waiting() == 0 && jobs.claimed() == 1);
+    IS(status_of([&] { jobs.next(std::move(job), 1ms); }) == TENSORLEND_TIMEOUT && jobs.claimed() == 0 && client.clear("jobs"));
 
     client.rename_list("numbers", "others");
     IS(client.clear("others") && client.remove("one") && client.remove("two"));

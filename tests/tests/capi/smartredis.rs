@@ -5,7 +5,7 @@ use super::built::Kit;
 use crate::{cmake, ran};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tensorlend_tests::{Daemon, budget, run, skip, skip_without};
+use tensorlend_tests::{Daemon, binary, budget, run, skip, skip_without};
 
 /// The library and its programs, in a folder that ends with the test.
 struct Programs {
@@ -127,9 +127,96 @@ if(SMARTREDIS_FORTRAN)
 endif()
 ";
 
+/// Programs as in a checkout of SmartRedis, one for each outcome.
+const CHECKOUT: &[(&str, &str)] = &[
+    ("tests/c/beside", ""),
+    ("tests/c/passes.c", PASSES),
+    ("tests/c/fails.c", "int main(void) { return 1; }"),
+    ("tests/c/internal.c", "#include \"only_in_redis.h\""),
+    ("examples/serial/c/beside", ""),
+    ("examples/serial/c/example.c", PASSES),
+    (
+        "tests/fortran/some_utils.F90",
+        "module some_utils\ncharacter(len=*), parameter :: device = \"CPU\"\nend module some_utils\n",
+    ),
+    (
+        "tests/fortran/client_test_refused.F90",
+        "program main
+use smartredis_client, only : client_type
+use some_utils, only : device
+type(client_type) :: client
+if (client%initialize(\"refused\") /= 0) error stop
+if (client%set_script(\"script\", device, \"text\") /= 0) error stop
+end program main
+",
+    ),
+];
+
+/// Looks for a file by a path that is relative to the program's source.
+const PASSES: &str = "#include \"c_client.h\"
+#include <stdio.h>
+int main(void) {
+    void* client = NULL;
+    return fopen(\"beside\", \"r\") == NULL || SimpleCreateClient(\"passes\", 6, &client) != SRNoError;
+}
+";
+
+/// Runs the script that runs SmartRedis's own programs.
+fn conformance_is_counted(programs: &Programs) {
+    if skip_without("python3") {
+        return;
+    }
+    let checkout = programs.folder.path().join("checkout");
+    for (name, text) in CHECKOUT {
+        let path = checkout.join(name);
+        std::fs::create_dir_all(path.parent().expect("a file has a folder")).expect("a folder is made");
+        std::fs::write(path, text).expect("a program is written");
+    }
+    let mut command = Command::new("python3");
+    command.arg(sources().join("../scripts/smartredis-native-conformance")).arg(&checkout).arg(programs.prefix());
+    command.env("TENSORLEND_BIN_DIR", binary("tensorlendd").parent().expect("a program has a folder"));
+    command.env("LD_LIBRARY_PATH", programs.kit.libraries());
+    let done = run(&mut command);
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(1), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    let row = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rows: Vec<String> = said.lines().map(row).collect();
+    let mut expected = vec!["programs passed failed refused allowed internal", "C 1 1 0 0 1", "C examples 1 0 0 0 0"];
+    if programs.fortran {
+        expected.push("Fortran 0 0 1 0 0");
+    }
+    for expected in expected {
+        assert!(rows.iter().any(|row| row == expected), "no \"{expected}\" in {said}");
+    }
+}
+
+#[test]
+fn clang_warns_of_nothing_in_smartredis() {
+    if budget(0, 1) == 0 {
+        return skip("a second compiler takes ten seconds: TENSORLEND_TEST=full runs it");
+    }
+    let Some(kit) = Kit::get() else { return };
+    if skip_without("clang") || skip_without("clang++") {
+        return;
+    }
+    let files = |folder: &str| std::fs::read_dir(sources().join(folder)).expect("the sources are there");
+    for file in files("src").chain(files("tests")).map(|entry| entry.expect("the sources are there").path()) {
+        let (compiler, standard) = match file.extension().and_then(|suffix| suffix.to_str()) {
+            Some("cpp") => ("clang++", "-std=c++17"),
+            Some("c") => ("clang", "-std=gnu11"),
+            _ => continue,
+        };
+        let mut command = Command::new(compiler);
+        command.args([standard, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]).arg(sources().join("include"));
+        let done = run(command.arg("-I").arg(kit.prefix().join("include")).arg(&file));
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
 #[test]
 fn every_call_of_smartredis_works_from_cpp_c_and_fortran() {
     let Some(programs) = Programs::build("", true) else { return };
+    conformance_is_counted(&programs);
     programs.run(&[], "every_call_cpp", "every call of C++ worked");
     programs.run(&[], "every_call_c", "every call of C worked");
     programs.run(&[], "guide_cpp", None);
