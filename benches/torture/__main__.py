@@ -1,0 +1,152 @@
+"""The crash scoreboard: the same faults against every system that passes tensors through shared memory.
+
+    python benches/torture                                the whole table, in at most 30 minutes
+    python benches/torture SYSTEM                         the faults of one system
+    python benches/torture SYSTEM FAULT --seed N          one cell
+    python benches/torture --list                         systems and faults
+
+Systems that are not installed are left out. docs/torture.md in the repository explains the faults and the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import faults
+import report
+import systems
+import world
+from cell import Cell
+
+#: Seconds after which a cell is ended from outside.
+CELL_S = 120
+
+
+def installed(names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The systems that can run here, and why the others cannot."""
+    able, missing = [], {}
+    for name in names:
+        try:
+            systems.load(name, Path("/nonexistent")).version()
+            able.append(name)
+        except Exception as error:
+            missing[name] = " ".join(str(error).split())[:200] or type(error).__name__
+    return able, missing
+
+
+def one(system: str, fault: str, seed: int, kills: int, quick: bool, out: Path) -> dict[str, Any]:
+    """Runs a cell in a world of its own, and returns its counts."""
+    folder = out / "logs" / f"{system}-{fault}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    result = folder / "result.json"
+
+    def work() -> int:
+        os.environ["TORTURE_LOGS"] = str(folder)
+        cell = Cell(system, fault, seed, folder, kills, quick)
+        result.write_text(json.dumps(cell.run(faults.ALL[fault].run)))
+        return 0
+
+    keep = world.kept_folders([out, os.environ.get("TENSORLEND_BIN_DIR", "")])
+    begun = time.monotonic()
+    pid = world.inside(work, faults.ALL[fault].shm, keep)
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() - begun > CELL_S * (10 if quick else 1):
+            # The world's process 1 ends with this process, and the others with process 1.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            break
+        time.sleep(0.05)
+    if result.exists():
+        found: dict[str, Any] = json.loads(result.read_text())
+    else:
+        found = {"system": system, "fault": fault, "seed": seed, "gave up": f"the cell did not end, or broke ({folder})"}
+    found["wall_s"] = time.monotonic() - begun
+    found["load"] = os.getloadavg()[0]
+    return found
+
+
+def merged(path: Path, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results of earlier runs into the same folder, without the cells that this run has repeated."""
+    repeated = {(found["system"], found["fault"]) for found in fresh}
+    earlier = json.loads(path.read_text())["results"] if path.exists() else []
+    return [found for found in earlier if (found["system"], found["fault"]) not in repeated] + fresh
+
+
+def save(out: Path, fresh: list[dict[str, Any]], missing: dict[str, str]) -> None:
+    """Writes the results so far, so that a run that is cut short leaves them."""
+    results = merged(out / "torture.json", fresh)
+    (out / "torture.json").write_text(json.dumps({"missing": missing, "results": results}, indent=1))
+    (out / "torture.md").write_text(report.page(results, missing))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("system", nargs="?", help="one of --list, or several, separated by commas")
+    parser.add_argument("fault", nargs="?", help="one of --list, or several, separated by commas")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=3, help="how often kill-producer and kill-consumer kill")
+    parser.add_argument("--budget", type=float, default=1750, help="seconds after which no cell begins")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "torture")
+    parser.add_argument("--quick", action="store_true", help="one kill and short waits: a check of this program, not a result")
+    parser.add_argument("--list", action="store_true", help="print the names of systems and faults")
+    parser.add_argument("--page", action="store_true", help="write torture.md again from torture.json, and run nothing")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print("systems:", *systems.ALL)
+        print("faults:", *faults.ALL)
+        return 0
+    if arguments.page:
+        save(arguments.out, [], json.loads((arguments.out / "torture.json").read_text())["missing"])
+        return 0
+    names = arguments.system.split(",") if arguments.system else systems.ALL
+    chosen = arguments.fault.split(",") if arguments.fault else list(faults.ALL)
+    unknown = [name for name in names if name not in systems.ALL] + [name for name in chosen if name not in faults.ALL]
+    if unknown:
+        parser.error(f"unknown: {' '.join(unknown)} (see --list)")
+    why = world.possible()
+    if why is not None:
+        print(f"cannot run: {why}", file=sys.stderr)
+        return 2
+    out = arguments.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    able, missing = installed(names)
+    for name, reason in missing.items():
+        print(f"left out: {name}: {reason}", flush=True)
+    print(f"seed {arguments.seed}", flush=True)
+    added = "nothing" not in chosen and not arguments.quick
+    if added:
+        # The counts of a fault are compared with those of a run without one.
+        chosen = ["nothing", *chosen]
+    results: list[dict[str, Any]] = []
+    begun = time.monotonic()
+    kills = 1 if arguments.quick else arguments.kills
+    # By faults, so that a run that ends early has whole columns.
+    for fault in chosen:
+        for system in able:
+            if faults.ALL[fault].needs_broker and not systems.load(system, out).has_broker:
+                continue
+            if fault == "nothing" and added and any(each["system"] == system and each["fault"] == fault for each in merged(out / "torture.json", [])):
+                continue  # An earlier run into this folder has it.
+            if time.monotonic() - begun > arguments.budget:
+                results.append({"system": system, "fault": fault, "seed": arguments.seed, "gave up": "left out: no time"})
+                continue
+            found = one(system, fault, arguments.seed, kills, arguments.quick, out)
+            results.append(found)
+            plain = next((each for each in merged(out / "torture.json", results) if each["system"] == system and each["fault"] == "nothing"), found)
+            print(f"{system} {fault} ({found['wall_s']:.0f} s): {report.verdict(found, plain)}", flush=True)
+            save(out, results, missing)
+    print(f"{out / 'torture.md'} after {time.monotonic() - begun:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

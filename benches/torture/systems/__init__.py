@@ -1,0 +1,92 @@
+"""The systems, one module each. A driver uses its system as the system's documentation says, and names the page."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+#: The modules of this folder, in the order of the table.
+ALL = ["tensorlend", "tensorlend_store", "iceoryx2", "ray", "torch_mp", "shared_memory", "zenoh", "redis", "vineyard"]
+#: Messages that may wait for a reader, in every system that lets one choose.
+DEPTH = 8
+
+
+class Sender(Protocol):
+    """A producer's end of a topic."""
+
+    def send(self, array: np.ndarray) -> None:
+        """Hands a copy of the array to the topic's consumers. May wait, may raise."""
+
+    def close(self) -> None: ...
+
+
+class Receiver(Protocol):
+    """A consumer's end of a topic."""
+
+    def receive(self, timeout: float) -> np.ndarray | None:
+        """The next value, valid until the next call; None if none came."""
+
+    def close(self) -> None: ...
+
+
+class System:
+    """A driver. One object lives in the harness, and one in each process of the application."""
+
+    title = ""
+    #: Whether a process of its own serves the others.
+    has_broker = False
+    #: Whether producers and consumers must descend from one process, which then starts them.
+    ancestor = False
+    #: Whether the system itself replaces a producer or consumer that was killed.
+    restarts = False
+    #: Whether a value can be kept under a name: `Sender.keep(array)` and `Receiver.kept()`.
+    keeps = False
+    #: Seconds until everything must have started.
+    start_s = 45.0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def version(self) -> str:
+        """The version; raises ImportError or OSError if the system is not installed."""
+        raise NotImplementedError
+
+    def start_broker(self) -> list[subprocess.Popen[bytes]]:
+        """Starts the broker's processes, and returns when they serve. The last one is the broker that faults hit."""
+        return []
+
+    def broker_pid(self, processes: list[subprocess.Popen[bytes]]) -> int:
+        return processes[-1].pid
+
+    def stop_broker(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """Stops the broker's processes as the documentation says."""
+        for process in reversed(processes):
+            process.terminate()
+        for process in reversed(processes):
+            process.wait(10)
+
+    def prepare(self, topic: str, consumers: int) -> None:
+        """Called once in the ancestor."""
+
+    def spawn(self, run: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> Any:
+        """Called in the ancestor: starts a process that calls `run(config)`, and returns a handle or None."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Called in the ancestor at the end."""
+
+    def producer(self, topic: str, consumers: int) -> Any:
+        raise NotImplementedError
+
+    def consumer(self, topic: str, index: int) -> Any:
+        raise NotImplementedError
+
+
+def load(name: str, folder: Path) -> System:
+    """The driver of a system."""
+    return importlib.import_module(f"systems.{name}").Driver(folder)

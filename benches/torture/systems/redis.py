@@ -1,0 +1,96 @@
+"""Redis: a stream of bounded length for the messages, a key for the kept value.
+
+https://redis.io/docs/latest/develop/data-types/streams/: XADD with MAXLEN, and XREAD with BLOCK from the last id that was read.
+https://redis.io/docs/latest/develop/clients/redis-py/produsage/: a retry with a backoff. Redis moves no memory, it copies.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+
+import numpy as np
+
+import systems
+
+#: A stream does not wait for its readers, so that it is longer than the queues of the other systems.
+LENGTH = 64
+
+
+class Sender:
+    def __init__(self, client, topic: str) -> None:
+        self.client, self.topic = client, topic
+
+    def send(self, array: np.ndarray) -> None:
+        self.client.xadd(self.topic, {"value": array.tobytes()}, maxlen=LENGTH, approximate=False)
+
+    def keep(self, array: np.ndarray) -> None:
+        self.client.set("kept", array.tobytes())
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class Receiver:
+    def __init__(self, client, topic: str) -> None:
+        self.client, self.topic, self.last = client, topic, "$"
+        self.waiting: list[tuple[bytes, dict[bytes, bytes]]] = []
+
+    def receive(self, timeout: float) -> np.ndarray | None:
+        if not self.waiting:
+            found = self.client.xread({self.topic: self.last}, block=int(timeout * 1000))
+            self.waiting = list(found[0][1]) if found else []
+        if not self.waiting:
+            return None
+        self.last, fields = self.waiting.pop(0)
+        return np.frombuffer(fields[b"value"], np.uint64)
+
+    def kept(self) -> np.ndarray | None:
+        found = self.client.get("kept")
+        return None if found is None else np.frombuffer(found, np.uint64)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class Driver(systems.System):
+    title = "Redis"
+    has_broker = True
+    keeps = True
+
+    def version(self) -> str:
+        import redis
+
+        if shutil.which("redis-server") is None:
+            raise ImportError("redis-server is not installed")
+        server = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
+        return f"{server.split('v=')[1].split()[0]}, redis-py {redis.__version__}"
+
+    def start_broker(self) -> list[subprocess.Popen[bytes]]:
+        path = str(self.folder / "redis.sock")
+        # Everything else is the default configuration, its snapshots included.
+        options = ["--port", "0", "--unixsocket", path, "--dir", str(self.folder)]
+        server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                self.connected().ping()
+                return [server]
+            except Exception:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def connected(self):
+        import redis
+        from redis.backoff import ExponentialBackoff
+        from redis.retry import Retry
+
+        return redis.Redis(unix_socket_path=str(self.folder / "redis.sock"), retry=Retry(ExponentialBackoff(cap=0.5, base=0.01), 3))
+
+    def producer(self, topic: str, consumers: int) -> Sender:
+        return Sender(self.connected(), topic)
+
+    def consumer(self, topic: str, index: int) -> Receiver:
+        return Receiver(self.connected(), topic)

@@ -1,0 +1,102 @@
+"""tensorlend: a stream and a name. docs/tutorial-python.md, docs/python.md."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import systems
+
+
+class Sender:
+    def __init__(self, client, topic: str) -> None:
+        self.client = client
+        # The default policy: the sender waits for a subscriber that is `capacity` messages behind.
+        self.stream = client.stream(topic, capacity=systems.DEPTH)
+
+    def send(self, array: np.ndarray) -> None:
+        self.stream.send(array, timeout=5)
+
+    def keep(self, array: np.ndarray) -> None:
+        self.client.put("kept", array)
+
+    def close(self) -> None:
+        self.stream.close()
+        self.client.close()
+
+
+class Receiver:
+    def __init__(self, client, topic: str) -> None:
+        self.client, self.topic = client, topic
+        self.frames = client.subscribe(topic, wait=1)
+
+    def receive(self, timeout: float) -> np.ndarray | None:
+        import tensorlend
+
+        try:
+            return self.frames.recv(timeout=timeout).numpy()
+        except TimeoutError:
+            return None
+        except tensorlend.StreamEndedError:
+            # The producer is gone. The next one opens the stream again.
+            self.frames = self.client.subscribe(self.topic, wait=1)
+            return None
+
+    def kept(self) -> np.ndarray | None:
+        import tensorlend
+
+        try:
+            return self.client.get("kept").numpy()
+        except tensorlend.NotFoundError:
+            return None
+
+    def close(self) -> None:
+        self.frames.close()
+        self.client.close()
+
+
+class Driver(systems.System):
+    title = "tensorlend"
+    has_broker = keeps = True
+
+    def version(self) -> str:
+        import tensorlend
+
+        return tensorlend.__version__
+
+    def program(self) -> str:
+        """The daemon: TENSORLEND_BIN_DIR's, or the package's."""
+        folders = [os.environ.get("TENSORLEND_BIN_DIR", ""), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        return shutil.which("tensorlendd", path=":".join(folders)) or "tensorlendd"
+
+    def start_broker(self) -> list[subprocess.Popen[bytes]]:
+        configuration = self.folder / "tensorlendd.toml"
+        # A daemon of a user, also where root runs this.
+        configuration.write_text(f'mode = "user"\nsocket = "{self.folder}/tensorlend.sock"\n')
+        daemon = subprocess.Popen([self.program(), "--config", str(configuration)], stderr=subprocess.DEVNULL)
+        self.connected().close()
+        return [daemon]
+
+    def connected(self):
+        import tensorlend
+
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return tensorlend.connect(self.folder / "tensorlend.sock")
+            except tensorlend.Error:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def producer(self, topic: str, consumers: int) -> Sender:
+        return Sender(self.connected(), topic)
+
+    def consumer(self, topic: str, index: int) -> Receiver:
+        return Receiver(self.connected(), topic)

@@ -1,0 +1,91 @@
+"""The crash scoreboard of benches/torture: that its harness kills, counts and ends. A quick check, and no result."""
+
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HARNESS = pathlib.Path(__file__).parents[2] / "benches" / "torture"
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    """Imports a module of the harness."""
+    if not (HARNESS / "__main__.py").is_file():
+        pytest.skip("the harness is not here: the tests run without the sources")
+    monkeypatch.syspath_prepend(str(HARNESS))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(HARNESS) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def test_a_producer_is_killed(harness, tmp_path):
+    why = harness("world").possible()
+    if why is not None:
+        pytest.skip(why)
+    command = [sys.executable, str(HARNESS), "tensorlend,shared_memory", "kill-producer", "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = json.loads((tmp_path / "torture.json").read_text())["results"]
+    assert [cell["system"] for cell in found] == ["tensorlend", "shared_memory"]
+    for cell in found:
+        assert "gave up" not in cell, cell
+        # The consumers read values of the producer that took the killed one's place.
+        assert len(cell["recoveries"]) == 1 and cell["recoveries"][0] != float("inf"), cell
+        assert all(cell["values"].values()), cell
+        assert cell["killed"] == [] and cell["torn"] == 0, cell
+    page = (tmp_path / "torture.md").read_text()
+    assert "`python benches/torture tensorlend kill-producer --seed 1`" in page
+
+
+def test_a_log_is_read_while_it_grows(harness, tmp_path):
+    path = tmp_path / "part.log"
+    log = harness("log").Log(path)
+    log.update()
+    path.write_text("1.0 begun 7\n2.0 sent 0 15\n2.5 value 0 7 120 0 64\n3.0 err")
+    log.update()
+    assert log.pids == [7] and log.sent[0].pid == 7
+    assert not log.seen[0].whole and log.other == []
+    with path.open("a") as file:
+        file.write("or TypeError: no\n")
+    log.update()
+    assert log.errors() == ["TypeError: no"]
+
+
+def test_a_verdict_names_each_harm(harness):
+    report = harness("report")
+    plain = {"accounts": {"stopped": {"shm": 0, "memfd": 1 << 20}}}
+    cell = {
+        "system": "a", "fault": "fork", "seed": 3, "killed": ["x (SIGBUS)"], "stalled": ["y"], "torn": 2, "lost": {"y": 4, "z": 9},
+        "slow": "z", "kept": "lost", "recoveries": [0.5], "accounts": {"stopped": {"shm": 2 << 20, "memfd": 1 << 20}}, "left": ["p"],
+    }  # fmt: skip
+    said = report.verdict(cell, plain)
+    for each in ("1 killed", "1 stalled", "2 torn", "4 lost", "9 lost at the stopped reader", "kept value lost", "2.0 MiB leaked", "1 processes left"):
+        assert each in said, said
+    assert "held by the broker" in report.verdict({**cell, "has_broker": True}, plain)
+    nothing = {"killed": [], "stalled": [], "torn": 0, "lost": {}, "recoveries": [0.5]}
+    assert report.verdict(nothing, nothing) == "ok; 0.50 s"
+
+
+def test_a_reader_finds_what_it_can_write_to(harness, tmp_path):
+    """A shared mapping of a memory file is found, and one that another process sealed is not cut."""
+    attack = harness("attack")
+    program = (
+        "import fcntl, mmap, os, sys; sys.path.insert(0, sys.argv[1]); import attack\n"
+        "files = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ('open', 'sealed')]\n"
+        "[os.ftruncate(file, 4096) for file in files]\n"
+        "maps = [mmap.mmap(file, 4096) for file in files]\n"
+        "fcntl.fcntl(files[1], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)\n"
+        "assert attack.scribble() == '2 mappings written, 0 refused', attack.scribble()\n"
+        "assert any(maps[0]) and any(maps[1])\n"
+        "assert attack.truncate() == '1 files cut, 1 refused'\n"
+        "assert [os.fstat(file).st_size for file in files] == [0, 4096]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(HARNESS)], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert attack.write(None) == "no value"
