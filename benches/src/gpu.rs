@@ -1,8 +1,8 @@
 //! A CUDA device for measurements: its kernels, its memory by the driver's own calls, and copies.
 //!
-//! The contract: 1. an address passed in is one of existing device memory, mapped or allocated in this process, with
-//! the given number of bytes, until the requested work is done; 2. freed memory was allocated by the same kind of call,
-//! and is freed once. The callers must keep both, as a program that calls the driver itself would.
+//! Callers must keep two rules. Rule 1: an address passed in is one of existing device memory, mapped or allocated in
+//! this process, with the given number of bytes, until the requested work is done. Rule 2: freed memory was allocated
+//! by the same kind of call, and is freed once.
 #![allow(unsafe_code)]
 
 use cudarc::driver::result::{self, DriverError};
@@ -14,7 +14,7 @@ use tensorlend_cuda::{Device, Driver};
 
 /// The kernels, for real devices and for the tests' fake device.
 const KERNELS: &str = include_str!("../../tests/fakecuda/kernels.ptx");
-/// Threads of a block.
+/// Number of threads of a block.
 const BLOCK: u64 = 256;
 /// Maximum number of blocks: enough to keep the largest devices busy; each thread processes several elements.
 const GRID_MAX: u64 = 132 * 8;
@@ -36,7 +36,7 @@ struct Kernel(sys::CUfunction);
 
 // SAFETY: a function of a module that is never unloaded is a handle that any thread may use.
 unsafe impl Send for Kernel {}
-// SAFETY: as above.
+// SAFETY: a function of a module that is never unloaded is a handle that several threads may use at once.
 unsafe impl Sync for Kernel {}
 
 /// Returns the first device that this process sees, without a context.
@@ -65,7 +65,7 @@ impl Card {
         // SAFETY: the text ends with a null, and the driver copies the parts that it needs.
         let module = unsafe { result::module::load_data(text.as_ptr().cast::<c_void>()) }?;
         let find = |name: &str| {
-            // SAFETY: loaded above, and never unloaded.
+            // SAFETY: the call above loaded the module, and no call unloads it.
             unsafe { result::module::get_function(module, CString::new(name).expect("a name")) }.map(Kernel)
         };
         Ok(Self {
@@ -101,7 +101,8 @@ impl Card {
     ) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
         let grid = elements.div_ceil(BLOCK).clamp(1, GRID_MAX) as u32;
-        // SAFETY: a function of our module, with the arguments that it has; the addresses by 1.
+        // SAFETY: the kernel is a function of `KERNELS`, and `arguments` are its parameters. By rule 1, the addresses
+        // are valid until the kernel has ended.
         unsafe { result::launch_kernel(kernel.0, (grid, 1, 1), (BLOCK as u32, 1, 1), 0, stream.cu_stream(), arguments) }
     }
 
@@ -111,10 +112,10 @@ impl Card {
         self.launch(self.fill, stream, elements, arguments);
     }
 
-    /// As [`Card::fill`], and waits.
+    /// Stores values like [`Card::fill`], and waits until they are stored.
     ///
     /// # Errors
-    /// The driver's, of the call or of the work.
+    /// The driver's error, of the call or of the work.
     pub fn try_fill(
         &self,
         stream: &CudaStream,
@@ -127,7 +128,7 @@ impl Card {
         stream.synchronize()
     }
 
-    /// As [`Card::fill`], after this many nanoseconds on the device.
+    /// Stores values like [`Card::fill`], after this many nanoseconds on the device.
     pub fn spin_fill(&self, stream: &CudaStream, mut to: u64, mut elements: u64, mut value: u32, mut spin_ns: u64) {
         let arguments = &mut [argument(&mut to), argument(&mut elements), argument(&mut value), argument(&mut spin_ns)];
         self.launch(self.spin, stream, elements, arguments);
@@ -145,45 +146,47 @@ impl Card {
         self.launch(self.add, stream, elements, arguments);
     }
 
-    /// `cuMemAlloc`.
+    /// Allocates device memory with `cuMemAlloc`.
     pub fn allocate(&self, bytes: u64) -> u64 {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: uninitialized memory is filled before it is read.
+        // SAFETY: the memory is uninitialized, and the program fills the memory before reading it.
         unsafe { result::malloc_sync(bytes as usize) }.expect("the device has room")
     }
 
-    /// `cuMemAlloc`, which may fail.
+    /// Allocates device memory with `cuMemAlloc`, which may fail.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub fn try_allocate(&self, bytes: u64) -> Result<u64, DriverError> {
         self.context.bind_to_thread()?;
-        // SAFETY: as in `allocate`.
+        // SAFETY: the memory is uninitialized, and the program fills the memory before reading it.
         unsafe { result::malloc_sync(bytes as usize) }
     }
 
-    /// `cuMemFree`, which waits for the device.
+    /// Frees device memory with `cuMemFree`, which waits for the device.
     pub fn free(&self, ptr: u64) {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: by 2.
+        // SAFETY: by rule 2, the memory was allocated by the counterpart of this call, and is freed once.
         unsafe { result::free_sync(ptr) }.expect("it can be freed");
     }
 
-    /// `cuMemAllocAsync`.
+    /// Allocates device memory with `cuMemAllocAsync`.
     pub fn allocate_async(&self, stream: &CudaStream, bytes: u64) -> u64 {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: as in `allocate`; used in this stream only.
+        // SAFETY: the memory is uninitialized, and the program fills the memory before reading it. Only this
+        // stream uses the memory.
         unsafe { result::malloc_async(stream.cu_stream(), bytes as usize) }.expect("the device has room")
     }
 
-    /// `cuMemFreeAsync`.
+    /// Frees device memory with `cuMemFreeAsync`.
     pub fn free_async(&self, stream: &CudaStream, ptr: u64) {
-        // SAFETY: by 2; used in this stream only.
+        // SAFETY: by rule 2, the memory was allocated by the counterpart of this call, and is freed once. Only
+        // this stream uses the memory.
         unsafe { result::free_async(ptr, stream.cu_stream()) }.expect("it can be freed");
     }
 
     fn default_pool(&self) -> sys::CUmemoryPool {
-        // SAFETY: a device that the driver named.
+        // SAFETY: the driver has returned this device.
         unsafe { result::device::get_default_mem_pool(self.context.cu_device()) }.expect("the device has a pool")
     }
 
@@ -192,7 +195,7 @@ impl Card {
     pub fn keep_freed(&self) {
         let mut all = u64::MAX;
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        // SAFETY: this attribute is a cuuint64_t, which it reads.
+        // SAFETY: this attribute is a cuuint64_t, and the driver reads one from `all`.
         unsafe { result::mem_pool::set_attribute(self.default_pool(), attribute, (&raw mut all).cast()) }
             .expect("it has a threshold");
     }
@@ -201,17 +204,17 @@ impl Card {
     pub fn pool_peak(&self) -> u64 {
         let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
         let (pool, mut bytes, mut zero) = (self.default_pool(), 0_u64, 0_u64);
-        // SAFETY: this attribute is a cuuint64_t, written and then read; 0 resets it.
+        // SAFETY: this attribute is a cuuint64_t, and the driver writes one to `bytes`.
         let asked = unsafe { result::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()) };
         asked.expect("it has figures");
-        // SAFETY: as above.
+        // SAFETY: this attribute is a cuuint64_t, and the driver reads one from `zero`. The value 0 resets the maximum.
         unsafe { result::mem_pool::set_attribute(pool, attribute, (&raw mut zero).cast()) }.expect("it can be reset");
         bytes
     }
 
     /// Releases the memory that the device's own pool keeps.
     pub fn trim_pool(&self) {
-        // SAFETY: the device's own pool.
+        // SAFETY: the pool is the device's own, which exists as long as the device.
         unsafe { result::mem_pool::trim_to(self.default_pool(), 0) }.expect("it can be trimmed");
     }
 
@@ -224,17 +227,17 @@ impl Card {
     /// Copies from the host, on a stream. The bytes must stay until the stream is synchronized.
     pub fn copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: by 1, for both.
+        // SAFETY: by rule 1, the device memory is valid until the work is done. The caller keeps `from` as long.
         unsafe { result::memcpy_htod_async(to, from, stream.cu_stream()) }.expect("a copy");
     }
 
-    /// As [`Card::copy_in`], and waits.
+    /// Copies like [`Card::copy_in`], and waits until the copy has ended.
     ///
     /// # Errors
-    /// The driver's, of the call or of the work.
+    /// The driver's error, of the call or of the work.
     pub fn try_copy_in(&self, stream: &CudaStream, to: u64, from: &[u8]) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
-        // SAFETY: by 1, for both; it is waited for.
+        // SAFETY: by rule 1, `to` is valid. `from` is borrowed until the copy has ended.
         unsafe { result::memcpy_htod_async(to, from, stream.cu_stream()) }?;
         stream.synchronize()
     }
@@ -242,25 +245,25 @@ impl Card {
     /// Copies to the host, on a stream. The bytes must stay until the stream is synchronized.
     pub fn copy_out(&self, stream: &CudaStream, to: &mut [u8], from: u64) {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: by 1, for both.
+        // SAFETY: by rule 1, the device memory is valid until the work is done. The caller keeps `to` as long.
         unsafe { result::memcpy_dtoh_async(to, from, stream.cu_stream()) }.expect("a copy");
     }
 
     /// Copies on the device, on a stream.
     pub fn copy_on(&self, stream: &CudaStream, to: u64, from: u64, bytes: u64) {
         self.context.bind_to_thread().expect("the context lives");
-        // SAFETY: by 1, for both.
+        // SAFETY: by rule 1, both addresses are valid until the work is done.
         unsafe { result::memcpy_dtod_async(to, from, bytes as usize, stream.cu_stream()) }.expect("a copy");
     }
 
-    /// Returns bytes, after the stream's present work.
+    /// Returns bytes of device memory, after the stream's present work.
     ///
     /// # Errors
-    /// The driver's, also of earlier work.
+    /// The driver's error, also of earlier work.
     pub fn try_read(&self, stream: &CudaStream, from: u64, bytes: u64) -> Result<Vec<u8>, DriverError> {
         let mut found = vec![0xa7_u8; bytes as usize];
         self.context.bind_to_thread()?;
-        // SAFETY: by 1; it is waited for.
+        // SAFETY: by rule 1, `from` is valid. The bytes live until the copy has ended.
         unsafe { result::memcpy_dtoh_async(&mut found, from, stream.cu_stream()) }?;
         stream.synchronize()?;
         Ok(found)
@@ -271,10 +274,10 @@ impl Card {
         self.try_element(stream, at).expect("the device answers")
     }
 
-    /// As [`Card::element`].
+    /// Returns an element like [`Card::element`].
     ///
     /// # Errors
-    /// The driver's, also of earlier work.
+    /// The driver's error, also of earlier work.
     pub fn try_element(&self, stream: &CudaStream, at: u64) -> Result<u32, DriverError> {
         let found = self.try_read(stream, at, 4)?;
         Ok(u32::from_le_bytes([found[0], found[1], found[2], found[3]]))
@@ -297,16 +300,17 @@ impl Pinned {
     /// Allocates this many bytes and writes all of them.
     pub fn new(card: &Card, bytes: usize) -> Self {
         card.context.bind_to_thread().expect("the context lives");
-        // SAFETY: it is written below, before it is read.
+        // SAFETY: the next call writes all of this memory, before any access reads it.
         let start = unsafe { result::malloc_host(bytes, 0) }.expect("pinned memory").cast::<u8>();
-        // SAFETY: this many bytes were allocated there.
+        // SAFETY: the call above allocated `bytes` bytes at `start`.
         unsafe { start.write_bytes(1, bytes) };
         Self { start, bytes, context: card.context.clone() }
     }
 
     /// Returns the bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `bytes` bytes, written, owned by this value, and borrowed with it.
+        // SAFETY: this value owns `bytes` bytes at `start`. They are initialized, and borrowed
+        // together with this value.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -314,7 +318,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         if self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by `new`, freed once; all copies were waited for.
+            // SAFETY: `new` allocated the memory, and only this drop frees it. All copies have ended.
             let _ = unsafe { result::free_host(self.start.cast::<c_void>()) };
         }
     }
@@ -337,13 +341,14 @@ pub fn driver_calls() -> Option<u64> {
 pub struct Calls {
     /// Device memory and pools: `cuMemAlloc`, `cuMemCreate`, `cuMemAllocAsync`, `cuMemAllocFromPoolAsync`.
     pub allocate: u64,
-    /// Their counterparts.
+    /// Calls that free device memory and pools.
     pub free: u64,
-    /// Waits on the host: for a stream, an event or a context. `cuMemFree` waits, too, and is not included.
+    /// Calls that wait on the host for a stream, an event or a context. `cuMemFree` waits, too, but does not
+    /// count here.
     pub synchronize: u64,
-    /// Addresses, mappings and access rights, and memory of other processes.
+    /// Calls for addresses, mappings, access rights, and memory of other processes.
     pub map: u64,
-    /// Events: recorded, queried, waited for in a stream.
+    /// Calls that record an event, query an event, or make a stream wait for an event.
     pub event: u64,
     /// All calls.
     pub all: u64,
@@ -369,7 +374,7 @@ impl Calls {
         self.with(before, |after, before| after - before)
     }
 
-    /// Returns the sum.
+    /// Returns the sums of both numbers of each kind.
     pub fn plus(self, other: Self) -> Self {
         self.with(other, |one, other| one + other)
     }
@@ -391,7 +396,7 @@ pub fn calls() -> Option<Calls> {
     let text = std::fs::read_to_string(std::env::var_os("FAKECUDA_LOG")?).ok()?;
     let mine = format!("{} ", std::process::id());
     let mut calls = Calls::default();
-    // Lines of more words are notes about a call.
+    // A line with more words is a note about a call, and does not count.
     let names = text.lines().filter_map(|line| line.strip_prefix(&mine)).filter(|name| !name.contains(' '));
     names.for_each(|name| calls.add(name));
     Some(calls)

@@ -20,7 +20,7 @@ fn head(elements: usize) -> [u8; HEAD_BYTES] {
 /// Writes an array, in place of the file's contents.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn write(path: &Path, array: &[f32]) -> io::Result<()> {
     let bytes: &[u8] = bytemuck::cast_slice(array);
     let mut file = File::create(path)?;

@@ -27,7 +27,7 @@ impl Plot {
     /// Returns the picture.
     ///
     /// # Errors
-    /// If there is nothing to draw, or plotters fails.
+    /// An error if there is nothing to draw, or if plotters fails.
     pub fn svg(&self) -> Result<String, Box<dyn Error>> {
         let points = || self.lines.iter().flat_map(|(_, points)| points).filter(|p| p.0 > 0.0 && p.1 > 0.0);
         let ends = |of: fn(&(f64, f64)) -> f64| {

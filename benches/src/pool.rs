@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 #[derive(Debug)]
 pub struct ExactPool<R> {
     free: HashMap<usize, VecDeque<(u64, R)>>,
-    /// With a bound: the sizes of returned regions by time, oldest first.
+    /// The sizes of the returned regions, the oldest region first. Used only if the pool has a bound.
     order: BTreeMap<u64, usize>,
     bytes_max: Option<usize>,
     bytes: usize,
@@ -49,7 +49,7 @@ impl<R> ExactPool<R> {
 
     /// Returns a region of `bytes` bytes: a cached one, or a new one from `make`.
     pub fn take(&mut self, bytes: usize, make: impl FnOnce(usize) -> R) -> R {
-        // The most recently returned one, which is the warmest.
+        // Take the region that was returned last: the caches probably still contain it.
         let Some((tick, region)) = self.free.get_mut(&bytes).and_then(VecDeque::pop_back) else {
             self.count.misses += 1;
             return make(bytes);

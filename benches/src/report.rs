@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub struct Report {
     name: &'static str,
     folder: PathBuf,
-    /// Few samples of few sizes, to test the benchmark itself.
+    /// Whether the benchmark takes few samples of few sizes, which only tests the benchmark itself.
     pub quick: bool,
     parts: serde_json::Map<String, serde_json::Value>,
 }
@@ -61,7 +61,7 @@ impl Report {
         }
     }
 
-    /// Writes the JSON.
+    /// Writes the results as JSON.
     pub fn end(self) {
         let path = self.folder.join(format!("{}.json", self.name));
         let text = serde_json::to_string_pretty(&self.parts).expect("figures are plain values");

@@ -20,10 +20,10 @@ pub struct Connection<S = UnixStream> {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to a server of this machine.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// The system's error, if no server listens.
     pub fn open(socket: &Path) -> io::Result<Self> {
         Ok(Self::on_this_machine(UnixStream::connect(socket)?))
     }
@@ -40,7 +40,7 @@ impl Connection<TcpStream> {
     /// tuning.
     ///
     /// # Errors
-    /// If nobody listens.
+    /// The system's error, if no server listens.
     pub fn open_tcp(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -56,7 +56,7 @@ impl<S: Read + Write> Connection<S> {
     /// Sends one request; its parts are the command and its arguments.
     ///
     /// # Errors
-    /// If the server is gone.
+    /// The system's error, if the server has ended.
     pub fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         self.head.clear();
         write!(self.head, "*{}\r\n", parts.len())?;
@@ -90,7 +90,7 @@ impl<S: Read + Write> Connection<S> {
     /// Reads a status, a number or an error: the line without its end.
     ///
     /// # Errors
-    /// If the server is gone, or reports an error.
+    /// An error if the server has ended, or if the server reports an error.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         loop {
@@ -118,7 +118,7 @@ impl<S: Read + Write> Connection<S> {
     /// Reads a number, or the length of the following data.
     ///
     /// # Errors
-    /// As [`Self::line`]; or if it is not a number.
+    /// The errors of [`Self::line`], and an error if the line is not a number.
     pub fn number(&mut self) -> io::Result<u64> {
         let line = self.line()?;
         line[1..].parse().map_err(|_| io::Error::other(format!("no number: {line}")))
@@ -127,7 +127,7 @@ impl<S: Read + Write> Connection<S> {
     /// Reads a bulk reply of exactly `target`'s length into it.
     ///
     /// # Errors
-    /// As [`Self::line`]; or if it has another length.
+    /// The errors of [`Self::line`], and an error if the reply has another length.
     pub fn bulk(&mut self, target: &mut [u8]) -> io::Result<()> {
         let length = self.number()?;
         if length != target.len() as u64 {
@@ -156,7 +156,7 @@ impl<S: Read + Write> Connection<S> {
     /// Stores bytes under a key.
     ///
     /// # Errors
-    /// As [`Self::line`].
+    /// The errors of [`Self::line`].
     pub fn set(&mut self, key: &str, bytes: &[u8]) -> io::Result<()> {
         self.send(&[b"SET", key.as_bytes(), bytes])?;
         self.line().map(|_| ())
@@ -165,7 +165,7 @@ impl<S: Read + Write> Connection<S> {
     /// Reads the value of a key.
     ///
     /// # Errors
-    /// As [`Self::bulk`].
+    /// The errors of [`Self::bulk`].
     pub fn get_into(&mut self, key: &str, target: &mut [u8]) -> io::Result<()> {
         self.send(&[b"GET", key.as_bytes()])?;
         self.bulk(target)

@@ -31,7 +31,7 @@ impl Mailbox {
     /// Maps the file, and sets its length.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         file.set_len((WORDS * WORD_BYTES) as u64)?;

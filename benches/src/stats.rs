@@ -19,7 +19,7 @@ pub fn timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     (now_ns() - start) as f64 / f64::from(repeats)
 }
 
-/// As [`timed`], in CPU time, which excludes other processes.
+/// Returns CPU nanoseconds like [`timed`]. CPU time excludes other processes.
 pub fn cpu_timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     let start = cpu_ns();
     for _ in 0..repeats {
@@ -49,7 +49,7 @@ impl Samples {
         self.0.push(ns);
     }
 
-    /// Adds many.
+    /// Adds several samples.
     pub fn extend(&mut self, ns: impl IntoIterator<Item = f64>) {
         self.0.extend(ns);
     }

@@ -25,7 +25,7 @@ pub trait Lane {
     fn cast(&mut self, from: &mut Self::Column, to: &mut Self::Column, rows: u64);
     /// Adds int32 to int32.
     fn add(&mut self, one: &mut Self::Column, other: &mut Self::Column, to: &mut Self::Column, rows: u64);
-    /// Frees it: in the order of the lane's work, if it has one.
+    /// Frees a column. A lane with a stream frees the column in the stream's order.
     fn free(&mut self, column: Self::Column);
     /// Waits until all work of this lane is done.
     fn finish(&mut self);

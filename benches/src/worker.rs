@@ -21,7 +21,7 @@ impl Worker {
         Self::spawn(command(role, args))
     }
 
-    /// As [`Worker::start`], through a command that runs this program somewhere else (on another host).
+    /// Starts a worker like [`Worker::start`], with a command that runs this program on another host.
     pub fn start_by(mut command: Command, role: &str, args: &[String]) -> Self {
         command.env(ROLE, role).args(args);
         Self::spawn(command)
@@ -34,14 +34,14 @@ impl Worker {
         Self { child, orders, answers }
     }
 
-    /// Gives an order.
+    /// Sends an order.
     pub fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).expect("orders are plain values");
         line.push(b'\n');
         self.orders.as_mut().expect("open").write_all(&line).expect("the worker listens");
     }
 
-    /// Waits for an answer.
+    /// Waits for a response.
     pub fn answer<T: DeserializeOwned>(&mut self) -> T {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("the worker's pipe can be read");
@@ -49,14 +49,14 @@ impl Worker {
         serde_json::from_str(&line).expect("answers are plain values")
     }
 
-    /// Gives an order and waits for the answer.
+    /// Sends an order, and waits for the response.
     pub fn ask<T: DeserializeOwned>(&mut self, order: &impl Serialize) -> T {
         self.tell(order);
         self.answer()
     }
 }
 
-/// Gives all workers the same order, then waits for all answers: they work at the same time.
+/// Sends all workers the same order, then waits for all responses. The workers work at the same time.
 pub fn ask_all<T: DeserializeOwned>(workers: &mut [Worker], order: &impl Serialize) -> Vec<T> {
     for worker in workers.iter_mut() {
         worker.tell(order);
@@ -105,13 +105,13 @@ impl Role {
         Some(Self { name, args: std::env::args().skip(1).collect(), lines: std::io::stdin().lock().lines() })
     }
 
-    /// Returns the next order; `None`: there will be no more.
+    /// Returns the next order. Returns `None` if no order will follow.
     pub fn order<T: DeserializeOwned>(&mut self) -> Option<T> {
         let line = self.lines.next()?.expect("orders can be read");
         Some(serde_json::from_str(&line).expect("orders are plain values"))
     }
 
-    /// Sends an answer.
+    /// Sends a response.
     pub fn answer(&self, answer: &impl Serialize) {
         let mut line = serde_json::to_vec(answer).expect("answers are plain values");
         line.push(b'\n');

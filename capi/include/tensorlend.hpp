@@ -608,6 +608,11 @@ struct Queue : Handle<tensorlend_queue, tensorlend_queue_free> {
     }
     /// Claims the first item that waits; waits while the queue is empty.
     QueueItem get(Timeout timeout = forever) const { return made<QueueItem>(tensorlend_queue_get, Handle::get(), timeout.count()); }
+    /// Confirms an item and claims the next one, in one request. An empty item: only claims.
+    QueueItem next(QueueItem done, Timeout timeout = forever) const {
+        check(tensorlend_queue_next(Handle::get(), timeout.count(), done.taken()));
+        return done;
+    }
     uint64_t waiting() const { return made<uint64_t>(tensorlend_queue_waiting, Handle::get()); }
     uint64_t claimed() const { return made<uint64_t>(tensorlend_queue_claimed, Handle::get()); }
     const char *name() const & noexcept { return tensorlend_queue_name(Handle::get()); }

@@ -1,4 +1,5 @@
-//! Arguments of C programs, converted to Rust values. The numbers are those of the contract in `lib.rs`.
+//! Conversion of a C program's arguments to Rust values. The rules in the `SAFETY` comments are
+//! those of the contract in `lib.rs`.
 
 use super::status::look;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -12,76 +13,79 @@ fn null(what: &str) -> Error {
 /// Returns a shared reference to a handle.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 pub unsafe fn handle<'a, T>(handle: *const T, what: &str) -> Result<&'a T> {
-    // SAFETY: the rule on handles: NULL, or the pointer points to a T that lives at least until the call ends.
+    // SAFETY: by the rule on handles, the pointer is NULL or points to a T that lives at least
+    // until the call ends.
     unsafe { handle.as_ref() }.ok_or_else(|| null(what))
 }
 
 /// Returns an exclusive reference to a handle that one thread uses at a time.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 pub unsafe fn handle_mut<'a, T>(handle: *mut T, what: &str) -> Result<&'a mut T> {
-    // SAFETY: the rule on handles: NULL, or the pointer points to a T that lives at least until the call ends, and no
-    // other thread uses it.
+    // SAFETY: by the rule on handles, the pointer is NULL or points to a T that lives at least
+    // until the call ends. No other thread uses the T.
     unsafe { handle.as_mut() }.ok_or_else(|| null(what))
 }
 
-/// Returns the handle in the caller's variable, which the call will take over.
+/// Returns the handle in the caller's variable. The call will take this handle over.
 ///
 /// # Safety
-/// The rules on handles and variables.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
 pub unsafe fn given<'a, T>(variable: *mut *mut T, what: &str) -> Result<&'a T> {
     if variable.is_null() {
         return Err(Error::Argument(format!("{what} is NULL: give the address of the variable that holds it")));
     }
-    // SAFETY: the rules on handles and variables: the pointer points to a variable of the caller, which holds a handle
-    // or NULL.
+    // SAFETY: by the rules on handles and variables, the pointer points to a variable of the
+    // caller. The variable holds a handle or NULL.
     unsafe { handle(variable.read(), &format!("the {what}")) }
 }
 
-/// Takes a handle over: sets the caller's variable to NULL.
+/// Takes a handle over, and sets the caller's variable to NULL.
 ///
 /// # Safety
-/// The rules on handles and variables, and `given` has accepted the variable.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
+/// `given` has accepted the variable.
 pub unsafe fn take_over<T>(variable: *mut *mut T) -> T {
-    // SAFETY: the rule on variables: a variable of the caller.
+    // SAFETY: by the rule on variables, the pointer points to a variable of the caller.
     let taken = unsafe { variable.replace(std::ptr::null_mut()) };
-    // SAFETY: the rule on handles: this library made it, by `Out::fill`; the caller has no pointer to it any more.
+    // SAFETY: by the rule on handles, `Out::fill` made this pointer, and the caller has not freed
+    // it. The caller's variable no longer contains the pointer.
     *unsafe { Box::from_raw(taken) }
 }
 
-/// Frees a handle; NULL does nothing.
+/// Frees a handle. NULL does nothing.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 pub unsafe fn free<T>(handle: *mut T) {
     if handle.is_null() {
         return;
     }
     look((), || {
-        // SAFETY: the rule on handles: this library made it, by `Out::fill`, the caller has not freed it, and no thread
-        // uses it.
+        // SAFETY: by the rule on handles, `Out::fill` made this pointer. The caller has not freed
+        // it, and no other thread uses the handle.
         drop(unsafe { Box::from_raw(handle) });
         None
     });
 }
 
-/// The variable that gets a new handle.
+/// A variable of the caller that gets a new handle.
 pub struct Out<T>(*mut *mut T);
 
 impl<T> Out<T> {
-    /// Takes the caller's variable and sets it to NULL until it is filled.
+    /// Takes the caller's variable, and sets it to NULL until a `fill` method fills it.
     ///
     /// # Safety
-    /// The rule on variables.
+    /// The variable is NULL or writable, by the contract in `lib.rs`.
     pub unsafe fn new(variable: *mut *mut T, what: &str) -> Result<Self> {
         if variable.is_null() {
             return Err(null(what));
         }
-        // SAFETY: the rule on variables: the pointer points to a variable of the caller. Its present value is
-        // overwritten and not dropped.
+        // SAFETY: by the rule on variables, the pointer points to a variable of the caller. The
+        // write overwrites the present value without dropping it.
         unsafe { variable.write(std::ptr::null_mut()) };
         Ok(Self(variable))
     }
@@ -90,32 +94,35 @@ impl<T> Out<T> {
         self.fill_boxed(Box::new(value));
     }
 
-    /// Fills the variable with a value that contains pointers into itself. It is boxed already, because it must not
-    /// move.
+    /// Fills the variable with a value that contains pointers into itself. Such a value must not
+    /// move, so it is already in a box.
     pub fn fill_boxed(self, value: Box<T>) {
         self.fill_raw(Box::into_raw(value));
     }
 
     pub fn fill_raw(self, value: *mut T) {
-        // SAFETY: the rule on variables: `new` was given a variable of the caller, and the call is not over.
+        // SAFETY: by the rule on variables, `new` got a pointer to a variable of the caller. The
+        // variable lives until the call ends.
         unsafe { self.0.write(value) };
     }
 }
 
-/// A required variable that gets a plain value.
+/// A required variable of the caller that gets a plain value.
 pub struct OutVar<T>(*mut T);
 
 impl<T: Copy> OutVar<T> {
-    /// Takes the caller's variable, or returns an error if the pointer is NULL. A call does this before anything else.
+    /// Takes the caller's variable, or returns an error if the pointer is NULL. Each call does this
+    /// before anything else.
     ///
     /// # Safety
-    /// The rule on variables.
+    /// The variable is NULL or writable, by the contract in `lib.rs`.
     pub unsafe fn new(variable: *mut T, what: &str) -> Result<Self> {
         if variable.is_null() { Err(null(what)) } else { Ok(Self(variable)) }
     }
 
     pub fn fill(self, value: T) {
-        // SAFETY: the rule on variables: `new` was given a variable of the caller, and the call is not over.
+        // SAFETY: by the rule on variables, `new` got a pointer to a variable of the caller. The
+        // variable lives until the call ends.
         unsafe { self.0.write(value) };
     }
 }
@@ -123,10 +130,10 @@ impl<T: Copy> OutVar<T> {
 /// Writes a plain value to an optional variable.
 ///
 /// # Safety
-/// The rule on variables.
+/// The variable is NULL or writable, by the contract in `lib.rs`.
 pub unsafe fn tell<T: Copy>(variable: *mut T, value: T) {
     if !variable.is_null() {
-        // SAFETY: the rule on variables: the pointer points to a variable of the caller.
+        // SAFETY: by the rule on variables, the pointer points to a variable of the caller.
         unsafe { variable.write(value) };
     }
 }
@@ -134,12 +141,13 @@ pub unsafe fn tell<T: Copy>(variable: *mut T, value: T) {
 /// Converts a string.
 ///
 /// # Safety
-/// The rule on strings.
+/// The string is NULL or zero-terminated, by the contract in `lib.rs`.
 pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str> {
     if string.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the rule on strings: the string ends with a zero byte and stays until the call ends.
+    // SAFETY: by the rule on strings, the string ends with a zero byte, and no thread changes it
+    // before the call ends.
     let string = unsafe { CStr::from_ptr(string) };
     string.to_str().map_err(|_| Error::Argument(format!("{what} is not UTF-8: {:?}", string.to_string_lossy())))
 }
@@ -147,41 +155,44 @@ pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str> {
 /// Converts a path, which may consist of any bytes.
 ///
 /// # Safety
-/// The rule on strings.
+/// The string is NULL or zero-terminated, by the contract in `lib.rs`.
 pub unsafe fn path<'a>(string: *const c_char, what: &str) -> Result<&'a std::path::Path> {
     use std::os::unix::ffi::OsStrExt;
     if string.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the rule on strings: the string ends with a zero byte and stays until the call ends.
+    // SAFETY: by the rule on strings, the string ends with a zero byte, and no thread changes it
+    // before the call ends.
     let string = unsafe { CStr::from_ptr(string) };
     Ok(std::ffi::OsStr::from_bytes(string.to_bytes()).as_ref())
 }
 
-/// Returns the values that a pointer and a count describe, for reading.
+/// Returns the values that a pointer and a count describe, to read them.
 ///
 /// # Safety
-/// The rule on lengths, and every bit pattern is a T.
+/// The pointer is NULL or points to `count` values, by the contract in `lib.rs`. Every bit pattern is
+/// a valid T.
 pub unsafe fn values<'a, T>(first: *const T, count: u64, what: &str) -> Result<&'a [T]> {
     match (first.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(what)),
-        // SAFETY: the rule on lengths: the pointer points to `count` aligned values, which no thread changes before the
-        // call ends. `checked` rejects a length that exceeds an address space.
+        // SAFETY: by the rule on lengths, the pointer points to `count` aligned values. No thread
+        // changes them before the call ends. `checked` rejects a length that exceeds the address
+        // space.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, checked::<T>(count, what)?) }),
     }
 }
 
-/// Returns the bytes that a pointer and a length describe, for writing.
+/// Returns the bytes that a pointer and a length describe, to write them.
 ///
 /// # Safety
-/// The rule on lengths.
+/// The pointer is NULL or points to memory of this length, by the contract in `lib.rs`.
 pub unsafe fn buffer<'a>(first: *mut c_void, bytes: u64, what: &str) -> Result<&'a mut [u8]> {
     match (first.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(null(what)),
-        // SAFETY: the rule on lengths: the pointer points to `bytes` bytes, which no other thread accesses before the
-        // call ends. This library only writes them.
+        // SAFETY: by the rule on lengths, the pointer points to `bytes` bytes. No other thread
+        // accesses them before the call ends. This library only writes them.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(first.cast(), checked::<u8>(bytes, what)?) }),
     }
 }
@@ -191,26 +202,28 @@ fn checked<T>(count: u64, what: &str) -> Result<usize> {
     bytes.map(|_| count as usize).ok_or_else(|| Error::Argument(format!("{what}: {count} are more than there can be")))
 }
 
-/// The header's `bool`. In a Rust `bool`, a byte other than 0 and 1 is undefined behaviour, and other languages or
-/// casts can pass such bytes. So every value except 0 counts as true.
+/// The header's `bool`. In a Rust `bool`, a byte other than 0 and 1 is undefined behavior. Other
+/// languages and casts can pass such bytes, so this type accepts every byte. Every value except 0
+/// means true.
 pub type c_bool = u8;
 
-/// Returns the pointer for bytes that are handed out: NULL if there are none.
+/// Returns the pointer to bytes that the caller may read; NULL if there are no bytes.
 pub fn bytes_or_null(bytes: &[u8]) -> *const c_void {
     if bytes.is_empty() { std::ptr::null() } else { bytes.as_ptr().cast() }
 }
 
-/// Converts a timeout: below 0 means without limit.
+/// Converts a timeout in nanoseconds. A value below 0 means no limit.
 pub fn timeout(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }
 
-/// As [`timeout`], for calls that need a maximum.
+/// Converts a timeout as [`timeout`] does, for calls that need a maximum.
 pub fn long(timeout_ns: i64) -> Duration {
     timeout(timeout_ns).unwrap_or(Duration::MAX)
 }
 
-/// Converts text for C. It ends at the first zero byte, which only the label of a broken client contains.
+/// Converts text for C. The result ends at the first zero byte. Only the label of a faulty client
+/// contains a zero byte.
 pub fn c_text(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()

@@ -9,29 +9,32 @@ use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 use tensorlend::{Caller, Result};
 
-/// A caller of one service: sends requests to the service's servers and receives their responses. One thread at a time
-/// uses it; open one for each thread. `tensorlend_caller_close` ends it.
+/// A caller of one service, which sends requests to the service's servers and receives their
+/// responses. Only one thread at a time may use a caller, so open one for each thread.
+/// `tensorlend_caller_close` ends a caller.
 pub struct tensorlend_caller {
     caller: Caller,
     process: Process,
     service: CString,
 }
 
-/// Returns the caller, or `Error::Forked` in a process other than the one that opened it.
+/// Returns the caller, or `Error::Forked` in any process except the one that opened the caller.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 unsafe fn opened<'a>(caller: *mut tensorlend_caller) -> Result<&'a mut Caller> {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     let caller = unsafe { handle_mut(caller, "caller") }?;
     caller.process.check()?;
     Ok(&mut caller.caller)
 }
 
-/// Opens a caller of a service, for `capacity` requests that are outstanding at once (0 means 8; 1024 at most, rounded up to a
-/// power of two). Asks the daemon nothing: the first request looks for a server.
+/// Opens a caller of a service, for `capacity` requests that are outstanding at once (0 means 8;
+/// 1024 at most, rounded up to a power of two). Sends the daemon no request. The first request of
+/// the caller finds a server.
 ///
-/// `TENSORLEND_ARGUMENT` for an invalid name, or one of more than 207 bytes.
+/// Errors: `TENSORLEND_ARGUMENT` for a name that is invalid or longer than 207 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_open(
     client: *const tensorlend_client,
@@ -40,7 +43,8 @@ pub unsafe extern "C" fn tensorlend_caller_open(
     caller: *mut *mut tensorlend_caller,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, client, service) =
             unsafe { (Out::new(caller, "caller")?, handle(client, "client")?, text(service, "service")?) };
         client.check()?;
@@ -51,13 +55,17 @@ pub unsafe extern "C" fn tensorlend_caller_open(
     })
 }
 
-/// Sends a request, and waits for its response: `timeout_ns` nanoseconds at most, without limit if that is below 0.
-/// Also waits for a server if there is none. Takes `*request` over.
+/// Sends a request, and waits for its response, at most `timeout_ns` nanoseconds, or without limit
+/// if `timeout_ns` is below 0. Also waits for a server if there is none. Takes `*request` over.
 ///
-/// `TENSORLEND_REQUEST_FAILED` if the server refused the request or could not carry it out: the error message has the server's
-/// reason. `TENSORLEND_SERVER_GONE` if the server ended before it responded: it may have carried the request out, so send
-/// another one only if that does no harm. `TENSORLEND_TIMEOUT`: the caller gives the server up, and the next request goes to
-/// another one. `TENSORLEND_ARGUMENT` for a draft of another client, and while requests are outstanding.
+/// Errors:
+/// - `TENSORLEND_REQUEST_FAILED` if the server refused the request or could not carry it out. The
+///   error message contains the server's reason.
+/// - `TENSORLEND_SERVER_GONE` if the server ended before it responded. The server may have carried
+///   the request out, so send the request again only if a second run does no harm.
+/// - `TENSORLEND_TIMEOUT` if no response arrived in time. The caller then abandons the server, and
+///   the next request goes to another server.
+/// - `TENSORLEND_ARGUMENT` for a draft of another client, and while requests are outstanding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_call(
     caller: *mut tensorlend_caller,
@@ -66,21 +74,27 @@ pub unsafe extern "C" fn tensorlend_caller_call(
     response: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let request = unsafe { take(request) }?;
         out.lend(caller.call(request, timeout(timeout_ns))?);
         Ok(())
     })
 }
 
-/// Sends a request without waiting for its response, which `tensorlend_caller_recv` takes. Waits for a server if there
-/// is none: `timeout_ns` nanoseconds at most, without limit if that is below 0. Takes `*request` over. The request's
-/// number, from 0 on, goes to `*number`, unless that is NULL.
+/// Sends a request without waiting for its response, which `tensorlend_caller_recv` takes. If there
+/// is no server, waits for one at most `timeout_ns` nanoseconds, or without limit if `timeout_ns`
+/// is below 0. Takes `*request` over. Writes the request's number, counted from 0, to `*number`,
+/// unless `number` is NULL.
 ///
-/// `TENSORLEND_TIMEOUT`; `TENSORLEND_SERVER_GONE` if earlier requests were lost with their server, and this one was not
-/// sent; `TENSORLEND_ARGUMENT` while as many requests are outstanding as the caller was opened for.
+/// Errors:
+/// - `TENSORLEND_TIMEOUT`.
+/// - `TENSORLEND_SERVER_GONE` if earlier requests were lost with their server, and this request was
+///   not sent.
+/// - `TENSORLEND_ARGUMENT` if `capacity` requests are outstanding.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_send(
     caller: *mut tensorlend_caller,
@@ -89,22 +103,28 @@ pub unsafe extern "C" fn tensorlend_caller_send(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         let caller = unsafe { opened(caller) }?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let sent = caller.send(unsafe { take(request) }?, timeout(timeout_ns))?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, sent) };
         Ok(())
     })
 }
 
-/// Takes the response to the oldest outstanding request; waits for it `timeout_ns` nanoseconds at most, without limit
-/// if that is below 0. The request's number goes to `*number`, unless that is NULL, also if the request failed.
+/// Takes the response to the oldest outstanding request. Waits for the response at most
+/// `timeout_ns` nanoseconds, or without limit if `timeout_ns` is below 0. Writes the request's
+/// number to `*number`, unless `number` is NULL, also if the request failed.
 ///
-/// `TENSORLEND_REQUEST_FAILED` if the server could not carry out this request; `TENSORLEND_SERVER_GONE` if the server
-/// ended, and with it all outstanding requests; `TENSORLEND_TIMEOUT`: the requests stay outstanding, so that a program
-/// that has to stop can wait in short turns; `TENSORLEND_ARGUMENT` if no request is outstanding.
+/// Errors:
+/// - `TENSORLEND_REQUEST_FAILED` if the server could not carry out this request.
+/// - `TENSORLEND_SERVER_GONE` if the server ended, which ends all outstanding requests.
+/// - `TENSORLEND_ARGUMENT` if no request is outstanding.
+/// - `TENSORLEND_TIMEOUT` if no response arrived in time. The requests stay outstanding, so a program
+///   that must react to other events can wait repeatedly for short times.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_recv(
     caller: *mut tensorlend_caller,
@@ -113,35 +133,39 @@ pub unsafe extern "C" fn tensorlend_caller_recv(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
         let (of, response) = caller.recv(timeout(timeout_ns));
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, of) };
         out.lend(response?);
         Ok(())
     })
 }
 
-/// Connects to a server without sending a request, so that the first request need not wait. Waits `timeout_ns` nanoseconds at
-/// most, without limit if that is below 0.
+/// Connects to a server without sending a request, so that the first request need not wait. Waits
+/// at most `timeout_ns` nanoseconds, or without limit if `timeout_ns` is below 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_wait_server(
     caller: *mut tensorlend_caller,
     timeout_ns: i64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         unsafe { opened(caller) }?.wait_server(timeout(timeout_ns))?;
         Ok(())
     })
 }
 
-/// Gives the server up, with all outstanding requests: the next request goes to another server, if there is one.
+/// Abandons the server, with all outstanding requests. The next request goes to another server, if
+/// there is one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_give_up(caller: *mut tensorlend_caller) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         unsafe { opened(caller) }?.give_up();
         Ok(())
     })
@@ -151,7 +175,7 @@ pub unsafe extern "C" fn tensorlend_caller_give_up(caller: *mut tensorlend_calle
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_outstanding(caller: *const tensorlend_caller) -> u64 {
     look(0, || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let caller = unsafe { caller.as_ref() }?;
         caller.process.check().ok()?;
         Some(caller.caller.outstanding())
@@ -161,13 +185,14 @@ pub unsafe extern "C" fn tensorlend_caller_outstanding(caller: *const tensorlend
 /// The service's name, borrowed from the caller; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_service(caller: *const tensorlend_caller) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { caller.as_ref() }.map(|caller| caller.service.as_ptr()))
 }
 
-/// Ends a caller, and frees the handle; NULL does nothing. Leases on its responses remain valid.
+/// Ends a caller, and frees the handle. NULL does nothing. Leases on its responses remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_close(caller: *mut tensorlend_caller) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(caller) }
 }

@@ -7,8 +7,8 @@ use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 use tensorlend::{Client, Result};
 
-/// A session with the daemon, in one namespace. Any thread may use it, several at a time. Published tensors outlive the
-/// session.
+/// A session with the daemon, in one namespace. Several threads may use a client at once. Published
+/// tensors outlive the session.
 pub struct tensorlend_client {
     pub(super) client: Client,
     process: Process,
@@ -17,24 +17,28 @@ pub struct tensorlend_client {
 }
 
 impl tensorlend_client {
-    /// Checks the process, for calls that do not check it themselves.
+    /// Checks the process. Used by calls whose client library function has no such check.
     pub(super) fn check(&self) -> Result<()> {
         self.process.check()
     }
 }
 
-/// Connects to the daemon. `options` may be NULL; they still belong to the caller afterwards. `tensorlend_client_free` ends the
-/// session. Leases, drafts, streams and subscriptions may outlive the handle.
+/// Connects to the daemon. `options` may be NULL. The caller still owns the options after the call.
+/// `tensorlend_client_free` ends the session. Leases, drafts, streams and subscriptions may outlive
+/// the handle.
 ///
-/// `TENSORLEND_DISCONNECTED` if no daemon answers; `TENSORLEND_INCOMPATIBLE` if daemon or kernel are too old or too
-/// new; `TENSORLEND_REFUSED` for a namespace that this user may not join.
+/// Errors:
+/// - `TENSORLEND_DISCONNECTED` if no daemon responds.
+/// - `TENSORLEND_INCOMPATIBLE` if the daemon or the kernel is too old or too new.
+/// - `TENSORLEND_REFUSED` for a namespace that this user may not join.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_connect(
     options: *const tensorlend_options,
     client: *mut *mut tensorlend_client,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, options) = unsafe { (Out::new(client, "client")?, options.as_ref()) };
         let client = options.map_or_else(Client::builder, |options| options.builder.clone()).connect()?;
         let (namespace, daemon) = (c_text(client.namespace()), c_text(client.daemon_version()));
@@ -43,42 +47,45 @@ pub unsafe extern "C" fn tensorlend_connect(
     })
 }
 
-/// Frees the client. The session ends once every other handle that came from it is freed, too. NULL does nothing.
+/// Frees the client. The session ends once every other handle that came from this client is freed,
+/// too. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_free(client: *mut tensorlend_client) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(client) };
 }
 
 /// The namespace's name, borrowed from the client; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_namespace(client: *const tensorlend_client) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.namespace.as_ptr()))
 }
 
 /// The daemon's version, borrowed from the client; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorlend_client) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.daemon.as_ptr()))
 }
 
-/// Sends the daemon a request without effect, and writes the duration of the round trip to `*nanoseconds`, unless that is NULL.
+/// Sends the daemon a request without effect. Writes the duration of the round trip to
+/// `*nanoseconds`, unless `nanoseconds` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanoseconds: *mut u64) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let took = unsafe { handle(client, "client") }?.client.ping()?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(nanoseconds, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)) };
         Ok(())
     })
 }
 
-/// Writes this client's memory in bytes: to `*slot_bytes` that of its tensors (drafts, published tensors, and replaced ones
-/// that are not reclaimed yet), to `*segment_bytes` that of the segments that the daemon lends to it. Either pointer may be
-/// NULL.
+/// Writes the bytes of this client's tensors to `*slot_bytes`: drafts, published tensors, and
+/// replaced tensors that are not reclaimed yet. Writes the bytes of the segments that the daemon
+/// lends to this client to `*segment_bytes`. Either pointer may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_memory(
     client: *const tensorlend_client,
@@ -86,26 +93,27 @@ pub unsafe extern "C" fn tensorlend_memory(
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let client = unsafe { handle(client, "client") }?;
         client.check()?;
         let memory = client.client.memory();
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(slot_bytes, memory.slot_bytes) };
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(segment_bytes, memory.segment_bytes) };
         Ok(())
     })
 }
 
-/// Writes to `*bytes` the bytes of the namespace's tensors on which some client holds a lease now.
+/// Writes to `*bytes` the bytes of the namespace's tensors on which clients hold leases now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leased_bytes(
     client: *const tensorlend_client,
     bytes: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (bytes, client) = unsafe { (OutVar::new(bytes, "bytes")?, handle(client, "client")?) };
         bytes.fill(client.client.leased()?);
         Ok(())

@@ -13,28 +13,29 @@ use tensorlend::{
     Device, DeviceDraft, DeviceLease, DeviceOffer, Error, On, OnStream, Result, Uuid, Value, ValueDraft, check_name,
 };
 
-/// A device whose memory the daemon lends, borrowed from its list. The library makes these structures; later versions may have
-/// further fields at the end.
+/// A device whose memory the daemon lends, borrowed from its list. Only the library creates these
+/// structures. Later versions may add fields at the end.
 #[repr(C)]
 pub struct tensorlend_device {
-    /// UUID, "GPU-...": the device's name in every process.
+    /// UUID, "GPU-...", which is the same in every process.
     pub uuid: *const c_char,
     /// The driver's name of the device.
     pub name: *const c_char,
     /// "pool", "arena" or "async".
     pub allocator: *const c_char,
-    /// Length of an ordinary segment, in bytes; with "async", the unit of slots.
+    /// Length of an ordinary segment, in bytes. With the allocator "async", the unit of slots.
     pub segment_bytes: u64,
     /// Length of the longest segment, in bytes.
     pub segment_bytes_max: u64,
-    /// The device's number in this process, N of "cuda:N"; -1 if this process does not see the device.
+    /// The device's number in this process, as N in "cuda:N"; -1 if this process does not see the
+    /// device.
     pub number: i32,
 }
 
 /// Devices whose memory the daemon lends. `tensorlend_devices_free` frees them.
 pub struct tensorlend_devices {
     rows: Vec<tensorlend_device>,
-    /// The texts to which the rows point.
+    /// The texts to which the pointers in `rows` point.
     _texts: Vec<[CString; 3]>,
 }
 
@@ -44,7 +45,7 @@ fn number_of(uuid: Uuid) -> i32 {
 }
 
 fn described(offer: &DeviceOffer) -> (tensorlend_device, [CString; 3]) {
-    // The strings may move: the bytes of their texts stay where they are.
+    // Moving the strings does not move their bytes, to which the structure points.
     let texts = [c_text(&offer.uuid.to_string()), c_text(&offer.name), c_text(offer.allocator.name())];
     let device = tensorlend_device {
         uuid: texts[0].as_ptr(),
@@ -57,15 +58,16 @@ fn described(offer: &DeviceOffer) -> (tensorlend_device, [CString; 3]) {
     (device, texts)
 }
 
-/// Lists the devices whose memory the daemon lends, whether or not this process sees them: none if the daemon lends host memory
-/// only. Loads the driver if the list has any device.
+/// Lists the devices whose memory the daemon lends, whether or not this process sees them. The list
+/// is empty if the daemon lends host memory only. Loads the driver if the list is not empty.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_devices(
     client: *const tensorlend_client,
     devices: *mut *mut tensorlend_devices,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(devices, "devices")?, handle(client, "client")?) };
         client.check()?;
         let (rows, texts) = client.client.devices().iter().map(described).unzip();
@@ -77,36 +79,37 @@ pub unsafe extern "C" fn tensorlend_list_devices(
 /// Number of devices; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_devices_count(devices: *const tensorlend_devices) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { devices.as_ref() }.map(|devices| devices.rows.len() as u64))
 }
 
-/// A device by its index in the list, borrowed from the list; NULL beyond the end.
+/// Returns a device by its index in the list, borrowed from the list; NULL beyond the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_devices_at(
     devices: *const tensorlend_devices,
     number: u64,
 ) -> *const tensorlend_device {
     look(std::ptr::null(), || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let devices = unsafe { devices.as_ref() }?;
         devices.rows.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
     })
 }
 
-/// Frees a list of devices; NULL does nothing.
+/// Frees a list of devices. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_devices_free(devices: *mut tensorlend_devices) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(devices) }
 }
 
-/// Returns the device with this name.
+/// Returns the device with this name or UUID.
 ///
 /// # Safety
-/// The rule on strings.
+/// The string is NULL or zero-terminated, by the contract in `lib.rs`.
 unsafe fn place(device: *const c_char) -> Result<On> {
-    // SAFETY: the rule on strings.
+    // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
     let name = unsafe { text(device, "device") }?;
     let found = match name.strip_prefix("cuda:") {
         Some(number) => number.parse().ok().map(|number| On::from(Device::cuda(number))),
@@ -122,18 +125,18 @@ unsafe fn place(device: *const c_char) -> Result<On> {
 /// Returns a CUDA stream of the program.
 ///
 /// # Safety
-/// The rule on streams.
+/// The stream is NULL or valid, by the contract in `lib.rs`.
 pub(super) unsafe fn on_stream(stream: *mut c_void) -> OnStream {
-    // SAFETY: the rule on streams.
+    // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
     unsafe { OnStream::from_raw(stream.expose_provenance()) }
 }
 
 /// Calls `how` with a draft on a device.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 unsafe fn change<T>(draft: *mut tensorlend_draft, how: impl FnOnce(&mut DeviceDraft) -> Result<T>) -> Result<T> {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     unsafe { handle(draft, "draft") }?.change(|payload| match payload {
         ValueDraft::Device(draft) => how(draft),
         _ => Err(Error::Argument("the draft is in host memory: create one with tensorlend_create_on".into())),
@@ -143,24 +146,28 @@ unsafe fn change<T>(draft: *mut tensorlend_draft, how: impl FnOnce(&mut DeviceDr
 /// Returns a lease on a device.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 unsafe fn leased<'a>(lease: *const tensorlend_lease) -> Result<&'a DeviceLease> {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     let lease = unsafe { handle(lease, "lease") }?;
     lease.check()?;
     lease.value.as_device().ok_or_else(|| Error::Argument("the lease is on a tensor in host memory".into()))
 }
 
-/// Creates a tensor in a device's memory, where the program's kernels write it: row-major, with `ndim` sizes in
-/// elements (0 to 16; `shape` may be NULL for 0). `device` is "cuda:0" for this process's first device, or a UUID. Its
-/// bytes keep their previous contents until they are written.
+/// Creates a row-major tensor in a device's memory, where the program's kernels write the elements.
+/// `shape` contains `ndim` sizes in elements. `ndim` is 0 to 16, and `shape` may be NULL for 0.
+/// `device` is "cuda:0" for this process's first device, or a UUID. The tensor's bytes keep their
+/// previous contents until the program writes them.
 ///
-/// The draft is used like a draft in host memory. `tensorlend_publish` and `tensorlend_stream_send` wait until the device work
-/// on the draft is done: the work of the streams that were recorded with `tensorlend_draft_record_stream`. If no stream is
-/// recorded, and the program has called `tensorlend_draft_device_data`, they wait for all work in the device's primary context.
+/// The draft is used like a draft in host memory. `tensorlend_publish` and `tensorlend_stream_send`
+/// wait for the work on the draft in the streams that were recorded with
+/// `tensorlend_draft_record_stream`. If no stream is recorded, and the program has called
+/// `tensorlend_draft_device_data`, they wait for all work in the device's primary context.
 /// `tensorlend_draft_free` waits in this second case only.
 ///
-/// `TENSORLEND_DEVICE` without such a device, or if the daemon lends no memory of it; otherwise as `tensorlend_create`.
+/// Errors:
+/// - `TENSORLEND_DEVICE` if there is no such device, or the daemon lends none of its memory.
+/// - Otherwise those of `tensorlend_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_on(
     client: *const tensorlend_client,
@@ -171,19 +178,21 @@ pub unsafe extern "C" fn tensorlend_create_on(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, client, device) =
             unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client, place(device)?) };
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
         out.fill(tensorlend_draft::of(ValueDraft::Device(client.create_spec_on(device, spec)?)));
         Ok(())
     })
 }
 
-/// As `tensorlend_create_on`, for work in `stream`, which the draft records: a `CUstream` or `cudaStream_t` of the
-/// device's primary context; NULL for the legacy default stream. The stream must exist until every draft and lease on
-/// which it was recorded has ended.
+/// Works like `tensorlend_create_on`, and records `stream`, whose work writes the draft. `stream`
+/// is a `CUstream` or `cudaStream_t` of the device's primary context; NULL is the legacy default
+/// stream. The stream must exist until every draft and lease on which it was recorded has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_on_stream(
     client: *const tensorlend_client,
@@ -195,12 +204,14 @@ pub unsafe extern "C" fn tensorlend_create_on_stream(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, client, device) =
             unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client, place(device)?) };
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on streams.
+        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
         let stream = unsafe { on_stream(stream) };
         let made = client.create_on_stream(device, &stream, spec.dtype, &spec.shape)?;
         out.fill(tensorlend_draft::of(ValueDraft::Device(made)));
@@ -208,8 +219,9 @@ pub unsafe extern "C" fn tensorlend_create_on_stream(
     })
 }
 
-/// Copies `shape`'s elements, row-major, from host memory to a device and publishes them there. Returns when the copy is
-/// done. `version` may be NULL. Errors are those of `tensorlend_create_on` and `tensorlend_publish`.
+/// Copies `shape`'s elements, row-major, from host memory to a device and publishes the copy. The
+/// call returns when the copy is done. `version` may be NULL. Errors are those of
+/// `tensorlend_create_on` and `tensorlend_publish`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_put_on(
     client: *const tensorlend_client,
@@ -222,60 +234,68 @@ pub unsafe extern "C" fn tensorlend_put_on(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let ((client, name), device) = unsafe { (both(client, name)?, place(device)?) };
         check_name(name)?;
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on lengths: the elements' bytes, whose number follows from the shape.
+        // SAFETY: by the rule on lengths, `data` points to the bytes of all elements, whose number
+        // follows from the shape.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         let mut draft = client.create_spec_on(device, spec)?;
         draft.copy_from_bytes(data)?;
         let published = draft.publish(name)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
 }
 
-/// Address of the draft's first byte on its device, a multiple of 512, valid until the draft is taken over or freed; 0
-/// for a draft in host memory, for NULL, and in the child of a fork.
+/// Returns the address of the draft's first byte on its device, a multiple of 512. The address is
+/// valid until the draft is taken over or freed. Returns 0 for a draft in host memory, for NULL,
+/// and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_device_data(draft: *mut tensorlend_draft) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { change(draft, |draft| Ok(draft.ptr())) }.ok())
 }
 
-/// Records a stream whose work writes the draft: publishing waits for that work. Once a stream is recorded, publishing waits
-/// for recorded streams only.
+/// Records a stream whose work writes the draft. Publishing waits for that work. Once a stream is
+/// recorded, publishing waits for recorded streams only.
 ///
-/// `TENSORLEND_DEVICE` for a stream of another context than the device's primary one.
+/// Errors: `TENSORLEND_DEVICE` for a stream of a context other than the device's primary context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_record_stream(
     draft: *mut tensorlend_draft,
     stream: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and streams.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
+        // valid.
         unsafe { change(draft, |draft| draft.record_stream(on_stream(stream)).map(drop)) }?;
         Ok(())
     })
 }
 
-/// Orders a stream after the work on the draft in all other recorded streams, and records the stream. Does not wait.
+/// Orders a stream after the work on the draft in all other recorded streams, and records the
+/// stream. The call does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_order_stream(
     draft: *mut tensorlend_draft,
     stream: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and streams.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
+        // valid.
         unsafe { change(draft, |draft| draft.wait(on_stream(stream)).map(drop)) }?;
         Ok(())
     })
 }
 
-/// Copies all bytes of the draft in from host memory, exactly `tensorlend_draft_bytes`. Returns when the copy is done.
+/// Copies `bytes` bytes from host memory into the draft. `bytes` must be exactly
+/// `tensorlend_draft_bytes`. The call returns when the copy is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_copy_from_host(
     draft: *mut tensorlend_draft,
@@ -283,17 +303,19 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_host(
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let data = unsafe { values(data.cast(), bytes, "data") }?;
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         unsafe { change(draft, |draft| draft.copy_from_bytes(data)) }?;
         Ok(())
     })
 }
 
-/// Copies all bytes of the draft in from elsewhere on its device, as work of `stream`, and records the stream. Does not wait:
-/// the `tensorlend_draft_bytes` bytes at `from` must stay until the stream has passed the copy, at the latest until the draft
-/// is published or `tensorlend_draft_finish` has returned.
+/// Copies `tensorlend_draft_bytes` bytes at `from`, elsewhere on the device, into the draft. The
+/// copy is work of `stream`, which the call records. The call does not wait. The bytes at `from`
+/// must stay until the stream has done the copy, at the latest until the draft is published or
+/// `tensorlend_draft_finish` returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
     draft: *mut tensorlend_draft,
@@ -301,7 +323,8 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
     stream: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and streams; the header requires of `from` what `copy_from_ptr` does.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and the stream is
+        // valid. The header requires of `from` what `copy_from_ptr` requires.
         unsafe { change(draft, |draft| draft.copy_from_ptr(from, on_stream(stream))) }?;
         Ok(())
     })
@@ -311,17 +334,19 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_finish(draft: *mut tensorlend_draft) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         unsafe { change(draft, |draft| draft.finish().map(drop)) }?;
         Ok(())
     })
 }
 
-/// Publishes a draft on a device while work on it is still pending in `stream`, which first waits for the work in all other
-/// recorded streams. The call does not wait. Takes `*draft` over. `version` may be NULL.
+/// Publishes a draft on a device while work on the draft is still pending in `stream`. The stream
+/// first waits for the work in all other recorded streams. The call itself does not wait. Takes
+/// `*draft` over. `version` may be NULL.
 ///
-/// Readers wait for an event of this process: `tensorlend_get_device` on the host, `tensorlend_lease_order_stream` in a
-/// stream. If this process is killed before the work is done, they get `TENSORLEND_DEVICE`.
+/// Readers wait for a CUDA event of this process: `tensorlend_get_device` waits on the host, and
+/// `tensorlend_lease_order_stream` in a stream. If this process is killed before the work is done,
+/// the readers get `TENSORLEND_DEVICE`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_publish_early(
     draft: *mut *mut tensorlend_draft,
@@ -330,29 +355,38 @@ pub unsafe extern "C" fn tensorlend_publish_early(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on strings.
+        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
         let name = unsafe { text(name, "name") }?;
         check_name(name)?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         unsafe { check_taking(draft) }?;
-        // SAFETY: the rules on handles and variables: it was checked to lead to a handle.
+        // SAFETY: by the contract in `lib.rs`, the variable holds NULL or a live handle.
+        // `check_taking` has accepted the variable.
         unsafe { change(draft.read(), |_| Ok(())) }?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let ValueDraft::Device(taken) = unsafe { take(draft) }? else { return Ok(()) };
-        // SAFETY: the rule on streams.
+        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
         let published = taken.publish_early(name, &unsafe { on_stream(stream) })?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
 }
 
-/// Leases the name's current tensor on a device, without a copy. If the tensor was published early, waits for the producer's
-/// work on it. `tensorlend_lease_tensor` describes it, with its address on the device.
+/// Leases the name's current tensor on a device, without a copy. If the tensor was published early,
+/// waits for the producer's work on the tensor. `tensorlend_lease_tensor` describes the tensor,
+/// with its address on the device.
 ///
-/// `TENSORLEND_NOT_FOUND`; `TENSORLEND_KIND` for a tensor in host memory and for a dataset; `TENSORLEND_DEVICE` if this
-/// process cannot use the device. `tensorlend_get_value`, `tensorlend_wait_newer` and subscriptions lease tensors on
-/// devices, too, and do not wait for the work: call `tensorlend_lease_finish` or `tensorlend_lease_order_stream`.
+/// Errors:
+/// - `TENSORLEND_NOT_FOUND`.
+/// - `TENSORLEND_KIND` for a tensor in host memory and for a dataset.
+/// - `TENSORLEND_DEVICE` if this process cannot use the device.
+///
+/// `tensorlend_get_value`, `tensorlend_wait_newer` and subscriptions lease tensors on devices, too.
+/// These calls do not wait for the producer's work. Call `tensorlend_lease_finish` or
+/// `tensorlend_lease_order_stream` after them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_device(
     client: *const tensorlend_client,
@@ -360,15 +394,16 @@ pub unsafe extern "C" fn tensorlend_get_device(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Device(client.get_device(name)?));
         Ok(())
     })
 }
 
-/// As `tensorlend_get_device`, without waiting for the producer's work: call `tensorlend_lease_order_stream` for each
-/// stream that reads the tensor.
+/// Works like `tensorlend_get_device`, but does not wait for the producer's work. Call
+/// `tensorlend_lease_order_stream` for each stream that reads the tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_device_early(
     client: *const tensorlend_client,
@@ -376,73 +411,82 @@ pub unsafe extern "C" fn tensorlend_get_device_early(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Device(client.get_device_early(name)?));
         Ok(())
     })
 }
 
-/// Records a stream whose work reads the leased tensor: after `tensorlend_lease_free` the memory is kept until the work
-/// that is in the stream by then is done. Without recorded streams the program must have waited for its own work.
+/// Records a stream whose work reads the leased tensor. After `tensorlend_lease_free` the memory
+/// stays in place until the stream has done the work queued by then. If the program records no
+/// stream, it must wait for its own work before it frees the lease.
 ///
-/// `TENSORLEND_DEVICE` for a stream of another context than the device's primary one; `TENSORLEND_ARGUMENT` for a lease
-/// in host memory.
+/// Errors:
+/// - `TENSORLEND_DEVICE` for a stream of a context other than the device's primary context.
+/// - `TENSORLEND_ARGUMENT` for a lease in host memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_record_stream(
     lease: *const tensorlend_lease,
     stream: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and streams.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
+        // valid.
         unsafe { leased(lease)?.record_stream(on_stream(stream)) }?;
         Ok(())
     })
 }
 
-/// Orders a stream after the producer's work on a tensor that was published early, and records the stream. Does not wait.
-/// `TENSORLEND_DEVICE` if the producer has ended before its work was done.
+/// Orders a stream after the producer's work on a tensor that was published early, and records the
+/// stream. The call does not wait. Fails with `TENSORLEND_DEVICE` if the producer has ended before
+/// its work was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_order_stream(
     lease: *const tensorlend_lease,
     stream: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and streams.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
+        // valid.
         unsafe { leased(lease)?.wait(on_stream(stream)) }?;
         Ok(())
     })
 }
 
-/// Waits until the producer's work on a tensor that was published early is done. `TENSORLEND_DEVICE` if the producer has ended
-/// before its work was done.
+/// Waits until the producer's work on a tensor that was published early is done. Fails with
+/// `TENSORLEND_DEVICE` if the producer has ended before its work was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_finish(lease: *const tensorlend_lease) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         unsafe { leased(lease) }?.finish()?;
         Ok(())
     })
 }
 
-/// Writes to `*finished` whether the producer's work on the tensor is known to be done: always, unless it was published
-/// early. A reader that made a stream wait calls this after its own work: true means that the work read the finished
-/// tensor. `TENSORLEND_DEVICE` if the producer has ended before its work was done.
+/// Writes to `*finished` whether the producer's work on the tensor is known to be done. This is
+/// always true unless the tensor was published early. A reader that made a stream wait calls this
+/// function after its own work. True then means that its work read the finished tensor. Fails with
+/// `TENSORLEND_DEVICE` if the producer has ended before its work was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_is_finished(
     lease: *const tensorlend_lease,
     finished: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (finished, lease) = unsafe { (OutVar::new(finished, "finished")?, leased(lease)?) };
         finished.fill(lease.is_finished()?);
         Ok(())
     })
 }
 
-/// Writes this client's memory on one device in bytes: to `*slot_bytes` that of its tensors, to `*segment_bytes` that of the
-/// segments that the daemon lends to it. Either pointer may be NULL.
+/// Writes this client's memory on one device in bytes. Writes the bytes of this client's tensors to
+/// `*slot_bytes`. Writes the bytes of the segments that the daemon lends to this client to
+/// `*segment_bytes`. Either pointer may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_device_memory(
     client: *const tensorlend_client,
@@ -451,12 +495,13 @@ pub unsafe extern "C" fn tensorlend_device_memory(
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, device) = unsafe { (&handle(client, "client")?.client, place(device)?) };
         let memory = client.device_memory(device)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(slot_bytes, memory.slot_bytes) };
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(segment_bytes, memory.segment_bytes) };
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! Exchange of tensors with other libraries, through `DLPack`.
+//! Exchange of tensors with other libraries, by `DLPack`.
 
 use super::arguments::{Out, handle, tell, values};
 use super::client::tensorlend_client;
@@ -25,7 +25,7 @@ enum Owner {
     Draft(#[expect(dead_code, reason = "dropped with the tensor")] Arc<Shared>),
 }
 
-/// An exported tensor. Its deleter drops it, on any thread.
+/// An exported tensor. Its deleter may run on any thread, and drops this structure.
 struct Handed {
     managed: DLManagedTensorVersioned,
     shape: Vec<i64>,
@@ -38,7 +38,7 @@ struct Looks<'a> {
     dtype: DType,
     shape: &'a [usize],
     strides: Vec<i64>,
-    /// The element with index 0.
+    /// The address of the element with index 0.
     data: *mut u8,
     /// The device of the tensor's memory.
     device: Device,
@@ -46,7 +46,7 @@ struct Looks<'a> {
 }
 
 fn hand_out(out: Out<DLManagedTensorVersioned>, looks: Looks<'_>, owner: Owner) {
-    // Sizes were checked to be below 2^63 when the tensor was made.
+    // The creation of the tensor checked that all sizes are below 2^63.
     let shape: Vec<i64> = looks.shape.iter().map(|&size| size as i64).collect();
     let empty = shape.contains(&0);
     let dl_tensor = DLTensor {
@@ -70,45 +70,47 @@ fn hand_out(out: Out<DLManagedTensorVersioned>, looks: Looks<'_>, owner: Owner) 
         dl_tensor,
     };
     let handed = Box::into_raw(Box::new(Handed { managed, shape, strides: looks.strides, _owner: owner }));
-    // SAFETY: boxed above; no other pointer to it exists yet.
+    // SAFETY: `handed` comes from the box above, and no other pointer to this memory exists yet.
     let it = unsafe { &mut *handed };
     it.managed.manager_ctx = handed.cast();
     it.managed.dl_tensor.shape = it.shape.as_mut_ptr();
     it.managed.dl_tensor.strides = it.strides.as_mut_ptr();
-    // SAFETY: a field of the structure to which `handed` points.
+    // SAFETY: `managed` is a field of the structure to which `handed` points.
     out.fill_raw(unsafe { &raw mut (*handed).managed });
 }
 
 /// The deleter of an exported tensor.
 unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
     look((), || {
-        // SAFETY: the rule on DLPack: NULL, or a tensor that this library has exported and no code has freed.
+        // SAFETY: by the rule on DLPack, the pointer is NULL or points to a tensor that this
+        // library has exported and no code has freed.
         let handed = unsafe { tensor.as_ref() }?.manager_ctx.cast::<Handed>();
-        // SAFETY: the rule on DLPack: `hand_out` stored the box there, and the consumer calls the deleter once.
+        // SAFETY: `hand_out` stored the box in this pointer. By the rule on DLPack, the consumer
+        // calls the deleter once.
         drop(unsafe { Box::from_raw(handed) });
         None
     });
 }
 
-/// Frees a tensor of this or another library by its deleter; NULL does nothing. A tensor of
-/// `tensorlend_lease_to_dlpack` or `tensorlend_draft_to_dlpack` is freed once, on any thread: by this call, or by the
-/// library that took it over.
+/// Frees a tensor of this or another library by its deleter. NULL does nothing. A tensor of
+/// `tensorlend_lease_to_dlpack` or `tensorlend_draft_to_dlpack` must be freed once, on any thread.
+/// Either this call or the library that took the tensor over frees it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_dlpack_free(tensor: *mut DLManagedTensorVersioned) {
     look((), || {
         if tensor.is_null() {
             return None;
         }
-        // SAFETY: the rule on DLPack: the deleter is at the same place in every version; NULL if there is nothing to
-        // do.
+        // SAFETY: by the rule on DLPack, the field `deleter` is at the same offset in every
+        // version. It is NULL if there is nothing to free.
         let deleter = unsafe { (&raw const (*tensor).deleter).read() }?;
-        // SAFETY: the rule on DLPack: the deleter was not called before.
+        // SAFETY: by the rule on DLPack, no code has called the deleter before.
         unsafe { deleter(tensor) };
         None
     });
 }
 
-/// An address on a device, which is only a number here.
+/// Converts an address on a device to a pointer. The host never dereferences this pointer.
 fn on_a_device(address: u64) -> *mut u8 {
     std::ptr::without_provenance_mut(address as usize)
 }
@@ -123,13 +125,15 @@ fn row_major_strides(shape: &[usize]) -> Vec<i64> {
     Strides::row_major(&sizes_of(shape)).map_or_else(Vec::new, |strides| strides.to_vec())
 }
 
-/// Exports a leased tensor in place to another library, read-only (`DLPACK_FLAG_BITMASK_READ_ONLY`). For a dataset, `member` is
-/// the name of one of its tensors; for a tensor, it is NULL. The lease's memory is kept until the tensor's deleter was called
-/// and the handle is freed, in any order. Free the tensor with `tensorlend_dlpack_free`, unless another library took it over. A
-/// tensor on a device is exported there (`kDLCUDA`), without a stream: before you pass it on, order the stream that will read
-/// it, by `tensorlend_lease_order_stream`.
+/// Exports a leased tensor in place to another library, read-only
+/// (`DLPACK_FLAG_BITMASK_READ_ONLY`). For a dataset, `member` is the name of one of its tensors;
+/// for a tensor, it is NULL. The lease's memory stays in place until the tensor's deleter has run
+/// and the handle is freed, in any order. Free the tensor with `tensorlend_dlpack_free`, unless
+/// another library took it over. A tensor on a device is exported on that device (`kDLCUDA`),
+/// without a stream. Before you pass such a tensor on, call `tensorlend_lease_order_stream` for the
+/// stream that will read it.
 ///
-/// `TENSORLEND_NOT_FOUND` if there is no such member.
+/// Errors: `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     lease: *const tensorlend_lease,
@@ -137,7 +141,8 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, lease, member) =
             unsafe { (Out::new(tensor, "tensor")?, shared(lease)?, optional(member, "member")?) };
         if let (Value::Device(on_device), None) = (&lease.value, member) {
@@ -167,16 +172,18 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     })
 }
 
-/// Exports a draft to another library, which writes it in place. Until the tensor is freed (`tensorlend_dlpack_free`,
-/// or by the library that took it over), the draft cannot be published, sent or appended (`TENSORLEND_ARGUMENT`). Record
-/// the stream in which another library writes a draft on a device, by `tensorlend_draft_record_stream`.
+/// Exports a draft to another library, which writes the draft in place. Free the tensor with
+/// `tensorlend_dlpack_free`, unless another library took it over. Until the tensor is freed, calls
+/// that publish, send or append the draft fail with `TENSORLEND_ARGUMENT`. Record the stream in
+/// which another library writes a draft on a device, by `tensorlend_draft_record_stream`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     draft: *mut tensorlend_draft,
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, draft) = unsafe { (Out::new(tensor, "tensor")?, handle(draft, "draft")?) };
         let (spec, data, device) = draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => Ok((tensor.spec(), draft.data(), Device::CPU)),
@@ -198,8 +205,11 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
 
 /// Creates a row-major draft from a copy of another library's tensor, strided or not. The caller keeps the tensor.
 ///
-/// `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1 or memory of a device (`tensorlend_create_from_dlpack_on`);
-/// `TENSORLEND_DTYPE` for an element type that tensorlend does not know; otherwise as `tensorlend_create`.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for a `DLPack` version other than 1, and for memory of a device, which
+///   needs `tensorlend_create_from_dlpack_on`.
+/// - `TENSORLEND_DTYPE` for an element type that tensorlend does not support.
+/// - Otherwise those of `tensorlend_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     client: *const tensorlend_client,
@@ -207,21 +217,25 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: the rule on DLPack.
+        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
+        // specification.
         let copy = unsafe { copied(client, tensor) }?;
         out.fill(tensorlend_draft::of(ValueDraft::Tensor(copy)));
         Ok(())
     })
 }
 
-/// Creates a draft on a device from a copy of another library's tensor there, which is row-major. The copy is work of
-/// `stream`, so that it comes after work of that stream on the tensor (NULL: the legacy default stream), and is done when
-/// the call returns. The caller keeps the tensor.
+/// Creates a draft on a device from a copy of another library's row-major tensor on that device.
+/// The copy is work of `stream`, so it follows earlier work of that stream on the tensor. NULL is
+/// the legacy default stream. The copy is done when the call returns. The caller keeps the tensor.
 ///
-/// `TENSORLEND_ARGUMENT` for memory that is not a CUDA device's, and for a tensor that is not row-major; otherwise as
-/// `tensorlend_create_from_dlpack` and `tensorlend_create_on`.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for memory that is not a CUDA device's, and for a tensor that is not
+///   row-major.
+/// - Otherwise those of `tensorlend_create_from_dlpack` and `tensorlend_create_on`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
     client: *const tensorlend_client,
@@ -230,16 +244,19 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: the rule on DLPack.
+        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
+        // specification.
         let tensor = unsafe { known(tensor) }?;
         let device = tensor.device;
         let number = u8::try_from(device.device_id).ok().filter(|_| device.device_type == DLDeviceType::CUDA);
         let number = number.ok_or_else(|| {
             Error::Argument(format!("the tensor is in memory of device type {}: CUDA's is 2", device.device_type.0))
         })?;
-        // SAFETY: the rule on DLPack.
+        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
+        // specification.
         let (spec, strides) = unsafe { described(tensor) }?;
         if !is_row_major(&spec.shape, &strides) {
             return Err(
@@ -251,10 +268,10 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
         }
         let mut copy = client.create_spec_on(Device::cuda(number), spec)?;
         let from = (tensor.data.addr() as u64).wrapping_add(tensor.byte_offset);
-        // SAFETY: the rule on streams.
+        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
         let stream = unsafe { on_stream(stream) };
-        // SAFETY: the rule on DLPack: the tensor's elements are at this address, and its owner leaves it alone until
-        // the copy is done.
+        // SAFETY: by the rule on DLPack, the tensor's elements are at this address, and its owner
+        // does not change them until the copy is done.
         unsafe { copy.copy_from_ptr(from, &stream) }?;
         copy.finish()?;
         out.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
@@ -272,44 +289,49 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, name) = unsafe { both(client, name) }?;
         check_name(name)?;
-        // SAFETY: the rule on DLPack.
+        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
+        // specification.
         let published = unsafe { copied(client, tensor) }?.publish(name)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
 }
 
-/// Returns a foreign tensor, if this library knows its version of `DLPack`.
+/// Returns another library's tensor, if this library supports its version of `DLPack`.
 ///
 /// # Safety
-/// The rule on DLPack.
+/// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
 unsafe fn known<'a>(tensor: *const DLManagedTensorVersioned) -> Result<&'a DLTensor> {
     if tensor.is_null() {
         return Err(Error::Argument("tensor is NULL".into()));
     }
-    // SAFETY: the rule on DLPack: the version is the first field of every version of the structure. Only it may be read
-    // before it is checked, so there is no reference to the whole yet.
+    // SAFETY: by the rule on DLPack, the version is the first field of every version of the
+    // structure. Read only the version before the check, without a reference to the whole
+    // structure.
     let major = unsafe { (&raw const (*tensor).version.major).read() };
     if major != DLPACK_MAJOR_VERSION {
         let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
         return Err(Error::Argument(why));
     }
-    // SAFETY: the rule on DLPack: the tensor has the version that this library knows.
+    // SAFETY: by the rule on DLPack, the tensor meets the specification of the version, which was
+    // checked above.
     Ok(unsafe { &(*tensor).dl_tensor })
 }
 
-/// Returns the element type, the shape, and the strides in elements of a foreign tensor.
+/// Returns the element type, the shape, and the strides in elements of another library's tensor.
 ///
 /// # Safety
-/// The rule on DLPack.
+/// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
 unsafe fn described(tensor: &DLTensor) -> std::result::Result<(TensorSpec, Vec<i64>), Fault> {
     let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
     let ndim = ndim.ok_or_else(|| Error::Argument(format!("{} dimensions: 0 to {NDIM_MAX}", tensor.ndim)))?;
-    // SAFETY: the rule on DLPack: `ndim` sizes, and `ndim` strides unless NULL.
+    // SAFETY: by the rule on DLPack, the tensor has `ndim` sizes. It also has `ndim` strides unless
+    // that pointer is NULL.
     let (sizes, strides) = unsafe {
         let strides = if tensor.strides.is_null() { 0 } else { ndim };
         (values(tensor.shape, ndim, "shape")?, values(tensor.strides, strides, "strides")?)
@@ -328,37 +350,38 @@ fn is_row_major(shape: &[usize], strides: &[i64]) -> bool {
     shape.contains(&0) || shape.iter().zip(strides.iter().zip(&ours)).all(|(&size, (a, b))| size == 1 || a == b)
 }
 
-/// Returns a copy of a foreign tensor in host memory.
+/// Returns a draft with a copy of another library's tensor in host memory.
 ///
 /// # Safety
-/// The rule on DLPack.
+/// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
 unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> std::result::Result<Draft, Fault> {
-    // SAFETY: the rule on DLPack.
+    // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
     let tensor = unsafe { known(tensor) }?;
     let device = tensor.device.device_type;
     if ![DLDeviceType::CPU, DLDeviceType::CUDAHOST].contains(&device) {
         let why = format!("the tensor is in memory of device type {}: copy it to the host first", device.0);
         return Err(Error::Argument(why).into());
     }
-    // SAFETY: the rule on DLPack.
+    // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
     let (spec, strides) = unsafe { described(tensor) }?;
-    // Checked here: after the offset is added, the pointer would not be NULL.
+    // Check the pointer here, because it would not be NULL after the addition of the offset.
     if tensor.data.is_null() && spec.bytes()? > 0 {
         return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
     }
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    // SAFETY: the rule on DLPack.
+    // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
     let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;
     let mut draft = client.create_spec(spec)?;
     draft.copy_from_strided(bytes, offset as usize, &strides)?;
     Ok(draft)
 }
 
-/// Returns the bytes from a tensor's lowest element to the end of its highest, and the offset of the element with index
-/// 0 in them.
+/// Returns the bytes from a tensor's lowest element to the end of its highest element. Also returns
+/// the offset of the element with index 0 in these bytes.
 ///
 /// # Safety
-/// Each element of a tensor of these sizes and strides, with its first at `first`, can be read.
+/// A tensor has these sizes and strides, and its element with index 0 is at `first`. All of its
+/// elements are readable.
 unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> Result<(&'a [u8], u64)> {
     if spec.bytes()? == 0 {
         return Ok((&[], 0));
@@ -374,10 +397,12 @@ unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> R
         return Err(Error::Argument(format!("strides {strides:?} lead out of memory")));
     };
     let spec = TensorSpec { strides: Some(strides.to_vec()), byte_offset: offset as usize, ..spec.clone() };
-    // The same check as for tensors in shared memory. The copy stays inside these bytes.
+    // Make the same check as for tensors in shared memory. It ensures that the copy stays inside
+    // these bytes.
     check_extent(spec.dtype, &sizes_of(&spec.shape), Some(strides), offset, length as u64)
         .map_err(|cause| Error::Tensor { what: "the DLPack tensor".into(), cause })?;
-    // SAFETY: the lowest and the highest of these bytes belong to elements, which can be read. By the meaning of
-    // DLPack's strides, the bytes between them belong to the same allocation. The length was checked to fit.
+    // SAFETY: the lowest and the highest of these bytes belong to elements, which are readable. By
+    // the meaning of DLPack's strides, the bytes between them belong to the same allocation. The
+    // code above checked that the length fits.
     Ok((unsafe { values(first.wrapping_sub(offset as usize), length as u64, "data") }?, offset))
 }

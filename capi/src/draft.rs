@@ -12,14 +12,17 @@ use std::time::Duration;
 use tensorlend::{Client, Draft, Error, Lifetime, Result, TensorSpec, ValueDraft, check_name};
 use tensorlend_layout::tensor::NDIM_MAX;
 
-/// A tensor, or a dataset of several, that the program writes where its readers will read it. Other clients see it once
-/// it is published, sent or appended. One thread at a time uses it.
+/// A tensor or a dataset that the program writes in the memory where its readers will see it. Other
+/// clients see the draft once it is published, sent or appended. Only one thread at a time may use
+/// a draft.
 ///
-/// Calls that publish, send or append a draft take it over: they get the address of the variable that holds the draft, and set
-/// the variable to NULL as soon as the draft is no longer the caller's, even if the call fails afterwards.
-/// `tensorlend_draft_free` frees a draft that was not taken over.
+/// Calls that publish, send or append a draft take the draft over. Such a call gets the address of
+/// the variable that holds the draft. The call sets the variable to NULL as soon as it has taken
+/// the draft over, even if it fails later. `tensorlend_draft_free` frees a draft that was not taken
+/// over.
 pub struct tensorlend_draft {
-    /// Shared with the `DLPack` tensors that were made of it.
+    /// The draft's memory, which is shared with the `DLPack` tensors that were exported from the
+    /// draft.
     pub(super) shared: Arc<Shared>,
     process: Process,
     data: *mut u8,
@@ -38,8 +41,8 @@ impl tensorlend_draft {
                 let bytes = draft.bytes_mut();
                 (bytes.as_mut_ptr(), bytes.len() as u64, dtype)
             }
-            // The address is requested only when the program needs it: after such a request, publishing waits for all
-            // work on the device.
+            // Do not request the address here. After such a request, publishing waits for all work
+            // on the device.
             ValueDraft::Device(draft) => (std::ptr::null_mut(), draft.nbytes() as u64, draft.dtype().pack()),
             // A dataset has no address, no length and no element type.
             _ => (std::ptr::null_mut(), 0, 0),
@@ -52,24 +55,28 @@ impl tensorlend_draft {
         self.data
     }
 
-    /// Changes the draft. One thread at a time uses the handle: the lock is for the deleters.
+    /// Changes the draft. Only one thread at a time uses the handle. The lock is needed because
+    /// deleters may run on other threads.
     pub(super) fn change<T>(&self, how: impl FnOnce(&mut ValueDraft) -> Result<T>) -> Result<T> {
         self.process.check()?;
         how(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// The error for a kind of draft that this library does not know: the compiler requires this case.
+/// Returns the error for a kind of draft that this library does not know. The compiler requires
+/// this case.
 fn unknown() -> Error {
     Error::Argument("the draft is of a kind that this version does not know".into())
 }
 
-/// Rejects a draft that cannot be taken over: NULL, or a `DLPack` tensor of it is still in use.
+/// Rejects a draft that cannot be taken over. The draft must not be NULL, and no `DLPack` tensor of
+/// the draft may be in use.
 ///
 /// # Safety
-/// The rules on handles and variables.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
 pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<()> {
-    // SAFETY: the rules on handles and variables.
+    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+    // writable.
     if Arc::strong_count(unsafe { &given(draft, "draft")?.shared }) > 1 {
         let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
         return Err(Error::Argument(why.into()));
@@ -80,21 +87,27 @@ pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<(
 /// Takes a draft over and sets the caller's variable to NULL. On error the variable is unchanged.
 ///
 /// # Safety
-/// The rules on handles and variables.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
 pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraft> {
-    // SAFETY: the rules on handles and variables.
+    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone,
+    // and variables are NULL or writable.
     unsafe { check_taking(draft) }?;
-    // SAFETY: the rules on handles and variables; `check_taking` has accepted it.
+    // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
+    // `check_taking` has accepted the variable.
     let taken = unsafe { take_over(draft) };
-    // Only the handle can make further DLPack tensors, and this call has taken it over. So no other reference exists.
+    // Only the handle can create more DLPack tensors, and this call has taken the handle over. So
+    // no other reference exists.
     let payload = Arc::into_inner(taken.shared).expect("counted just now");
     Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Creates a tensor that the program writes in place: row-major, with `ndim` sizes in elements (0 to 16; `shape` may be
-/// NULL for 0). Its bytes keep their previous contents until they are written.
+/// Creates a row-major tensor that the program writes in place. `shape` contains `ndim` sizes in
+/// elements. `ndim` is 0 to 16, and `shape` may be NULL for 0. The tensor's bytes keep their
+/// previous contents until the program writes them.
 ///
-/// `TENSORLEND_ARGUMENT` for an invalid shape; `TENSORLEND_LIMIT` when the memory limit is reached.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for an invalid shape.
+/// - `TENSORLEND_LIMIT` when the memory limit is reached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create(
     client: *const tensorlend_client,
@@ -103,12 +116,13 @@ pub unsafe extern "C" fn tensorlend_create(
     shape: *const u64,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    // SAFETY: the same rules hold for the caller of this function.
+    // SAFETY: the other function has the same contract, which the caller of this function keeps.
     unsafe { tensorlend_create_strided(client, dtype, ndim, shape, std::ptr::null(), 0, draft) }
 }
 
-/// As `tensorlend_create`, with `ndim` strides in elements (NULL: row-major), and the element with index 0
-/// `byte_offset` bytes into the data. A stride may be negative if `byte_offset` leaves room for it.
+/// Works like `tensorlend_create`, with `ndim` strides in elements (NULL for row-major order). The
+/// element with index 0 is `byte_offset` bytes after the start of the data. A stride may be
+/// negative if `byte_offset` leaves room for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_strided(
     client: *const tensorlend_client,
@@ -120,9 +134,11 @@ pub unsafe extern "C" fn tensorlend_create_strided(
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let spec = unsafe { spec(dtype, ndim, shape, strides, byte_offset) }?;
         out.fill(tensorlend_draft::of(ValueDraft::Tensor(client.create_spec(spec)?)));
         Ok(())
@@ -132,7 +148,7 @@ pub unsafe extern "C" fn tensorlend_create_strided(
 /// Converts the caller's description of a tensor.
 ///
 /// # Safety
-/// The rule on lengths.
+/// The pointer is NULL or points to memory of this length, by the contract in `lib.rs`.
 pub(super) unsafe fn spec(
     number: tensorlend_dtype,
     ndim: u32,
@@ -140,31 +156,33 @@ pub(super) unsafe fn spec(
     strides: *const i64,
     byte_offset: u64,
 ) -> std::result::Result<TensorSpec, Fault> {
-    // Checked before the sizes are read.
+    // Check `ndim` before reading the sizes.
     if ndim as usize > NDIM_MAX {
         return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
     }
-    // SAFETY: the rule on lengths.
+    // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this length.
     let shape = unsafe { values(shape, ndim.into(), "shape") }?;
     let strides = if strides.is_null() {
         None
     } else {
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         Some(unsafe { values(strides, ndim.into(), "strides") }?.to_vec())
     };
     let shape = shape.iter().map(|&size: &u64| size as usize).collect();
     Ok(TensorSpec { dtype: dtype(number)?, shape, strides, byte_offset: byte_offset as usize })
 }
 
-/// Creates a dataset: several tensors that are published together, of which readers see all or none. Add them with
-/// `tensorlend_dataset_add`.
+/// Creates a dataset: several tensors that are published together. Readers see all of them or none.
+/// Add the tensors with `tensorlend_dataset_add`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_create_dataset(
     client: *const tensorlend_client,
     dataset: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(dataset, "dataset")?, handle(client, "client")?) };
         client.check()?;
         out.fill(tensorlend_draft::of(ValueDraft::Dataset(client.client.dataset())));
@@ -172,11 +190,12 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
     })
 }
 
-/// Adds a tensor to a dataset, under a name that no other tensor of the dataset has. Readers see the tensors in the order of
-/// their addition. Takes `*member` over, unless the call fails.
+/// Adds a tensor to a dataset, under a name that no other tensor of the dataset has. Readers see
+/// the tensors in the order in which the program adds them. Takes `*member` over, unless the call
+/// fails.
 ///
-/// `TENSORLEND_ARGUMENT` for a name that the dataset has already, for the 4097th tensor, and for a member that is a dataset or
-/// a draft of another client.
+/// Errors: `TENSORLEND_ARGUMENT` for a name that is already in the dataset, for the 4097th tensor,
+/// and for a member that is a dataset or a draft of another client.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_dataset_add(
     dataset: *mut tensorlend_draft,
@@ -184,9 +203,11 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     member: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (dataset, name) = unsafe { (handle(dataset, "dataset")?, text(name, "name")?) };
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let given = unsafe { handle(*handle(member, "member")?, "member")? };
         if std::ptr::eq(given, dataset) {
             return Err(Error::Argument("a dataset cannot be a member of itself".into()).into());
@@ -200,7 +221,8 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
                 ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
                 _ => Err(Error::Argument("a dataset's members are in host memory".into())),
             })?;
-            // SAFETY: the rules on handles and variables.
+            // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this
+            // thread alone, and variables are NULL or writable.
             if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
                 whole.push(name, member)?;
             }
@@ -210,30 +232,33 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     })
 }
 
-/// The memory in which the program writes a tensor, borrowed from the draft: `tensorlend_draft_bytes` bytes, aligned to 64
-/// bytes, or to 4096 bytes if there are at least 4096. The child of a fork must not use it. NULL for a dataset, for a tensor on
-/// a device (`tensorlend_draft_device_data`), and for NULL.
+/// Returns the memory in which the program writes a tensor, borrowed from the draft. Its length is
+/// `tensorlend_draft_bytes`. It is aligned to 64 bytes, or to 4096 bytes if it has at least 4096
+/// bytes. The child of a fork must not use the memory. Returns NULL for a dataset, for NULL, and
+/// for a tensor on a device, which has `tensorlend_draft_device_data`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> *mut c_void {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null_mut(), || unsafe { draft.as_ref() }.map(|draft| draft.data.cast()))
 }
 
 /// Type of a tensor's elements; 0 for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_dtype(draft: *const tensorlend_draft) -> tensorlend_dtype {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { draft.as_ref() }.map(|draft| draft.dtype))
 }
 
-/// Bytes at `tensorlend_draft_data`, gaps between strided elements included.
+/// Returns the length of the memory at `tensorlend_draft_data`, including the gaps between strided
+/// elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_bytes(draft: *const tensorlend_draft) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { draft.as_ref() }.map(|draft| draft.bytes))
 }
 
-/// Sets metadata: any bytes, 64 KiB at most, copied. Up to 32 bytes cost nothing.
+/// Sets metadata by a copy of any bytes, 64 KiB at most. Up to 32 bytes usually need no extra
+/// memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     draft: *mut tensorlend_draft,
@@ -241,7 +266,8 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and lengths.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and pointers with a
+        // length are NULL or point to memory of that length.
         let (draft, metadata) = unsafe { (handle(draft, "draft")?, values(metadata.cast(), bytes, "metadata")?) };
         draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
@@ -253,14 +279,15 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     })
 }
 
-/// Sets a timestamp: nanoseconds since 1970, or of any clock that producer and readers agree on.
+/// Sets a timestamp: nanoseconds since 1970, or nanoseconds of any clock that producer and readers
+/// agree on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
     draft: *mut tensorlend_draft,
     nanoseconds: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         unsafe { handle(draft, "draft") }?.change(|payload| {
             match payload {
                 ValueDraft::Tensor(tensor) => {
@@ -280,11 +307,12 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
     })
 }
 
-/// Frees a draft that was not taken over; NULL does nothing. Its memory is free once its `DLPack` tensors are freed
-/// too.
+/// Frees a draft that was not taken over. NULL does nothing. The draft's memory is free once its
+/// `DLPack` tensors are freed, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(draft) }
 }
 
@@ -300,23 +328,26 @@ pub(super) fn lifetime(ttl_ns: u64, flags: u32) -> Result<Lifetime> {
     Ok(Lifetime { ttl, ephemeral: flags & TENSORLEND_EPHEMERAL != 0 })
 }
 
-/// Publishes a draft under a name, where every client of the namespace can read it. Takes `*draft` over. Writes the value's
-/// version to `*version`, unless that is NULL.
+/// Publishes a draft under a name. Then every client of the namespace can read it. Takes `*draft`
+/// over. Writes the value's version to `*version`, unless `version` is NULL.
 ///
-/// `TENSORLEND_LIMIT` and `TENSORLEND_REFUSED` at a limit or without the right to write; `TENSORLEND_DISCONNECTED`.
+/// Errors:
+/// - `TENSORLEND_LIMIT` if a limit of the daemon, the namespace or the user is reached.
+/// - `TENSORLEND_REFUSED` if this client has no right to write.
+/// - `TENSORLEND_DISCONNECTED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_publish(
     draft: *mut *mut tensorlend_draft,
     name: *const c_char,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    // SAFETY: the same rules hold for the caller of this function.
+    // SAFETY: the other function has the same contract, which the caller of this function keeps.
     unsafe { tensorlend_publish_for(draft, name, 0, 0, version) }
 }
 
-/// As `tensorlend_publish`, for a name that ends by itself: after `ttl_ns` nanoseconds (0: no clock ends it), or with
-/// this client's session (`TENSORLEND_EPHEMERAL` in `flags`), whichever is first. Costs a round trip to the daemon,
-/// unless both are 0.
+/// Works like `tensorlend_publish`, for a name that ends by itself. The name ends after `ttl_ns`
+/// nanoseconds (0: no time limit), or with this client's session (`TENSORLEND_EPHEMERAL` in
+/// `flags`), whichever is first. Needs a round trip to the daemon, unless both arguments are 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_publish_for(
     draft: *mut *mut tensorlend_draft,
@@ -326,22 +357,24 @@ pub unsafe extern "C" fn tensorlend_publish_for(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on strings.
+        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
         let name = unsafe { text(name, "name") }?;
         check_name(name)?;
         let lifetime = lifetime(ttl_ns, flags)?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let draft = unsafe { take(draft) }?;
         let published =
             if lifetime == Lifetime::default() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
 }
 
-/// Copies `shape`'s elements, row-major, from `data` into shared memory and publishes them: one copy, no serialization.
-/// `version` may be NULL. Errors are those of `tensorlend_create` and `tensorlend_publish`.
+/// Copies `shape`'s elements, row-major, from `data` into shared memory, and publishes the copy.
+/// The call makes one copy, and does not serialize. `version` may be NULL. Errors are those of
+/// `tensorlend_create` and `tensorlend_publish`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_put(
     client: *const tensorlend_client,
@@ -353,28 +386,31 @@ pub unsafe extern "C" fn tensorlend_put(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, name) = unsafe { (&handle(client, "client")?.client, text(name, "name")?) };
         check_name(name)?;
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on lengths: the elements' bytes, whose number follows from the shape.
+        // SAFETY: by the rule on lengths, `data` points to the bytes of all elements, whose number
+        // follows from the shape.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         let published = filled(client, spec, data)?.publish(name)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, published.into()) };
         Ok(())
     })
 }
 
-/// Returns a draft with these bytes.
+/// Returns a draft whose elements are a copy of these bytes.
 pub(super) fn filled(client: &Client, spec: TensorSpec, bytes: &[u8]) -> Result<Draft> {
     let mut draft = client.create_spec(spec)?;
     draft.copy_from(bytes)?;
     Ok(draft)
 }
 
-/// Compile-time check: a `DLPack` deleter may run on any thread.
+/// Compile-time check of `Send` and `Sync`, because a `DLPack` deleter may run on any thread.
 const _: fn() = || {
     fn may_travel<T: Send + Sync>() {}
     may_travel::<Shared>();

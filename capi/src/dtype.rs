@@ -1,9 +1,10 @@
-//! Element types, as `DLPack` numbers them.
+//! Element types, with `DLPack`'s numbers.
 
 use super::status::Fault;
 use tensorlend::DType;
 
-/// An element type: `DLDataType`'s code in the lowest byte, its bits in the next, its lanes in the upper two.
+/// An element type. The lowest byte is the code of DLPack's `DLDataType`, the next byte the number
+/// of bits. The upper two bytes are the number of lanes.
 pub type tensorlend_dtype = u32;
 
 /// Signed integer, 8 bits.
@@ -28,13 +29,14 @@ pub const TENSORLEND_F16: tensorlend_dtype = 0x11002;
 pub const TENSORLEND_F32: tensorlend_dtype = 0x12002;
 /// IEEE 754 double precision.
 pub const TENSORLEND_F64: tensorlend_dtype = 0x14002;
-/// Brain floating point: 8 bits of exponent, 7 of mantissa.
+/// Brain floating point, with 8 bits of exponent and 7 bits of mantissa.
 pub const TENSORLEND_BF16: tensorlend_dtype = 0x11004;
-/// Complex of two f32.
+/// Complex number of two f32.
 pub const TENSORLEND_C64: tensorlend_dtype = 0x14005;
-/// Complex of two f64.
+/// Complex number of two f64.
 pub const TENSORLEND_C128: tensorlend_dtype = 0x18005;
-/// Boolean, one byte: 0 or 1. The library does not check what a producer wrote: readers may find other values, which mean true.
+/// Boolean of one byte, 0 or 1. The library does not check the bytes that a producer wrote. Readers
+/// may find other values, which mean true.
 pub const TENSORLEND_BOOL: tensorlend_dtype = 0x10806;
 /// 8-bit float, 3 bits of exponent.
 pub const TENSORLEND_F8_E3M4: tensorlend_dtype = 0x10807;
@@ -53,18 +55,19 @@ pub const TENSORLEND_F8_E5M2FNUZ: tensorlend_dtype = 0x1080d;
 /// 8-bit power of two, for block scales.
 pub const TENSORLEND_F8_E8M0FNU: tensorlend_dtype = 0x1080e;
 
-/// Converts an element type that a C program names.
+/// Converts a C program's element type.
 pub fn dtype(number: tensorlend_dtype) -> Result<DType, Fault> {
     DType::unpack(number).ok_or(Fault::DType(number))
 }
 
-/// Bytes of one element; 0 for a type that tensorlend does not know.
+/// Bytes of one element; 0 for a type that tensorlend does not support.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_dtype_bytes(dtype: tensorlend_dtype) -> u64 {
     DType::unpack(dtype).map_or(0, |dtype| dtype.item_bytes() as u64)
 }
 
-/// Name of the type, such as "f32". Valid until the process ends; "unknown" for a type that tensorlend does not know.
+/// Returns the name of the type, such as "f32". The text is valid until the process ends. Returns
+/// "unknown" for a type that tensorlend does not support.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_dtype_name(dtype: tensorlend_dtype) -> *const std::ffi::c_char {
     let name = match dtype {

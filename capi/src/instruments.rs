@@ -1,4 +1,5 @@
-//! Instruments on a client's memory.
+//! Instruments for a client's memory: statistics, an allocation log, and a list of outstanding
+//! allocations.
 
 use super::arguments::{Out, OutVar, c_bool, c_text, free, handle, path};
 use super::client::tensorlend_client;
@@ -6,21 +7,23 @@ use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 use tensorlend::Error;
 
-/// Allocations of a client since counting began. The caller owns the structure, so it never grows.
+/// Allocations of a client since counting began. The caller owns the structure, so later versions
+/// add no fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct tensorlend_statistics {
-    /// Bytes allocated less bytes freed: below zero where more was freed than allocated since counting began.
+    /// Bytes allocated minus bytes freed. Negative if more bytes were freed than allocated since
+    /// counting began.
     pub current_bytes: i64,
-    /// Allocations less frees.
+    /// Allocations minus frees.
     pub current_count: i64,
-    /// The largest `current_bytes` so far; 0 at least.
+    /// The largest `current_bytes` so far, at least 0.
     pub peak_bytes: u64,
     /// The largest `current_count` so far.
     pub peak_count: u64,
-    /// Bytes of all allocations, freed ones included.
+    /// Bytes of all allocations, including freed ones.
     pub total_bytes: u64,
-    /// All allocations, freed ones included.
+    /// Number of all allocations, including freed ones.
     pub total_count: u64,
 }
 
@@ -31,7 +34,7 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
     enable: c_bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let client = unsafe { handle(client, "client") }?;
         client.check()?;
         let client = &client.client;
@@ -44,14 +47,15 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
     })
 }
 
-/// Writes the counts to `*statistics`: zeros unless counting is on.
+/// Writes the statistics to `*statistics`. All of them are 0 unless counting is on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_statistics_get(
     client: *const tensorlend_client,
     statistics: *mut tensorlend_statistics,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (OutVar::new(statistics, "statistics")?, handle(client, "client")?) };
         client.check()?;
         let counted = client.client.statistics().unwrap_or_default();
@@ -67,14 +71,16 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
     })
 }
 
-/// Writes every allocation and free of this client into a file from now on, as CSV; `tensorlend replay` plays it back.
+/// Starts to write every allocation and free of this client into a file, as CSV. `tensorlend
+/// replay` repeats these allocations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_start(
     client: *const tensorlend_client,
     file: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
         client.start_allocation_log(file)?;
         Ok(())
@@ -85,28 +91,31 @@ pub unsafe extern "C" fn tensorlend_log_start(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
         Ok(())
     })
 }
 
-/// The allocations of a client that are not freed, at one moment. `tensorlend_outstanding_free` frees it.
+/// The allocations of a client that are not freed at one moment. `tensorlend_outstanding_free`
+/// frees this object.
 pub struct tensorlend_outstanding {
     text: CString,
     count: u64,
     bytes: u64,
 }
 
-/// Returns this client's outstanding allocations: drafts, the values of names, streams and lists, and replaced values
-/// that are not reclaimed yet. `TENSORLEND_ARGUMENT` unless the client was opened with `tensorlend_options_tracking`.
+/// Returns this client's outstanding allocations: drafts, the values of names, streams and lists,
+/// and replaced values that are not reclaimed yet. Fails with `TENSORLEND_ARGUMENT` unless the
+/// client was opened with `tensorlend_options_tracking`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_get(
     client: *const tensorlend_client,
     outstanding: *mut *mut tensorlend_outstanding,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, handle(client, "client")?) };
         client.check()?;
         let found = client.client.outstanding().ok_or_else(|| {
@@ -118,30 +127,32 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
     })
 }
 
-/// A report: each allocation with its bytes, its age and its holder. Borrowed; NULL for NULL.
+/// Returns a report of each allocation with its bytes, its age and its holder. The text is
+/// borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
 }
 
 /// Number of outstanding allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
 }
 
 /// Bytes of all outstanding allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
 }
 
-/// Frees the list of outstanding allocations; NULL does nothing.
+/// Frees the list of outstanding allocations. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(outstanding) }
 }

@@ -9,41 +9,43 @@ use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 use tensorlend::{DeviceLease, Error, Result, Tensor, Value};
 
-/// A tensor that the program reads in place. It is borrowed from a lease, and valid as long as that lease lives. The library
-/// makes these structures; later versions may have further fields at the end. The description is a checked copy. The elements
-/// are the producer's, and a broken or hostile producer may change them at any time: copy elements before you check them.
+/// A tensor that the program reads in place. The structure is borrowed from a lease, and valid as
+/// long as that lease lives. Only the library creates these structures. Later versions may add
+/// fields at the end. The description is a checked copy. The elements are the producer's own
+/// memory. A broken or hostile producer may change them at any time, so copy elements before you
+/// check them.
 #[repr(C)]
 pub struct tensorlend_tensor {
-    /// The tensor's name in its dataset; NULL for a tensor that is in none.
+    /// The tensor's name in its dataset; NULL for a tensor outside of datasets.
     pub name: *const c_char,
-    /// The element with index 0, read-only; NULL where only the description is known (`tensorlend_info`), and for a
-    /// tensor on a device.
+    /// The address of the element with index 0, read-only. NULL for a tensor on a device, and in
+    /// results of `tensorlend_info`, which only describe tensors.
     pub data: *const c_void,
-    /// `ndim` sizes, in elements.
+    /// Sizes in elements, `ndim` of them.
     pub shape: *const u64,
-    /// `ndim` strides, in elements: never NULL unless `ndim` is 0.
+    /// Strides in elements, `ndim` of them. NULL only if `ndim` is 0.
     pub strides: *const i64,
-    /// `metadata_bytes` bytes of metadata; NULL if that is 0.
+    /// Metadata of `metadata_bytes` bytes; NULL if that length is 0.
     pub metadata: *const c_void,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
     /// Number of elements; 1 for a tensor without dimensions.
     pub elements: u64,
-    /// Bytes of the elements: their number times the element's bytes.
+    /// Bytes of all elements: `elements` times the bytes of one element.
     pub nbytes: u64,
-    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    /// Timestamp that the tensor's producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
     /// Element type.
     pub dtype: tensorlend_dtype,
     /// Number of dimensions, 0 to 16.
     pub ndim: u32,
-    /// Whether the elements are contiguous, in C order: then `nbytes` bytes can be read from `data` on.
+    /// Whether the elements are contiguous, in C order. Then `nbytes` bytes can be read at `data`.
     pub row_major: bool,
     /// UUID of the device in whose memory the elements are, "GPU-..."; NULL for host memory.
     pub device: *const c_char,
-    /// Address of the element with index 0 on that device, read-only; 0 for host memory.
+    /// Address of the element with index 0 on the device, read-only; 0 for host memory.
     pub device_data: u64,
-    /// Number of that device in this process, N of "cuda:N"; 0 for host memory.
+    /// The device's number in this process, as N in "cuda:N"; 0 for host memory.
     pub device_number: u32,
 }
 
@@ -111,24 +113,29 @@ pub enum tensorlend_kind {
     TENSORLEND_KIND_UNKNOWN = 7,
 }
 
-/// The right to read a tensor or a dataset in place. While the lease lives, its memory is not reused, even if the name,
-/// the producer or the daemon ends. Any thread may use it, several at a time. `tensorlend_lease_free` ends it.
+/// The right to read a tensor or a dataset in place. While the lease lives, its memory is not
+/// reused, even if the name, the producer or the daemon ends. Several threads may use a lease at
+/// once. `tensorlend_lease_free` ends it.
 pub struct tensorlend_lease {
     pub(super) value: Value,
     process: Process,
-    /// The description of a tensor. It is not in `members`, since a vector would cost each `get` an allocation.
+    /// The description of a tensor. It is not in `members`, because a vector would need an
+    /// allocation in each `get`.
     tensor: Option<tensorlend_tensor>,
-    /// The descriptions and names of a dataset's members. For a tensor on a device, `names` has the device's UUID only.
+    /// The descriptions and names of a dataset's members. For a tensor on a device, `names`
+    /// contains only the device's UUID.
     members: Vec<tensorlend_tensor>,
     names: Vec<CString>,
 }
 
-// SAFETY: the pointers in the descriptions point into memory that `value` and `names` own, which any thread may read.
+// SAFETY: the pointers in the descriptions point into memory that `value` and `names` own. Any
+// thread may read this memory.
 unsafe impl Send for tensorlend_lease {}
-// SAFETY: as above; the lease is immutable.
+// SAFETY: the lease is immutable, and any thread may read the memory to which its pointers point.
 unsafe impl Sync for tensorlend_lease {}
 
-/// Compile-time check: `Send` and `Sync` above depend on it.
+/// Compile-time check that the fields are `Send` and `Sync`, on which the implementations above
+/// depend.
 const _: fn() = || {
     fn may_travel<T: Send + Sync>() {}
     may_travel::<Value>();
@@ -138,7 +145,8 @@ impl tensorlend_lease {
     pub(super) fn of(value: Value) -> Arc<Self> {
         let mut lease =
             Arc::new(Self { value, process: Process::current(), tensor: None, members: Vec::new(), names: Vec::new() });
-        // Described after the allocation, since the descriptions point into the lease.
+        // Write the descriptions after the allocation, because they contain pointers into the
+        // lease.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
         match &inner.value {
             Value::Tensor(tensor) => inner.tensor = Some(tensorlend_tensor::of(std::ptr::null(), tensor)),
@@ -157,7 +165,7 @@ impl tensorlend_lease {
         lease
     }
 
-    /// Checks the process, for calls that do not check it themselves.
+    /// Checks the process. Used by calls whose client library function has no such check.
     pub(super) fn check(&self) -> Result<()> {
         self.process.check()
     }
@@ -170,7 +178,7 @@ impl tensorlend_lease {
         }
     }
 
-    /// Returns a dataset's member with this name; without a name, the tensor itself.
+    /// Returns the dataset's member with this name. Without a name, returns the tensor itself.
     pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
         self.process.check_readable()?;
         match (&self.value, name) {
@@ -200,37 +208,42 @@ impl Out<tensorlend_lease> {
 /// Returns another reference to the lease.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 pub(super) unsafe fn shared(lease: *const tensorlend_lease) -> Result<Arc<tensorlend_lease>> {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     unsafe { handle(lease, "lease") }?;
-    // SAFETY: the rule on handles: a lease's pointer is one of `Arc::into_raw`, and its count is not 0 before it is
-    // freed.
+    // SAFETY: by the rule on handles, the pointer comes from `Arc::into_raw`, and its reference
+    // count is above 0 until the caller frees the handle.
     unsafe { Arc::increment_strong_count(lease) };
-    // SAFETY: as above; the new `Arc` takes over the count that this call has added.
+    // SAFETY: the pointer comes from `Arc::into_raw`. The new `Arc` takes over the reference that
+    // this function has added.
     Ok(unsafe { Arc::from_raw(lease) })
 }
 
-/// Creates another handle of the same lease: the memory is kept until both are freed.
+/// Creates another handle of the same lease. The memory stays in place until both handles are
+/// freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_clone(
     lease: *const tensorlend_lease,
     another: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, lease) = unsafe { (Out::new(another, "another")?, shared(lease)?) };
         out.fill_raw(Arc::into_raw(lease).cast_mut());
         Ok(())
     })
 }
 
-/// Ends a lease; NULL does nothing. Pointers that were borrowed from it are invalid then.
+/// Ends a lease. NULL does nothing. Pointers that were borrowed from the lease are invalid after
+/// the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
     look((), || {
         if !lease.is_null() {
-            // SAFETY: the rule on handles: a pointer of `Arc::into_raw` that the caller has not freed.
+            // SAFETY: by the rule on handles, the pointer comes from `Arc::into_raw`, and the
+            // caller has not freed it.
             drop(unsafe { Arc::from_raw(lease) });
         }
         None
@@ -241,7 +254,7 @@ pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_kind(lease: *const tensorlend_lease) -> tensorlend_kind {
     look(tensorlend_kind::TENSORLEND_KIND_TENSOR, || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         unsafe { lease.as_ref() }.map(tensorlend_lease::kind)
     })
 }
@@ -249,58 +262,61 @@ pub unsafe extern "C" fn tensorlend_lease_kind(lease: *const tensorlend_lease) -
 /// The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_tensor(lease: *const tensorlend_lease) -> *const tensorlend_tensor {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { lease.as_ref() }?.tensor.as_ref().map(std::ptr::from_ref))
 }
 
 /// Number of tensors of a dataset; 0 for a tensor, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_members(lease: *const tensorlend_lease) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { lease.as_ref() }.map(|lease| lease.members.len() as u64))
 }
 
-/// A dataset's tensor by its number, in the order in which they were added; borrowed from the lease, NULL if there is
-/// none.
+/// Returns a dataset's tensor by its number, in the order in which the producer added the tensors.
+/// The structure is borrowed from the lease; NULL if there is no such tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_member(
     lease: *const tensorlend_lease,
     number: u64,
 ) -> *const tensorlend_tensor {
     look(std::ptr::null(), || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let lease = unsafe { lease.as_ref() }?;
         lease.members.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
     })
 }
 
-/// A dataset's tensor by its name, borrowed from the lease; NULL if there is none.
+/// Returns a dataset's tensor by its name, borrowed from the lease; NULL if there is no such
+/// tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_find(
     lease: *const tensorlend_lease,
     name: *const c_char,
 ) -> *const tensorlend_tensor {
     look(std::ptr::null(), || {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (lease, name) = unsafe { (lease.as_ref()?, text(name, "name").ok()?) };
         let at = lease.names.iter().position(|of| of.to_bytes() == name.as_bytes())?;
         lease.members.get(at).map(std::ptr::from_ref)
     })
 }
 
-/// Metadata of the tensor or dataset, borrowed from the lease; NULL if there is none, and for NULL. Writes the length of the
-/// metadata to `*bytes`, unless that is NULL.
+/// Returns the metadata of the tensor or dataset, borrowed from the lease. Returns NULL if there is
+/// no metadata, and for NULL. Writes the length of the metadata to `*bytes`, unless `bytes` is
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_lease, bytes: *mut u64) -> *const c_void {
     look(std::ptr::null(), || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let metadata = match unsafe { lease.as_ref() }.map(|lease| &lease.value) {
             Some(Value::Tensor(tensor)) => tensor.metadata(),
             Some(Value::Dataset(dataset)) => dataset.metadata(),
             Some(Value::Device(lease)) => lease.metadata(),
             _ => &[],
         };
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { super::arguments::tell(bytes, metadata.len() as u64) };
         Some(bytes_or_null(metadata))
     })
@@ -310,7 +326,7 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lease) -> u64 {
     look(0, || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         Some(match &unsafe { lease.as_ref() }?.value {
             Value::Tensor(tensor) => tensor.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
@@ -323,24 +339,27 @@ pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lea
 /// Version of the leased value; zeros for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease) -> tensorlend_version {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(tensorlend_version::NONE, || unsafe { lease.as_ref() }.map(|lease| lease.value.version().into()))
 }
 
-/// Returns true while the session that took the lease lives, so that the lease protects its memory. A reader that must be sure
-/// calls this after it has read the elements. It is false only after the daemon has ended the session of a running process, in
-/// the child of a fork, and for NULL.
+/// Returns true while the session that took the lease lives, so that the lease protects its memory.
+/// A reader that must be sure calls this function after it has read the elements. The result is
+/// false only after the daemon has ended the session of a running process, in the child of a fork,
+/// and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_validate(lease: *const tensorlend_lease) -> bool {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.validate()))
 }
 
-/// Copies the elements of a tensor, in C order, into `to`, which has exactly the tensor's `nbytes` bytes. For a dataset,
-/// `member` is the name of one of its tensors; for a tensor, it is NULL. From a device, the call waits for the producer's work
-/// and for the copy.
+/// Copies the elements of a tensor, in C order, into `to`. `bytes` must be exactly the tensor's
+/// `nbytes`. For a dataset, `member` is the name of one of its tensors. For a tensor, `member` is
+/// NULL. For a tensor on a device, the call waits for the producer's work and for the copy.
 ///
-/// `TENSORLEND_ARGUMENT` for another length; `TENSORLEND_NOT_FOUND` if there is no such member.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for another length.
+/// - `TENSORLEND_NOT_FOUND` if there is no such member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_copy(
     lease: *const tensorlend_lease,
@@ -349,16 +368,19 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (lease, member) = unsafe { (handle(lease, "lease")?, optional(member, "member")?) };
         if let (Value::Device(on_device), None) = (&lease.value, member) {
             lease.check()?;
             on_device.finish()?;
-            // SAFETY: the rule on lengths.
+            // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+            // length.
             on_device.copy_to_bytes(unsafe { buffer(to, bytes, "to") }?)?;
             return Ok(());
         }
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         lease.find(member)?.copy_to(unsafe { buffer(to, bytes, "to") }?)?;
         Ok(())
     })
@@ -367,8 +389,8 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
 /// Converts a string that may be NULL.
 ///
 /// # Safety
-/// The rule on strings.
+/// The string is NULL or zero-terminated, by the contract in `lib.rs`.
 pub(super) unsafe fn optional<'a>(string: *const c_char, what: &str) -> Result<Option<&'a str>> {
-    // SAFETY: the rule on strings.
+    // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
     if string.is_null() { Ok(None) } else { unsafe { text(string, what) }.map(Some) }
 }

@@ -21,26 +21,28 @@ impl Out<tensorlend_leases> {
 /// Number of leases; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_count(leases: *const tensorlend_leases) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { leases.as_ref() }.map(|leases| leases.all.len() as u64))
 }
 
-/// A lease by its number, borrowed; NULL beyond the end. `tensorlend_lease_clone` makes a handle of your own.
+/// Returns a lease by its number, borrowed from the handle; NULL beyond the end.
+/// `tensorlend_lease_clone` creates a handle that the caller owns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_at(
     leases: *const tensorlend_leases,
     number: u64,
 ) -> *const tensorlend_lease {
     look(std::ptr::null(), || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let leases = unsafe { leases.as_ref() }?;
         leases.all.get(usize::try_from(number).ok()?).map(Arc::as_ptr)
     })
 }
 
-/// Ends all leases that were not cloned; NULL does nothing.
+/// Ends all leases that were not cloned, and frees the handle. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_free(leases: *mut tensorlend_leases) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(leases) }
 }

@@ -1,4 +1,4 @@
-//! Lists: collections that many producers append to, in one order.
+//! Lists, to which many producers append items in one order.
 
 use super::arguments::{Out, OutVar, handle, tell, text, timeout, values};
 use super::client::tensorlend_client;
@@ -9,7 +9,7 @@ use super::status::{guard, tensorlend_status};
 use std::ffi::c_char;
 use tensorlend::{Error, Length, Result};
 
-/// The comparison of a list's length for which a call waits.
+/// The comparison of a list's length with a number of items.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_length {
@@ -21,8 +21,8 @@ pub enum tensorlend_length {
     TENSORLEND_LENGTH_AT_MOST = 2,
 }
 
-/// Appends an item, a tensor or a dataset, to a list. The first item creates the list. Takes `*item` over. Writes the item's
-/// number in the list to `*number`, unless that is NULL.
+/// Appends an item, which is a tensor or a dataset, to a list. The first item creates the list.
+/// Takes `*item` over. Writes the item's number in the list to `*number`, unless `number` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_append(
     client: *const tensorlend_client,
@@ -31,19 +31,22 @@ pub unsafe extern "C" fn tensorlend_list_append(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and strings are NULL or zero-terminated.
         let (client, list) = unsafe { both(client, list) }?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let at = client.append(list, unsafe { take(item) }?)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
         Ok(())
     })
 }
 
-/// Appends copies of the current values of `count` names, at most 1,024, all or none. The names keep their values. Writes
-/// the number of the first item to `*number`, unless that is NULL. `TENSORLEND_NOT_FOUND` if a name is missing;
-/// `TENSORLEND_ARGUMENT` for more than 1,024 names. Then nothing was appended.
+/// Appends copies of the current values of `count` names, at most 1,024. Either all copies are
+/// appended or none. The names keep their values. Writes the number of the first item to `*number`,
+/// unless `number` is NULL. Fails with `TENSORLEND_NOT_FOUND` if a name is missing, and with
+/// `TENSORLEND_ARGUMENT` for more than 1,024 names. Then nothing is appended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_append_names(
     client: *const tensorlend_client,
@@ -53,18 +56,19 @@ pub unsafe extern "C" fn tensorlend_list_append_names(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, strings and lengths.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
+        // zero-terminated, and pointers with a length are NULL or point to memory of that length.
         let ((client, list), names) = unsafe { (both(client, list)?, values(names, count, "names")?) };
-        // SAFETY: the rule on strings.
+        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
         let names: Vec<&str> = names.iter().map(|&name| unsafe { text(name, "a name") }).collect::<Result<_>>()?;
         let at = client.append_names(list, &names)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
         Ok(())
     })
 }
 
-/// Writes the number of a list's items to `*length`: 0 if the list does not exist.
+/// Writes the number of a list's items to `*length`, or 0 if the list does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_length(
     client: *const tensorlend_client,
@@ -72,9 +76,10 @@ pub unsafe extern "C" fn tensorlend_list_length(
     length: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (length, client) = unsafe { (OutVar::new(length, "length")?, handle(client, "client")?) };
-        // SAFETY: the rule on strings.
+        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
         let list = unsafe { text(list, "name") }?;
         client.check()?;
         length.fill(client.client.length(list));
@@ -82,8 +87,9 @@ pub unsafe extern "C" fn tensorlend_list_length(
     })
 }
 
-/// Waits until a list has `items` items, compared by `how`, a `tensorlend_length`: at most `timeout_ns` nanoseconds,
-/// without limit if that is below 0. Writes the length to `*length`, unless that is NULL.
+/// Waits until the comparison of a list's length with `items` is true. `how` is a
+/// `tensorlend_length`. Waits at most `timeout_ns` nanoseconds, or without limit if `timeout_ns` is
+/// below 0. Writes the length to `*length`, unless `length` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_wait_length(
     client: *const tensorlend_client,
@@ -94,10 +100,11 @@ pub unsafe extern "C" fn tensorlend_list_wait_length(
     length: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, list) = unsafe { both(client, list) }?;
         let found = client.wait_length(list, wanted(how, items)?, timeout(timeout_ns))?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(length, found) };
         Ok(())
     })
@@ -113,7 +120,7 @@ pub unsafe extern "C" fn tensorlend_list_wait(
     timeout_ns: i64,
     length: *mut u64,
 ) -> tensorlend_status {
-    // SAFETY: the same rules.
+    // SAFETY: the other function has the same contract, which the caller of this function keeps.
     unsafe { tensorlend_list_wait_length(client, list, how, items, timeout_ns, length) }
 }
 
@@ -130,10 +137,12 @@ fn wanted(how: i32, items: u64) -> Result<Length> {
     }
 }
 
-/// Leases the items `first` to `end - 1` of a list, in order; numbers beyond the list's end are ignored, so with `UINT64_MAX`
-/// as `end` the call leases all items from `first` on.
+/// Leases the items `first` to `end - 1` of a list, in order. The call ignores numbers beyond the
+/// list's end. So with `UINT64_MAX` as `end` it leases all items from `first` on.
 ///
-/// `TENSORLEND_NOT_FOUND` if there is no such list; `TENSORLEND_LIMIT` for more items than a client can hold (4096).
+/// Errors:
+/// - `TENSORLEND_NOT_FOUND` if there is no such list.
+/// - `TENSORLEND_LIMIT` for more items than a client can lease (4096).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_get_range(
     client: *const tensorlend_client,
@@ -143,7 +152,8 @@ pub unsafe extern "C" fn tensorlend_list_get_range(
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, list)) = unsafe { (Out::new(leases, "leases")?, both(client, list)?) };
         if first > end {
             return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
@@ -162,12 +172,12 @@ pub unsafe extern "C" fn tensorlend_list_get(
     end: u64,
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
-    // SAFETY: the same rules.
+    // SAFETY: the other function has the same contract, which the caller of this function keeps.
     unsafe { tensorlend_list_get_range(client, list, first, end, leases) }
 }
 
-/// Removes a list and its items. Writes whether the list existed to `*existed`, unless that is NULL. Leases on its
-/// items remain valid.
+/// Removes a list and its items. Writes whether the list existed to `*existed`, unless `existed` is
+/// NULL. Leases on its items remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_clear(
     client: *const tensorlend_client,
@@ -175,16 +185,18 @@ pub unsafe extern "C" fn tensorlend_list_clear(
     existed: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, list) = unsafe { both(client, list) }?;
         let cleared = client.clear(list)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(existed, cleared) };
         Ok(())
     })
 }
 
-/// Renames a list, and removes a list with the new name. `TENSORLEND_NOT_FOUND` if the list `from` does not exist.
+/// Renames a list, and removes a list with the new name. Fails with `TENSORLEND_NOT_FOUND` if the
+/// list `from` does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_rename(
     client: *const tensorlend_client,
@@ -192,7 +204,8 @@ pub unsafe extern "C" fn tensorlend_list_rename(
     to: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
         client.rename_list(from, to)?;
         Ok(())

@@ -17,24 +17,27 @@ use tensorlend_kind::{
 use tensorlend_layout::tensor::Strides;
 use tensorlend_model::{ModelInfo, Models};
 
-/// An entry of a listing, borrowed from it: a name with its value; a stream or a list, with `name`, `kind` and `count` only; a
-/// model, with `nbytes` and `version`; or a machine, with `alive` and `here`. The library makes these structures; later
-/// versions may have further fields at the end.
+/// An entry of a listing, borrowed from the listing. An entry is a name with its value, a stream, a
+/// list, a model or a machine. A stream or a list has only `name`, `kind` and `count`. A model has
+/// also `nbytes` and `version`, and a machine `alive` and `here`. Only the library creates these
+/// structures. Later versions may add fields at the end.
 #[repr(C)]
 pub struct tensorlend_entry {
     /// The entry's name.
     pub name: *const c_char,
-    /// The label of the name's owner, or the machine of the name (`tensorlend_placement`); empty if neither is known.
+    /// The label of the name's owner. In results of `tensorlend_placement`, the machine of the
+    /// name. Empty if there is none.
     pub label: *const c_char,
-    /// `count` descriptions: of the one tensor, or of all tensors of a dataset; NULL for streams and lists.
+    /// Descriptions of `count` tensors: of the one tensor, or of all tensors of a dataset. NULL for
+    /// streams and lists.
     pub tensors: *const *const tensorlend_tensor,
-    /// Tensors of a name, subscribers of a stream, items of a list.
+    /// Number of tensors of a name, of subscribers of a stream, or of items of a list.
     pub count: u64,
-    /// Bytes of the elements, of all tensors together.
+    /// Bytes of the elements of all tensors together.
     pub nbytes: u64,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
-    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    /// Timestamp that the value's producer set, in nanoseconds; 0 if none.
     pub timestamp_ns: u64,
     /// Remaining time to live, in nanoseconds; 0 if the name has no time limit.
     pub ttl_ns: u64,
@@ -52,7 +55,7 @@ pub struct tensorlend_entry {
     pub ephemeral: bool,
     /// Whether this machine has a copy of another machine's name.
     pub cached: bool,
-    /// Whether that copy, or the entry, may be old, because the other machine cannot be reached.
+    /// Whether the copy or the entry may be old, because the other machine cannot be reached.
     pub stale: bool,
     /// Whether the entry is the machine on which the program runs.
     pub here: bool,
@@ -64,8 +67,8 @@ pub struct tensorlend_listing {
     is_cut: bool,
 }
 
-/// An entry and the memory to which it points. [`Row::point`] takes the pointers once the row is in its final place,
-/// since a move would invalidate them.
+/// An entry and the memory to which the entry points. [`Row::point`] sets the pointers once the row
+/// is in its final place, because a later move would invalidate them.
 struct Row {
     entry: tensorlend_entry,
     name: CString,
@@ -144,7 +147,8 @@ impl Row {
             _ => TENSORLEND_KIND_LIST,
         };
         let has_bytes = matches!(kind, TENSORLEND_KIND_TENSOR | TENSORLEND_KIND_DATASET);
-        // Another machine wrote the description, and may run a newer version: unknown parts are left out.
+        // Another machine wrote the description, and may run a newer version. So leave unknown
+        // parts out.
         let strides = Strides::row_major(&sizes_of(&info.shape)).filter(|_| kind == TENSORLEND_KIND_TENSOR);
         let tensor =
             info.dtype.parse().ok().zip(strides).map(|(dtype, strides)| {
@@ -210,7 +214,7 @@ impl Out<tensorlend_listing> {
 }
 
 fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
-    // A size of 0 makes the tensor empty, even where the product of the others overflows.
+    // A size of 0 makes the tensor empty, even where the product of the other sizes overflows.
     let elements = if tensor.shape.contains(&0) { 0 } else { tensor.shape.iter().product::<usize>() as u64 };
     tensorlend_tensor {
         name,
@@ -231,9 +235,10 @@ fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
     }
 }
 
-/// Lists the names that match the pattern `glob` ("*": all), and describes their values. Names whose values cannot be
-/// described come last, as entries of `TENSORLEND_KIND_UNKNOWN`: for example a faulty client's values, spilled values without
-/// memory to read them back, and values that need a lease while this client has none left.
+/// Lists the names that match the pattern `glob` ("*": all), and describes their values. Names
+/// whose values cannot be described come last, as entries of `TENSORLEND_KIND_UNKNOWN`. Examples
+/// are a faulty client's values, spilled values without memory to read them back, and values that
+/// need a lease while this client has none left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_names(
     client: *const tensorlend_client,
@@ -241,7 +246,8 @@ pub unsafe extern "C" fn tensorlend_list_names(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         let Listing { infos, unreadable, .. } = client.listing(glob)?;
         let unknown = unreadable.into_iter().map(|(name, _)| Row::new(&name, TENSORLEND_KIND_UNKNOWN, 0));
@@ -250,7 +256,8 @@ pub unsafe extern "C" fn tensorlend_list_names(
     })
 }
 
-/// Describes the value of one name, as a listing of one entry. `TENSORLEND_NOT_FOUND` if the name does not exist.
+/// Describes the value of one name, as a listing of one entry. Fails with `TENSORLEND_NOT_FOUND` if
+/// the name does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_info(
     client: *const tensorlend_client,
@@ -258,7 +265,8 @@ pub unsafe extern "C" fn tensorlend_info(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
         out.list(std::iter::once(Row::of_name(client.info(name)?)));
         Ok(())
@@ -273,7 +281,8 @@ pub unsafe extern "C" fn tensorlend_list_streams(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         out.list(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
         Ok(())
@@ -288,7 +297,8 @@ pub unsafe extern "C" fn tensorlend_list_lists(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         out.list(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
         Ok(())
@@ -307,7 +317,8 @@ pub unsafe extern "C" fn tensorlend_list_models(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         out.list(Models::new(client).list(glob)?.into_iter().map(Row::of_model));
         Ok(())
@@ -317,33 +328,35 @@ pub unsafe extern "C" fn tensorlend_list_models(
 /// Number of entries; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_count(listing: *const tensorlend_listing) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { listing.as_ref() }.map(|listing| listing.rows.len() as u64))
 }
 
-/// An entry by its number, borrowed from the listing; NULL beyond the end.
+/// Returns an entry by its number, borrowed from the listing; NULL beyond the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_at(
     listing: *const tensorlend_listing,
     number: u64,
 ) -> *const tensorlend_entry {
     look(std::ptr::null(), || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let listing = unsafe { listing.as_ref() }?;
         listing.rows.get(usize::try_from(number).ok()?).map(|row| std::ptr::from_ref(&row.entry))
     })
 }
 
-/// Returns true if there are more entries than the listing has, as there may be of other machines; false for NULL.
+/// Returns true if there are more entries than the listing contains, which is possible for other
+/// machines' names. Returns false for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_is_cut(listing: *const tensorlend_listing) -> bool {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(false, || unsafe { listing.as_ref() }.map(|listing| listing.is_cut))
 }
 
-/// Frees a listing; NULL does nothing.
+/// Frees a listing. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_free(listing: *mut tensorlend_listing) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(listing) }
 }

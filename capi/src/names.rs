@@ -11,15 +11,20 @@ use tensorlend::{Client, Result, Value, Version};
 /// Converts a client and a name.
 ///
 /// # Safety
-/// The rules on handles and strings.
+/// Handles are NULL or alive, and strings are NULL or zero-terminated, by the contract in `lib.rs`.
 pub(super) unsafe fn both<'a>(client: *const tensorlend_client, name: *const c_char) -> Result<(&'a Client, &'a str)> {
-    // SAFETY: the rules on handles and strings.
+    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+    // zero-terminated.
     Ok(unsafe { (&handle(client, "client")?.client, text(name, "name")?) })
 }
 
-/// Leases the name's current tensor, without a copy. Later values of the name do not change it.
+/// Leases the name's current tensor, without a copy. Later values of the name do not change this
+/// tensor.
 ///
-/// `TENSORLEND_NOT_FOUND`; `TENSORLEND_KIND` for a dataset; `TENSORLEND_LIMIT` with 4096 leases held already.
+/// Errors:
+/// - `TENSORLEND_NOT_FOUND`.
+/// - `TENSORLEND_KIND` for a dataset.
+/// - `TENSORLEND_LIMIT` if the client already holds 4096 leases.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get(
     client: *const tensorlend_client,
@@ -27,14 +32,16 @@ pub unsafe extern "C" fn tensorlend_get(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Tensor(client.get(name)?));
         Ok(())
     })
 }
 
-/// Leases the name's current dataset: all of its tensors, with one lease. Errors are those of `tensorlend_get`.
+/// Leases the name's current dataset. One lease holds all of its tensors. Errors are those of
+/// `tensorlend_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_dataset(
     client: *const tensorlend_client,
@@ -42,14 +49,15 @@ pub unsafe extern "C" fn tensorlend_get_dataset(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Dataset(client.get_dataset(name)?));
         Ok(())
     })
 }
 
-/// Leases the name's current value, a tensor or a dataset.
+/// Leases the name's current value, which is a tensor or a dataset.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_value(
     client: *const tensorlend_client,
@@ -57,17 +65,20 @@ pub unsafe extern "C" fn tensorlend_get_value(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(client.get_value(name)?);
         Ok(())
     })
 }
 
-/// Copies the name's current tensor, in C order, into `to`, which has exactly the tensor's size in bytes. `version` may be
-/// NULL.
+/// Copies the name's current tensor, in C order, into `to`. `bytes` must be exactly the tensor's
+/// size in bytes. `version` may be NULL.
 ///
-/// `TENSORLEND_ARGUMENT` for another length; otherwise as `tensorlend_get`.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for another length.
+/// - Otherwise those of `tensorlend_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_get_into(
     client: *const tensorlend_client,
@@ -77,17 +88,19 @@ pub unsafe extern "C" fn tensorlend_get_into(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, strings and lengths.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
+        // zero-terminated, and pointers with a length are NULL or point to memory of that length.
         let ((client, name), to) = unsafe { (both(client, name)?, buffer(to, bytes, "to")?) };
         let read = client.get_into(name, to)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, read.into()) };
         Ok(())
     })
 }
 
-/// As `tensorlend_get`, and waits for a name that does not exist yet: at most `timeout_ns` nanoseconds, without limit
-/// if that is below 0. `TENSORLEND_TIMEOUT` after that time.
+/// Works like `tensorlend_get`, but waits for a name that does not exist yet. Waits at most
+/// `timeout_ns` nanoseconds, or without limit if `timeout_ns` is below 0. Fails with
+/// `TENSORLEND_TIMEOUT` after that time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_wait_for(
     client: *const tensorlend_client,
@@ -96,15 +109,17 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(Value::Tensor(client.wait_for(name, timeout(timeout_ns))?));
         Ok(())
     })
 }
 
-/// As `tensorlend_wait_for`, for a tensor or dataset with another version than `seen`: the `tensorlend_lease_version`
-/// of the last value, or a `tensorlend_version` of zeros for any.
+/// Waits like `tensorlend_wait_for`, but for a tensor or dataset with a version other than `seen`.
+/// `seen` is the `tensorlend_lease_version` of the last value. A version of zeros accepts any
+/// value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_wait_newer(
     client: *const tensorlend_client,
@@ -114,7 +129,8 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
         out.lend(client.wait_value(name, seen.into(), timeout(timeout_ns))?);
         Ok(())
@@ -129,14 +145,16 @@ pub unsafe extern "C" fn tensorlend_exists(
     exists: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (exists, (client, name)) = unsafe { (OutVar::new(exists, "exists")?, both(client, name)?) };
         exists.fill(client.exists(name)?);
         Ok(())
     })
 }
 
-/// Writes the version of the name's value to `*version`: zeros if the name does not exist. Takes no lease.
+/// Writes the version of the name's value to `*version`, or zeros if the name does not exist. Takes
+/// no lease.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_current_version(
     client: *const tensorlend_client,
@@ -144,14 +162,16 @@ pub unsafe extern "C" fn tensorlend_current_version(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (version, (client, name)) = unsafe { (OutVar::new(version, "version")?, both(client, name)?) };
         version.fill(client.version(name)?.unwrap_or(Version::NONE).into());
         Ok(())
     })
 }
 
-/// Deletes a name. Writes whether it existed to `*existed`, unless that is NULL. Leases on its value remain valid.
+/// Deletes a name. Writes whether the name existed to `*existed`, unless `existed` is NULL. Leases
+/// on its value remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_delete(
     client: *const tensorlend_client,
@@ -159,16 +179,18 @@ pub unsafe extern "C" fn tensorlend_delete(
     existed: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, name) = unsafe { both(client, name) }?;
         let deleted = client.delete(name)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(existed, deleted) };
         Ok(())
     })
 }
 
-/// Renames a value. A former value of the new name is replaced. `TENSORLEND_NOT_FOUND` if `from` does not exist.
+/// Renames a value. A former value of the new name is replaced. Fails with `TENSORLEND_NOT_FOUND`
+/// if `from` does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_rename(
     client: *const tensorlend_client,
@@ -176,7 +198,8 @@ pub unsafe extern "C" fn tensorlend_rename(
     to: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
         client.rename(from, to)?;
         Ok(())
@@ -192,10 +215,11 @@ pub unsafe extern "C" fn tensorlend_copy(
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
         let copied = client.copy(from, to)?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, copied.into()) };
         Ok(())
     })

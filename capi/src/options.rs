@@ -21,22 +21,24 @@ impl tensorlend_options {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         let out = unsafe { Out::new(options, "options") }?;
         out.fill(tensorlend_options { builder: Client::builder() });
         Ok(())
     })
 }
 
-/// Frees options; NULL does nothing.
+/// Frees options. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_options) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(options) };
 }
 
-/// Adds the socket of a daemon. If the program calls this several times, `tensorlend_connect` tries the sockets in that order.
-/// Default: `$TENSORLEND_SOCKET`, else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at
+/// Adds the socket of a daemon. If the program adds several sockets, `tensorlend_connect` tries
+/// them in that order. Default: `$TENSORLEND_SOCKET`, else the user's daemon at
+/// `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's daemon at
 /// `/run/tensorlend/tensorlend.sock`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_socket(
@@ -44,7 +46,8 @@ pub unsafe extern "C" fn tensorlend_options_socket(
     socket: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and strings are NULL or zero-terminated.
         let (options, socket) = unsafe { (handle_mut(options, "options")?, path(socket, "the socket")?) };
         options.change(|builder| builder.socket(socket));
         Ok(())
@@ -58,133 +61,149 @@ pub unsafe extern "C" fn tensorlend_options_namespace(
     name: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and strings are NULL or zero-terminated.
         let (options, name) = unsafe { (handle_mut(options, "options")?, text(name, "the namespace")?) };
         options.change(|builder| builder.namespace(name));
         Ok(())
     })
 }
 
-/// Sets the client's label in listings, of which the first 63 bytes are kept. Default: the program's name.
+/// Sets the client's label in listings. Only its first 63 bytes are used. Default: the program's
+/// name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_label(
     options: *mut tensorlend_options,
     label: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and strings are NULL or zero-terminated.
         let (options, label) = unsafe { (handle_mut(options, "options")?, text(label, "the label")?) };
         options.change(|builder| builder.label(label));
         Ok(())
     })
 }
 
-/// If `harden` is true, protects this process from other processes of the same user: from the connection on, none of them can
-/// trace it, read or write its memory, or take its descriptors. The whole process has no core dumps then. Default: false.
+/// If `harden` is true, protects this process from other processes of the same user. From the
+/// connection on, they cannot trace the process, read or write its memory, or take its descriptors.
+/// The process then writes no core dumps. Default: false.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_harden(
     options: *mut tensorlend_options,
     harden: c_bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         unsafe { handle_mut(options, "options") }?.change(|builder| builder.harden(harden != 0));
         Ok(())
     })
 }
 
-/// Sets the timeout, in nanoseconds, of requests to this machine's gateway for which the call gives none: a `tensorlend_get` of
-/// another machine's name, a `tensorlend_put_remote`. Default: 60 seconds.
+/// Sets the timeout, in nanoseconds, of requests to this machine's gateway. It applies to calls
+/// without a timeout argument, such as `tensorlend_get` of another machine's name, and
+/// `tensorlend_put_remote`. Default: 60 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_remote_timeout(
     options: *mut tensorlend_options,
     timeout_ns: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         let options = unsafe { handle_mut(options, "options") }?;
         options.change(|builder| builder.remote_timeout(Duration::from_nanos(timeout_ns)));
         Ok(())
     })
 }
 
-/// Sets the timeout, in nanoseconds, of requests to the daemon, after which a call fails with `TENSORLEND_DISCONNECTED`; at
-/// least a millisecond. Default: 30 seconds.
+/// Sets the timeout, in nanoseconds, of requests to the daemon, at least a millisecond. After this
+/// time a call fails with `TENSORLEND_DISCONNECTED`. Default: 30 seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_request_timeout(
     options: *mut tensorlend_options,
     timeout_ns: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         let options = unsafe { handle_mut(options, "options") }?;
         options.change(|builder| builder.request_timeout(Duration::from_nanos(timeout_ns)));
         Ok(())
     })
 }
 
-/// Sets the maximum number of bytes that this client may use. An allocation above it fails with `TENSORLEND_LIMIT`. Default:
-/// only the daemon's limits.
+/// Sets the maximum number of bytes that this client may use. An allocation above this limit fails
+/// with `TENSORLEND_LIMIT`. Default: only the daemon's limits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_memory_limit(
     options: *mut tensorlend_options,
     bytes: u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         unsafe { handle_mut(options, "options") }?.change(|builder| builder.memory_limit(bytes));
         Ok(())
     })
 }
 
-/// Counts allocations from the connection on: see `tensorlend_statistics_get`. Default: off.
+/// Counts allocations from the connection on. `tensorlend_statistics_get` reads the statistics.
+/// Default: off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_statistics(options: *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         unsafe { handle_mut(options, "options") }?.change(ClientBuilder::statistics);
         Ok(())
     })
 }
 
-/// Writes every allocation into this file, as CSV: see `tensorlend_log_start`. Default: `$TENSORLEND_ALLOC_LOG`, else
-/// none.
+/// Writes every allocation into this file as CSV, as `tensorlend_log_start` does. Default:
+/// `$TENSORLEND_ALLOC_LOG`, else none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_log(
     options: *mut tensorlend_options,
     file: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and strings are NULL or zero-terminated.
         let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "the file")?) };
         options.change(|builder| builder.allocation_log(file));
         Ok(())
     })
 }
 
-/// Tracks outstanding allocations: see `tensorlend_outstanding_get`. Default: off.
+/// Tracks outstanding allocations, which `tensorlend_outstanding_get` reports. Default: off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_options) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         unsafe { handle_mut(options, "options") }?.change(ClientBuilder::tracking);
         Ok(())
     })
 }
 
-/// A function that the library calls before an allocation of `bytes` bytes fails at the client's or the daemon's memory limit.
-/// `attempt` counts its calls for one allocation, from 1. The function may delete names, and free drafts except those that the
-/// program has passed to the allocating call. It returns whether to try again.
-// "C-unwind": an exception that leaves the callback then ends the process. With "C", it would be undefined behaviour.
+/// A function that the library calls before an allocation of `bytes` bytes fails at the client's or
+/// the daemon's memory limit. `attempt` is 1 for the first call for the allocation, and 2 for the
+/// second. The function may delete names. It may also free drafts, except those that the program has
+/// passed to the allocating call. It returns whether to try again.
+// With "C-unwind", an exception that leaves the callback ends the process. With "C", such an
+// exception would be undefined behavior.
 pub type tensorlend_relief =
     Option<unsafe extern "C-unwind" fn(context: *mut c_void, bytes: u64, attempt: u32) -> c_bool>;
 
 /// The caller's context of a callback.
 struct Context(*mut c_void);
 
-// SAFETY: the rule on callbacks: the callback may be called with it on any thread.
+// SAFETY: by the rule on callbacks, the callback may be called with this context on any thread.
 unsafe impl Send for Context {}
-// SAFETY: the rule on callbacks: the callback may be called with it on several threads at a time.
+// SAFETY: by the rule on callbacks, the callback may be called with this context on several threads
+// at a time.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -193,9 +212,11 @@ impl Context {
     }
 }
 
-/// Calls `relief` with `context` before an allocation fails. The callback runs on the allocating threads, on several at a time,
-/// as long as the client or another handle that came from it lives. It may use the client; its own allocations fail without
-/// another call. It must return: it must not throw an exception or call `longjmp`. Default: none.
+/// Calls `relief` with `context` before an allocation fails. The callback runs on the allocating
+/// threads, on several at a time. It may run as long as the client or another handle that came from
+/// the client lives. It may use the client. Allocations of the callback itself fail without another
+/// call of `relief`. The callback must return. It must not throw an exception or call `longjmp`.
+/// Default: none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
     options: *mut tensorlend_options,
@@ -203,13 +224,15 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
     context: *mut c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+        // alone.
         let options = unsafe { handle_mut(options, "options") }?;
         let relief = relief.ok_or_else(|| Error::Argument("relief is NULL".into()))?;
         let context = Context(context);
         options.change(|builder| {
             builder.on_memory_pressure(move |pressure| {
-                // SAFETY: the rule on callbacks: a function of this type, which takes this context.
+                // SAFETY: by the rule on callbacks, `relief` is a function of this type that takes
+                // this context.
                 let again = unsafe { relief(context.get(), pressure.bytes(), pressure.attempt()) };
                 if again != 0 { Relief::Retry } else { Relief::GiveUp }
             })

@@ -3,12 +3,12 @@
 use tensorlend::{Error, Result};
 use tensorlend_os::fork;
 
-/// The process in which a handle was made. In the child of a fork the handle is the parent's.
+/// The process in which a handle was created. In the child of a fork, this is the parent.
 #[derive(Clone, Copy)]
 pub struct Process(u64);
 
 impl Process {
-    /// Returns this process, in which a client is connected.
+    /// Returns the calling process.
     pub fn current() -> Self {
         Self(fork::generation())
     }

@@ -1,4 +1,4 @@
-//! Queues: each item goes to one of several consumers.
+//! Queues, in which each item goes to one of several consumers.
 
 use super::arguments::{Out, OutVar, c_text, free, given, handle, take_over, tell, timeout};
 use super::client::tensorlend_client;
@@ -8,22 +8,24 @@ use super::names::both;
 use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
-use tensorlend::{Claim, Queue, QueueItem};
+use tensorlend::{Claim, Deadline, Queue, QueueItem};
 
-/// A queue: many producers, many consumers, and each item goes to one consumer. Any thread may use it. `tensorlend_queue_free`
-/// frees the handle; the queue and its items remain. Its items are those of the list with its name, so `tensorlend_list_clear`
-/// deletes it.
+/// A queue with many producers and consumers, in which each item goes to one consumer. Any thread
+/// may use it. `tensorlend_queue_free` frees the handle, but the queue and its items remain. The
+/// items are those of the list with the queue's name, so `tensorlend_list_clear` deletes the queue.
 pub struct tensorlend_queue {
     queue: Queue,
     name: CString,
 }
 
-/// An item that this consumer has claimed: a lease on its value, and the right to confirm it. No other consumer gets the item
-/// until it is given back. If the consumer's process ends before it confirms the item, another consumer gets it. One thread
-/// at a time uses the handle.
+/// An item that this consumer has claimed: a lease on its value, and the right to confirm it. No
+/// other consumer gets the item unless this consumer gives it back. If the consumer's process ends
+/// before it confirms the item, another consumer gets the item. Only one thread at a time may use
+/// the handle.
 ///
-/// `tensorlend_queue_item_done` and `tensorlend_queue_item_give_back` take it over, and set the caller's variable to NULL.
-/// `tensorlend_queue_item_free` gives an item back that was not taken over.
+/// `tensorlend_queue_item_done` and `tensorlend_queue_item_give_back` take the item over, and set
+/// the caller's variable to NULL. `tensorlend_queue_item_free` gives an item back that was not
+/// taken over.
 pub struct tensorlend_queue_item {
     lease: Arc<tensorlend_lease>,
     claim: Claim,
@@ -38,21 +40,24 @@ impl tensorlend_queue_item {
     }
 }
 
-/// Takes an item over and sets the caller's variable to NULL. On error the variable is unchanged.
+/// Takes an item over, and sets the caller's variable to NULL. On error the variable is unchanged.
 ///
 /// # Safety
-/// The rules on handles and variables.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
 unsafe fn take_item(item: *mut *mut tensorlend_queue_item) -> tensorlend::Result<Claim> {
-    // SAFETY: the rules on handles and variables.
+    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone,
+    // and variables are NULL or writable.
     unsafe { given(item, "item") }?;
-    // SAFETY: the rules on handles and variables; `given` has accepted it.
+    // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
+    // `given` has accepted the variable.
     Ok(unsafe { take_over(item) }.claim)
 }
 
-/// Opens a queue, which exists once it has an item. `max_waiting` is the number of waiting items at which
-/// `tensorlend_queue_put` of this handle waits; 0: no maximum.
+/// Opens a queue, which exists once it has an item. `max_waiting` is the number of waiting items
+/// from which `tensorlend_queue_put` of this handle waits; 0 means no maximum.
 ///
-/// `TENSORLEND_ARGUMENT` for an invalid name, or one of another machine: a queue serves the processes of one machine.
+/// Errors: `TENSORLEND_ARGUMENT` for an invalid name, or a name of another machine, because a queue
+/// serves the processes of one machine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_open(
     client: *const tensorlend_client,
@@ -61,7 +66,8 @@ pub unsafe extern "C" fn tensorlend_queue_open(
     queue: *mut *mut tensorlend_queue,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(queue, "queue")?, both(client, name)?) };
         let queue = client.queue(name)?.max_waiting(max_waiting);
         out.fill(tensorlend_queue { queue, name: c_text(name) });
@@ -69,11 +75,14 @@ pub unsafe extern "C" fn tensorlend_queue_open(
     })
 }
 
-/// Appends an item, a tensor or a dataset. Waits while the queue is full: `timeout_ns` nanoseconds at most, without limit if
-/// that is below 0, not at all if it is 0. Takes `*item` over, and drops it if the call fails. Writes the item's number,
-/// counted from 0, to `*number`, unless that is NULL.
+/// Appends an item, which is a tensor or a dataset. While the queue is full, waits at most
+/// `timeout_ns` nanoseconds, or without limit if `timeout_ns` is below 0. Takes `*item` over, and
+/// drops the item if the call fails. Writes the item's number, counted from 0, to `*number`, unless
+/// `number` is NULL.
 ///
-/// `TENSORLEND_TIMEOUT` if the queue was full the whole time. Otherwise errors are those of `tensorlend_list_append`.
+/// Errors:
+/// - `TENSORLEND_TIMEOUT` if the queue was full during the whole timeout.
+/// - Otherwise those of `tensorlend_list_append`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_put(
     queue: *const tensorlend_queue,
@@ -82,21 +91,24 @@ pub unsafe extern "C" fn tensorlend_queue_put(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (queue, item) = unsafe { (&handle(queue, "queue")?.queue, take(item)?) };
         let at = queue.put(item, timeout(timeout_ns))?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
         Ok(())
     })
 }
 
-/// Claims the first item that waits. Waits while the queue is empty: `timeout_ns` nanoseconds at most, without limit if that is
-/// below 0, not at all if it is 0.
+/// Claims the first waiting item. While the queue is empty, waits at most `timeout_ns` nanoseconds,
+/// or without limit if `timeout_ns` is below 0.
 ///
-/// `TENSORLEND_TIMEOUT` if the queue was empty the whole time; `TENSORLEND_REFUSED` without the right to write, or with 4096
-/// claimed items; `TENSORLEND_LIMIT` with 4096 leases held already: the item waits again; `TENSORLEND_DAMAGED` if a faulty
-/// producer put the item, which is then removed.
+/// Errors:
+/// - `TENSORLEND_TIMEOUT` if the queue was empty during the whole timeout.
+/// - `TENSORLEND_REFUSED` if this client has no right to write, or has already claimed 4096 items.
+/// - `TENSORLEND_LIMIT` if the client already holds 4096 leases, where the item waits again.
+/// - `TENSORLEND_DAMAGED` if a faulty producer appended the item, where the item is removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_get(
     queue: *const tensorlend_queue,
@@ -104,9 +116,35 @@ pub unsafe extern "C" fn tensorlend_queue_get(
     item: *mut *mut tensorlend_queue_item,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, queue) = unsafe { (Out::new(item, "item")?, &handle(queue, "queue")?.queue) };
         out.fill(tensorlend_queue_item::of(queue.get(timeout(timeout_ns))?));
+        Ok(())
+    })
+}
+
+/// Confirms `*item`, as `tensorlend_queue_item_done` does, and claims the next item into the same variable, as
+/// `tensorlend_queue_get` does: in one request. Takes the old item over, also if the call fails; the variable is NULL then. If
+/// `*item` is NULL, only claims. The confirmation counts before any wait for the next item.
+///
+/// Errors are those of `tensorlend_queue_get`: the old item is confirmed. `TENSORLEND_DISCONNECTED`: the client confirms it with
+/// its next request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_queue_next(
+    queue: *const tensorlend_queue,
+    timeout_ns: i64,
+    item: *mut *mut tensorlend_queue_item,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: the rules on handles and variables.
+        let queue = unsafe { &handle(queue, "queue")?.queue };
+        // SAFETY: the rules on handles and variables: a variable with NULL has no item to take over.
+        let done = unsafe { item.as_ref().is_some_and(|item| !item.is_null()).then(|| take_item(item)).transpose()? };
+        // SAFETY: the rules on variables.
+        let out = unsafe { Out::new(item, "item")? };
+        let next = queue.feed(1).next(done, Deadline::new(timeout(timeout_ns)))?;
+        out.fill(tensorlend_queue_item::of(next));
         Ok(())
     })
 }
@@ -118,21 +156,24 @@ pub unsafe extern "C" fn tensorlend_queue_waiting(
     items: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (items, queue) = unsafe { (OutVar::new(items, "items")?, &handle(queue, "queue")?.queue) };
         items.fill(queue.waiting()?);
         Ok(())
     })
 }
 
-/// Writes the number of items that consumers have claimed and not confirmed to `*items`. Asks the daemon.
+/// Writes the number of items that consumers have claimed and not confirmed to `*items`. Sends the
+/// daemon a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_claimed(
     queue: *const tensorlend_queue,
     items: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (items, queue) = unsafe { (OutVar::new(items, "items")?, &handle(queue, "queue")?.queue) };
         items.fill(queue.claimed()?);
         Ok(())
@@ -142,66 +183,71 @@ pub unsafe extern "C" fn tensorlend_queue_claimed(
 /// The queue's name, borrowed from the handle; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_name(queue: *const tensorlend_queue) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { queue.as_ref() }.map(|queue| queue.name.as_ptr()))
 }
 
-/// Frees the handle; NULL does nothing. The queue, its items and claimed items remain.
+/// Frees the handle. NULL does nothing. The queue, its items and claimed items remain.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_free(queue: *mut tensorlend_queue) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(queue) }
 }
 
-/// A lease on the item's value, borrowed from the item; NULL for NULL. `tensorlend_lease_clone` makes a lease that outlives
-/// the item.
+/// Returns a lease on the item's value, borrowed from the item; NULL for NULL.
+/// `tensorlend_lease_clone` creates a lease that outlives the item.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_value(item: *const tensorlend_queue_item) -> *const tensorlend_lease {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { item.as_ref() }.map(|item| Arc::as_ptr(&item.lease)))
 }
 
 /// The item's number, counted from 0; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_number(item: *const tensorlend_queue_item) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { item.as_ref() }.map(|item| item.number))
 }
 
-/// Confirms an item, which the daemon deletes. Takes `*item` over. Writes to `*existed`, unless that is NULL, whether the claim
-/// still existed: false if the queue was cleared, or if the daemon was replaced and gave the item to another consumer.
+/// Confirms an item. The daemon then deletes the item. Takes `*item` over. Writes whether the claim
+/// still existed to `*existed`, unless `existed` is NULL. The claim no longer exists if the queue
+/// was cleared, or if the daemon was replaced and gave the item to another consumer.
 ///
-/// `TENSORLEND_DISCONNECTED` if no daemon answers: the client confirms the item with its next request. The item is delivered
-/// again if the session ends before that.
+/// Errors: `TENSORLEND_DISCONNECTED` if no daemon responds. Then the client confirms the item with
+/// its next request. The item is delivered again if the session ends before that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_done(
     item: *mut *mut tensorlend_queue_item,
     existed: *mut bool,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let confirmed = unsafe { take_item(item) }?.done()?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(existed, confirmed) };
         Ok(())
     })
 }
 
-/// Gives an item back: it is the next one that a consumer gets. Takes `*item` over. Errors are those of
-/// `tensorlend_queue_item_done`.
+/// Gives an item back. The next consumer that asks for an item gets this one. Takes `*item` over.
+/// Errors are those of `tensorlend_queue_item_done`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_give_back(item: *mut *mut tensorlend_queue_item) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         unsafe { take_item(item) }?.give_back()?;
         Ok(())
     })
 }
 
-/// Gives an item back that was neither confirmed nor given back, and frees the handle; NULL does nothing. The borrowed lease
-/// is invalid then.
+/// Gives an item back that was neither confirmed nor given back, and frees the handle. NULL does
+/// nothing. The lease that was borrowed from the item is invalid after the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_free(item: *mut tensorlend_queue_item) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(item) }
 }

@@ -1,4 +1,4 @@
-//! Names of other machines, by this machine's gateway.
+//! Names of other machines. This machine's gateway serves these calls.
 
 use super::arguments::{Out, OutVar, handle, values};
 use super::client::tensorlend_client;
@@ -10,11 +10,15 @@ use super::status::{guard, tensorlend_status};
 use std::ffi::{c_char, c_void};
 use tensorlend::check_name;
 
-/// Copies `shape`'s elements, row-major, and publishes them under a name of another machine, "NODE/NAME". Returns when
-/// the value is published there; that machine's configuration must allow it.
+/// Copies `shape`'s elements, row-major, and publishes them under a name of another machine,
+/// "NODE/NAME". The call returns when that machine has published the value. The configuration of
+/// that machine must allow this.
 ///
-/// `TENSORLEND_REMOTE` for an unknown or unreachable machine, and for a machine that refuses; `TENSORLEND_TIMEOUT` without a
-/// response in time (`tensorlend_options_remote_timeout`): the value may have been published; otherwise as `tensorlend_create`.
+/// Errors:
+/// - `TENSORLEND_REMOTE` for an unknown or unreachable machine, and for a machine that refuses.
+/// - `TENSORLEND_TIMEOUT` if no response arrived within `tensorlend_options_remote_timeout`, where
+///   the value may have been published.
+/// - Otherwise those of `tensorlend_create`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_put_remote(
     client: *const tensorlend_client,
@@ -25,19 +29,23 @@ pub unsafe extern "C" fn tensorlend_put_remote(
     data: *const c_void,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, name) = unsafe { both(client, name) }?;
         check_name(name)?;
-        // SAFETY: the rule on lengths.
+        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
+        // length.
         let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: the rule on lengths: the elements' bytes, whose number follows from the shape.
+        // SAFETY: by the rule on lengths, `data` points to the bytes of all elements, whose number
+        // follows from the shape.
         let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
         client.put_remote_draft(name, filled(client, spec, data)?)?;
         Ok(())
     })
 }
 
-/// As `tensorlend_put_remote`, for a draft of a tensor or a dataset in host memory. Takes `*draft` over.
+/// Works like `tensorlend_put_remote`, for a draft of a tensor or a dataset in host memory. Takes
+/// `*draft` over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_publish_remote(
     client: *const tensorlend_client,
@@ -45,19 +53,24 @@ pub unsafe extern "C" fn tensorlend_publish_remote(
     name: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
+        // zero-terminated.
         let (client, name) = unsafe { both(client, name) }?;
         check_name(name)?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         client.put_remote_draft(name, unsafe { take(draft) }?)?;
         Ok(())
     })
 }
 
-/// Fetches the items of a list of another machine, "NODE/LIST", that are not on this machine yet, and waits until they are.
-/// Afterwards `tensorlend_list_get_range` finds them under that name. Writes the number of items to `*length`.
+/// Fetches the items of another machine's list, "NODE/LIST", that are not on this machine yet.
+/// Waits until all of them are on this machine. Then `tensorlend_list_get_range` finds them under
+/// that name. Writes the number of items to `*length`.
 ///
-/// `TENSORLEND_REMOTE`; `TENSORLEND_TIMEOUT`, after which you can call this again: fetched items stay.
+/// Errors:
+/// - `TENSORLEND_REMOTE`.
+/// - `TENSORLEND_TIMEOUT`. After a timeout the fetched items stay, so you can repeat the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_fetch_list(
     client: *const tensorlend_client,
@@ -65,33 +78,38 @@ pub unsafe extern "C" fn tensorlend_fetch_list(
     length: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (length, (client, list)) = unsafe { (OutVar::new(length, "length")?, both(client, list)?) };
         length.fill(client.fetch_list(list)?);
         Ok(())
     })
 }
 
-/// Lists the machines that this machine's gateway has seen, and this machine: entries of `TENSORLEND_KIND_NODE`. No entries
-/// without a gateway. Reads shared memory, and does not ask the gateway.
+/// Lists the machines that this machine's gateway has seen, and this machine, as entries of
+/// `TENSORLEND_KIND_NODE`. The listing is empty if there is no gateway. The call reads shared
+/// memory, and sends the gateway no request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_nodes(
     client: *const tensorlend_client,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(listing, "listing")?, &handle(client, "client")?.client) };
         out.list_nodes(client.nodes()?);
         Ok(())
     })
 }
 
-/// Lists the names, streams and lists of other machines that match the pattern `glob` ("NODE/a*", for example), followed
-/// by an entry of `TENSORLEND_KIND_NODE` for each machine that did not respond. `cached` and `stale` of an entry describe
-/// the copy on this machine.
+/// Lists the names, streams and lists of other machines that match the pattern `glob`, such as
+/// "NODE/a*". After them, each machine that did not respond has an entry of `TENSORLEND_KIND_NODE`.
+/// `cached` and `stale` of an entry describe the copy on this machine.
 ///
-/// `TENSORLEND_REMOTE` if the gateway does not respond; `TENSORLEND_TIMEOUT`.
+/// Errors:
+/// - `TENSORLEND_REMOTE` if the gateway does not respond.
+/// - `TENSORLEND_TIMEOUT`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_list_remote_names(
     client: *const tensorlend_client,
@@ -99,7 +117,8 @@ pub unsafe extern "C" fn tensorlend_list_remote_names(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
         out.list_remote(client.remote_names(glob)?);
         Ok(())
@@ -113,13 +132,14 @@ pub unsafe extern "C" fn tensorlend_list_remote(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    // SAFETY: the same rules.
+    // SAFETY: the other function has the same contract, which the caller of this function keeps.
     unsafe { tensorlend_list_remote_names(client, glob, listing) }
 }
 
-/// Asks the gateway where a name of another machine is, as a listing of one entry: its `label` is the machine, `alive`
-/// is whether the machine can be reached, and `cached` and `stale` describe the copy on this machine. No entry for a
-/// name of this machine, or of an unknown one.
+/// Asks the gateway for the place of a name of another machine. The result is a listing of one
+/// entry. Its `label` is the machine, `alive` is whether the machine can be reached, and `cached`
+/// and `stale` describe the copy on this machine. The listing is empty for a name of this machine
+/// or of an unknown machine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_placement(
     client: *const tensorlend_client,
@@ -127,7 +147,8 @@ pub unsafe extern "C" fn tensorlend_placement(
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
         out.list_placement(name, client.placement(name)?);
         Ok(())

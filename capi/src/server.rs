@@ -10,8 +10,9 @@ use std::ffi::{CString, c_char};
 use std::sync::Arc;
 use tensorlend::{Call, Reply, Result, Server};
 
-/// A server of a service: receives requests from all callers in turn. One thread at a time uses it; several servers
-/// share the callers of a service. `tensorlend_server_close` ends it.
+/// A server of a service, which receives requests from all callers in turn. Only one thread at a
+/// time may use a server. Several servers share the callers of a service. `tensorlend_server_close`
+/// ends a server.
 pub struct tensorlend_server {
     server: Server,
     process: Process,
@@ -22,9 +23,9 @@ pub struct tensorlend_server {
 /// thread at a time uses the handle. A program may respond to its requests in any order. A request may outlive the server's
 /// handle.
 ///
-/// `tensorlend_request_respond` and `tensorlend_request_fail` take it over, and set the caller's variable to NULL.
-/// `tensorlend_request_free` drops a request that was not taken over; the request's caller then gets
-/// `TENSORLEND_REQUEST_FAILED`.
+/// `tensorlend_request_respond` and `tensorlend_request_fail` take the request over, and set the
+/// caller's variable to NULL. `tensorlend_request_free` drops a request that was not taken over.
+/// The request's caller then gets `TENSORLEND_REQUEST_FAILED`.
 pub struct tensorlend_request {
     lease: Arc<tensorlend_lease>,
     reply: Reply,
@@ -38,21 +39,25 @@ impl tensorlend_request {
     }
 }
 
-/// Returns the server, or `Error::Forked` in a process other than the one that opened it.
+/// Returns the server, or `Error::Forked` in any process except the one that opened the server.
 ///
 /// # Safety
-/// The rule on handles.
+/// The handle is NULL or alive, by the contract in `lib.rs`.
 unsafe fn opened<'a>(server: *mut tensorlend_server) -> Result<&'a mut Server> {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     let server = unsafe { handle_mut(server, "server") }?;
     server.process.check()?;
     Ok(&mut server.server)
 }
 
-/// Serves a service from now on, in addition to other servers of the same name. Takes some round trips to the daemon.
+/// Starts to serve a service, in addition to other servers of the same name. Needs some round trips
+/// to the daemon.
 ///
-/// `TENSORLEND_ARGUMENT` for an invalid name, or one of more than 207 bytes; `TENSORLEND_REFUSED` without the right to
-/// write; `TENSORLEND_LIMIT` at a limit.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for a name that is invalid or longer than 207 bytes.
+/// - `TENSORLEND_REFUSED` if this client has no right to write.
+/// - `TENSORLEND_LIMIT` if a limit of the daemon, the namespace or the user is reached.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_serve(
     client: *const tensorlend_client,
@@ -60,7 +65,8 @@ pub unsafe extern "C" fn tensorlend_serve(
     server: *mut *mut tensorlend_server,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, client, service) =
             unsafe { (Out::new(server, "server")?, handle(client, "client")?, text(service, "service")?) };
         client.check()?;
@@ -70,10 +76,14 @@ pub unsafe extern "C" fn tensorlend_serve(
     })
 }
 
-/// Receives the next request; waits for it `timeout_ns` nanoseconds at most, without limit if that is below 0.
+/// Receives the next request. Waits for a request at most `timeout_ns` nanoseconds, or without
+/// limit if `timeout_ns` is below 0.
 ///
-/// `TENSORLEND_TIMEOUT`; `TENSORLEND_LIMIT` with 4096 leases held already: the request is still there after some were
-/// freed; `TENSORLEND_DISCONNECTED` if the session has ended.
+/// Errors:
+/// - `TENSORLEND_TIMEOUT`.
+/// - `TENSORLEND_LIMIT` if the client already holds 4096 leases, where the request stays until the
+///   program has freed some.
+/// - `TENSORLEND_DISCONNECTED` if the session has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_recv(
     server: *mut tensorlend_server,
@@ -81,7 +91,8 @@ pub unsafe extern "C" fn tensorlend_server_recv(
     request: *mut *mut tensorlend_request,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (out, server) = unsafe { (Out::new(request, "request")?, opened(server)?) };
         let call = match timeout(timeout_ns) {
             None => server.recv(),
@@ -92,15 +103,16 @@ pub unsafe extern "C" fn tensorlend_server_recv(
     })
 }
 
-/// Receives the next request if there is one, for servers that gather several: if there is none now, `*request` is NULL, and
-/// the status is `TENSORLEND_OK`.
+/// Receives the next request if there is one. If there is none, sets `*request` to NULL, and
+/// returns `TENSORLEND_OK`. For servers that gather several requests.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_try_recv(
     server: *mut tensorlend_server,
     request: *mut *mut tensorlend_request,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (out, server) = unsafe { (Out::new(request, "request")?, opened(server)?) };
         if let Some(call) = server.try_recv()? {
             out.fill(tensorlend_request::of(call));
@@ -112,39 +124,40 @@ pub unsafe extern "C" fn tensorlend_server_try_recv(
 /// Number of callers that are connected now, 120 at most; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_callers(server: *const tensorlend_server) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { server.as_ref() }.map(|server| server.server.callers() as u64))
 }
 
 /// The service's name, borrowed from the server; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_service(server: *const tensorlend_server) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { server.as_ref() }.map(|server| server.service.as_ptr()))
 }
 
-/// Ends a server, and frees the handle; NULL does nothing. Its callers get `TENSORLEND_SERVER_GONE` for requests
-/// without a response, and move to another server.
+/// Ends a server, and frees the handle. NULL does nothing. The server's callers get
+/// `TENSORLEND_SERVER_GONE` for requests without a response, and move to another server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_close(server: *mut tensorlend_server) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(server) }
 }
 
-/// A lease on the request's value, borrowed from the request; NULL for NULL. `tensorlend_lease_clone` makes a handle
-/// that outlives the request.
+/// Returns a lease on the request's value, borrowed from the request; NULL for NULL.
+/// `tensorlend_lease_clone` creates a handle that outlives the request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_value(request: *const tensorlend_request) -> *const tensorlend_lease {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { request.as_ref() }.map(|request| Arc::as_ptr(&request.lease)))
 }
 
-/// Announces that the response comes within about ten microseconds, so that a sleeping caller wakes up in the meantime.
-/// Worthwhile after long work.
+/// Announces that the response will arrive within about ten microseconds. A sleeping caller then
+/// wakes up in the meantime. Useful after long work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_soon(request: *const tensorlend_request) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let request = unsafe { handle(request, "request") }?;
         request.process.check()?;
         request.reply.soon();
@@ -155,69 +168,84 @@ pub unsafe extern "C" fn tensorlend_request_soon(request: *const tensorlend_requ
 /// Rejects a request that cannot be taken over.
 ///
 /// # Safety
-/// The rules on handles and variables.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
 unsafe fn check_request(request: *mut *mut tensorlend_request) -> Result<()> {
-    // SAFETY: the rules on handles and variables.
+    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+    // writable.
     unsafe { given(request, "request") }?.process.check()
 }
 
-/// Takes a checked request over: ends its lease, sets the caller's variable to NULL and returns the right to respond.
+/// Takes a checked request over. Ends its lease, sets the caller's variable to NULL, and returns
+/// the right to respond.
 ///
 /// # Safety
-/// The rules on handles and variables, and `check_request` has accepted it.
+/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
+/// `check_request` has accepted the variable.
 unsafe fn take_request(request: *mut *mut tensorlend_request) -> Reply {
-    // SAFETY: the rules on handles and variables; `check_request` has accepted it.
+    // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
+    // `check_request` has accepted the variable.
     let tensorlend_request { reply, .. } = unsafe { take_over(request) };
     reply
 }
 
-/// Responds to a request with a tensor or a dataset. Takes `*request` and `*response` over, and ends the request's
-/// lease. A caller receives its responses in the order of its requests. A caller that is gone is no error.
+/// Responds to a request with a tensor or a dataset. Takes `*request` and `*response` over, and
+/// ends the request's lease. A caller receives its responses in the order of its requests. A
+/// disconnected caller is no error.
 ///
-/// `TENSORLEND_ARGUMENT` for a draft of another client, and for a dataset without tensors: the caller then gets
-/// `TENSORLEND_REQUEST_FAILED`. `TENSORLEND_LIMIT` without memory for the response's description.
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for a draft of another client, and for a dataset without tensors, where
+///   the caller gets `TENSORLEND_REQUEST_FAILED`.
+/// - `TENSORLEND_LIMIT` if there is no memory for the response's description.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_respond(
     request: *mut *mut tensorlend_request,
     response: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         unsafe { check_request(request) }?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         unsafe { check_taking(response) }?;
-        // SAFETY: the rules on handles and variables: both were checked.
+        // SAFETY: by the contract in `lib.rs`, both variables are writable and hold live handles.
+        // The checks above have accepted them.
         let (reply, response) = unsafe { (take_request(request), take(response)?) };
         reply.respond(response)?;
         Ok(())
     })
 }
 
-/// Refuses a request: its caller gets `TENSORLEND_REQUEST_FAILED` with this text, cut to 64 KiB. Takes `*request` over.
+/// Refuses a request. Its caller gets `TENSORLEND_REQUEST_FAILED` with the text `why`, truncated to
+/// 64 KiB. Takes `*request` over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_fail(
     request: *mut *mut tensorlend_request,
     why: *const c_char,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rule on strings.
+        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
         let why = unsafe { text(why, "why") }?;
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         unsafe { check_request(request) }?;
-        // SAFETY: the rules on handles and variables: it was checked.
+        // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
+        // `check_request` has accepted the variable.
         unsafe { take_request(request) }.fail(why)?;
         Ok(())
     })
 }
 
-/// Drops a request that was not responded to: its caller gets `TENSORLEND_REQUEST_FAILED`. NULL does nothing.
+/// Drops a request that has no response. Its caller gets `TENSORLEND_REQUEST_FAILED`. NULL does
+/// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_free(request: *mut tensorlend_request) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(request) }
 }
 
-/// Compile-time check: another thread may respond.
+/// Compile-time check of `Send`, because another thread may respond.
 const _: fn() = || {
     fn may_travel<T: Send>() {}
     may_travel::<Reply>();

@@ -5,8 +5,8 @@ use super::client::tensorlend_client;
 use super::status::{guard, look, tensorlend_status};
 use std::ffi::{CString, c_char};
 
-/// The daemon's metrics, borrowed from their handle. The library makes these structures; later versions may have further fields
-/// at the end.
+/// The daemon's metrics, borrowed from their handle. Only the library creates these structures.
+/// Later versions may add fields at the end.
 #[repr(C)]
 pub struct tensorlend_figures {
     /// Version of the daemon.
@@ -17,25 +17,25 @@ pub struct tensorlend_figures {
     pub uptime_ns: u64,
     /// Maximum number of bytes of the pool.
     pub pool_bytes_max: u64,
-    /// Bytes of segments that exist: lent, spare and idle.
+    /// Bytes of all segments: lent, spare and idle.
     pub pool_bytes: u64,
     /// Bytes of segments that are lent, or whose owner has disconnected.
     pub bytes_in_use: u64,
     /// Bytes of spare segments, ready to lend.
     pub bytes_spare: u64,
-    /// Bytes of names and descriptors that clients and daemon share.
+    /// Bytes of names and descriptors that clients and the daemon share.
     pub bytes_sheets: u64,
     /// Names in all namespaces.
     pub names: u64,
-    /// Names that ended because their time to live was over.
+    /// Names whose time to live ended.
     pub names_expired: u64,
     /// Ephemeral names that ended with their producers' sessions.
     pub names_ephemeral_gone: u64,
     /// Sessions that the daemon ended because memory was short and their leases kept replaced values in use.
     pub sessions_revoked: u64,
-    /// Requests answered.
+    /// Requests to which the daemon responded.
     pub requests: u64,
-    /// Requests refused.
+    /// Requests that the daemon refused.
     pub refusals: u64,
     /// Wakeups of the daemon.
     pub wakeups: u64,
@@ -47,15 +47,16 @@ pub struct tensorlend_figures {
     pub clients: u32,
     /// Disconnected clients whose tensors remain.
     pub frozen: u32,
-    /// Bytes of segments that are in files, since memory was short.
+    /// Bytes of segments that the daemon has spilled to files because memory was short.
     pub bytes_spilled: u64,
     /// Files of spilled segments that could not be written or read.
     pub spill_failures: u64,
     /// Requests refused because a limit of the configuration or of the machine was reached.
     pub refusals_limit: u64,
-    /// Requests refused that the daemon never grants: damaged, impossible, or without the rights.
+    /// Requests refused that the daemon never grants, because they are damaged or impossible, or
+    /// the client lacks the rights.
     pub refusals_invalid: u64,
-    /// Requests refused because another client, or the daemon, was faster.
+    /// Requests refused because another client or the daemon acted first.
     pub refusals_race: u64,
 }
 
@@ -66,14 +67,15 @@ pub struct tensorlend_stat {
     texts: [CString; 2],
 }
 
-/// Asks the daemon for its metrics.
+/// Requests the daemon's metrics.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_get(
     client: *const tensorlend_client,
     stat: *mut *mut tensorlend_stat,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
+        // writable.
         let (out, client) = unsafe { (Out::new(stat, "stat")?, &handle(client, "client")?.client) };
         let it = client.stat()?;
         let texts = [c_text(&it.version), c_text(&it.mode)];
@@ -114,13 +116,14 @@ pub unsafe extern "C" fn tensorlend_stat_get(
 /// The metrics, borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -> *const tensorlend_figures {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
 }
 
-/// Frees the metrics; NULL does nothing.
+/// Frees the metrics. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(stat) }
 }

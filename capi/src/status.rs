@@ -6,52 +6,56 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tensorlend::{DeviceTrouble, Error, LimitKind, Refusal, RemoteTrouble};
 
-/// The result of a call. The numbers are stable; others may be added.
+/// The result of a call. The numbers are stable. Later versions may add more.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum tensorlend_status {
-    /// Done.
+    /// The call succeeded.
     TENSORLEND_OK = 0,
     /// There is no such name, stream or list.
     TENSORLEND_NOT_FOUND = 1,
     /// The timeout passed before the awaited event.
     TENSORLEND_TIMEOUT = 2,
-    /// No daemon responds, or it has disconnected or ended this session: connect again.
+    /// No daemon responds, or the daemon has disconnected or ended this session. Connect again.
     TENSORLEND_DISCONNECTED = 3,
     /// A limit of the daemon's configuration, of this client or of the machine is reached.
     TENSORLEND_LIMIT = 4,
-    /// An invalid argument: NULL, a bad name, a shape, a length, a handle that is still in use.
+    /// An argument is invalid, such as NULL, a bad name, a shape, a length, or a handle that is
+    /// still in use.
     TENSORLEND_ARGUMENT = 5,
-    /// An element type that tensorlend does not know.
+    /// The element type is one that tensorlend does not support.
     TENSORLEND_DTYPE = 6,
-    /// The name has a dataset and the call wants a tensor, or the reverse.
+    /// The name has a dataset and the call needs a tensor, or the reverse.
     TENSORLEND_KIND = 7,
     /// The stream has ended.
     TENSORLEND_STREAM_ENDED = 8,
     /// The stream is full.
     TENSORLEND_FULL = 9,
-    /// The client was opened by the parent of this process: connect in the child.
+    /// The parent of this process opened the client. Connect in the child.
     TENSORLEND_FORKED = 10,
-    /// The daemon refuses the request: this user may not write, or may not join the namespace; or another client produces the
-    /// stream.
+    /// The daemon refuses the request. This user may not write, or may not join the namespace, or
+    /// another client produces the stream.
     TENSORLEND_REFUSED = 11,
     /// A system call failed.
     TENSORLEND_SYSTEM = 12,
-    /// The value's record is invalid: its publisher wrote it wrongly. Only values of that client are affected.
+    /// The value's record is invalid, because its publisher wrote it wrongly. Only values of that
+    /// client are affected.
     TENSORLEND_DAMAGED = 13,
-    /// Library, daemon and kernel are incompatible.
+    /// The library, the daemon and the kernel are incompatible.
     TENSORLEND_INCOMPATIBLE = 14,
-    /// A bug of this library. Free the handles involved, and report it with the message.
+    /// A bug of this library. Free the handles of the failed call, and report the bug with the
+    /// message.
     TENSORLEND_PANIC = 15,
-    /// The name belongs to another machine, and that machine is unreachable or refuses; or this machine's gateway does not
-    /// answer.
+    /// The name belongs to another machine, and that machine is unreachable or refuses. Or this
+    /// machine's gateway does not respond.
     TENSORLEND_REMOTE = 16,
-    /// The server refused the request, or could not carry it out: the error message has the server's reason.
+    /// The server refused the request, or could not carry it out. The error message contains the
+    /// server's reason.
     TENSORLEND_REQUEST_FAILED = 17,
     /// The server ended before it responded. It may have carried the request out.
     TENSORLEND_SERVER_GONE = 18,
-    /// There is no such device, or the daemon lends none of its memory; or the driver failed, or a producer ended before its
-    /// work was done.
+    /// There is no such device, or the daemon lends none of its memory. Or the driver failed, or a
+    /// producer ended before its work was done.
     TENSORLEND_DEVICE = 19,
 }
 
@@ -62,12 +66,13 @@ use tensorlend_status::{
     TENSORLEND_REQUEST_FAILED, TENSORLEND_SERVER_GONE, TENSORLEND_STREAM_ENDED, TENSORLEND_SYSTEM, TENSORLEND_TIMEOUT,
 };
 
-/// The limit that was reached, where a call fails with TENSORLEND_LIMIT. The numbers are stable; others may be added.
+/// The limit that a call has reached if it fails with TENSORLEND_LIMIT. The numbers are stable.
+/// Later versions may add more.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "C's names for the numbers of LimitKind")]
 pub enum tensorlend_limit {
-    /// None: the call failed for another reason.
+    /// None, because the call failed for another reason.
     TENSORLEND_LIMIT_NONE = 0,
     /// pool.bytes_max: bytes of segments that all users together may have.
     TENSORLEND_LIMIT_POOL_BYTES = 1,
@@ -77,17 +82,17 @@ pub enum tensorlend_limit {
     TENSORLEND_LIMIT_SHEET_BYTES = 3,
     /// A user's share of pool.sheet_bytes_max.
     TENSORLEND_LIMIT_SHEET_SHARE = 4,
-    /// bytes_max of a namespace: its segments, names and descriptors.
+    /// bytes_max of a namespace, for its segments, names and descriptors.
     TENSORLEND_LIMIT_NAMESPACE_BYTES = 5,
-    /// uid.bytes_max: a user's segments, names and descriptors.
+    /// uid.bytes_max, for a user's segments, names and descriptors.
     TENSORLEND_LIMIT_USER_BYTES = 6,
-    /// cuda.bytes_max: bytes that are lent of one device.
+    /// cuda.bytes_max, for the lent bytes of one device.
     TENSORLEND_LIMIT_DEVICE_BYTES = 7,
     /// A user's share of the memory of all devices.
     TENSORLEND_LIMIT_DEVICE_SHARE = 8,
     /// device_bytes_max of a namespace.
     TENSORLEND_LIMIT_NAMESPACE_DEVICE_BYTES = 9,
-    /// uid.device_bytes_max.
+    /// uid.device_bytes_max of a user.
     TENSORLEND_LIMIT_USER_DEVICE_BYTES = 10,
     /// Descriptors that the daemon's process may have open (LimitNOFILE of its unit).
     TENSORLEND_LIMIT_DESCRIPTORS = 11,
@@ -99,11 +104,13 @@ pub enum tensorlend_limit {
     TENSORLEND_LIMIT_NAMES = 14,
     /// A user's share of a namespace's names.
     TENSORLEND_LIMIT_NAME_SHARE = 15,
-    /// Names of a namespace longer than 96 bytes: an eighth of its names_max.
+    /// Names of a namespace that are longer than 96 bytes. At most an eighth of names_max may be so
+    /// long.
     TENSORLEND_LIMIT_LONG_NAMES = 16,
-    /// Cells of one client, by names_max of its namespace.
+    /// Cells of one client. The maximum depends on names_max of its namespace.
     TENSORLEND_LIMIT_CELLS = 17,
-    /// members_max of a namespace: its clients, and those that left tensors.
+    /// members_max of a namespace, for its clients and for disconnected clients whose tensors
+    /// remain.
     TENSORLEND_LIMIT_MEMBERS = 18,
     /// A user's share of a namespace's members.
     TENSORLEND_LIMIT_MEMBER_SHARE = 19,
@@ -121,7 +128,7 @@ pub enum tensorlend_limit {
     TENSORLEND_LIMIT_LIST_SHARE = 25,
     /// A user's share of a stream's subscribers.
     TENSORLEND_LIMIT_SUBSCRIBER_SHARE = 26,
-    /// The daemon spills nothing: [spill] has no directory.
+    /// The daemon spills nothing, because [spill] has no directory.
     TENSORLEND_LIMIT_SPILL = 27,
     /// The client's own memory_limit.
     TENSORLEND_LIMIT_CLIENT_BYTES = 28,
@@ -140,33 +147,37 @@ pub enum tensorlend_limit {
 thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
     static LIMIT: Cell<Option<LimitKind>> = const { Cell::new(None) };
-    /// The code's seven bytes, and a zero byte.
+    /// The error code's seven bytes, and a zero byte.
     static CODE: Cell<[u8; 8]> = const { Cell::new([0; 8]) };
 }
 
-/// The error message of this thread's last call that failed: the event, the object and the remedy. Never NULL; empty
-/// if none has failed. It stays until another call of this thread fails: copy it to keep it.
+/// Returns the error message of this thread's last failed call: the event, the object and the
+/// remedy. Never NULL; empty if no call has failed. The text is valid until another call of this
+/// thread fails, so copy it to keep it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_message() -> *const c_char {
     // A thread that is ending has lost its message.
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The stable code of this thread's last call that failed, such as "TL-0301": the same in every language, and explained by the
-/// manual's page on errors. Never NULL; empty if none has failed. It stays until another call of this thread fails.
+/// Returns the stable code of this thread's last failed call, such as "TL-0301". The code is the
+/// same in every language, and the manual's page on errors explains it. Never NULL; empty if no
+/// call has failed. The text is valid until another call of this thread fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_code() -> *const c_char {
     CODE.try_with(|code| code.as_ptr().cast_const().cast()).unwrap_or(c"".as_ptr())
 }
 
-/// The limit that this thread's last call that failed has reached: one of tensorlend_limit, 0 if it failed for another reason
-/// or none has failed. Programs should decide by this number, not by words of the message.
+/// Returns the limit that this thread's last failed call has reached, as a `tensorlend_limit`.
+/// Returns 0 if the call failed for another reason, or no call has failed. Programs should decide
+/// by this number, not by words of the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_error_limit() -> i32 {
     LIMIT.try_with(Cell::get).ok().flatten().map_or(0, |kind| kind.number().into())
 }
 
-/// Name of a limit, such as "pool-bytes". Never NULL, valid until the process ends; "unknown" for other numbers.
+/// Returns the name of a limit, such as "pool-bytes", or "unknown" for other numbers. Never NULL.
+/// The text is valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_limit_name(limit: i32) -> *const c_char {
     limit_name(limit).as_ptr()
@@ -177,7 +188,8 @@ fn limit_name(limit: i32) -> &'static CStr {
     kind.map_or(c"unknown", |kind| kind.c_name())
 }
 
-/// Name of a status, such as "not found". Never NULL, valid until the process ends; "unknown" for other numbers.
+/// Returns the name of a status, such as "not found", or "unknown" for other numbers. Never NULL.
+/// The text is valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_status_name(status: i32) -> *const c_char {
     name(status).as_ptr()
@@ -213,7 +225,7 @@ fn name(status: i32) -> &'static CStr {
 pub enum Fault {
     /// An error of the client library.
     Client(Error),
-    /// An element type that the client library does not know.
+    /// An element type that the client library does not support.
     DType(u32),
 }
 
@@ -261,7 +273,7 @@ fn status_of(error: &Error) -> tensorlend_status {
         Error::Damaged { .. } => TENSORLEND_DAMAGED,
         Error::Kernel(_) | Error::Protocol { .. } | Error::Sheet(_) => TENSORLEND_INCOMPATIBLE,
         Error::Refused { refusal, .. } => status_of_refusal(refusal),
-        // The compiler requires this arm; clippy reports an error that only it matches.
+        // The compiler requires this arm. clippy reports an error that only this arm matches.
         _ => TENSORLEND_PANIC,
     }
 }
@@ -297,7 +309,8 @@ fn of_panic(panic: &(dyn Any + Send)) -> String {
 
 /// Runs the body of a call that can fail.
 pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
-    // After a panic, only handles may be inconsistent, and the contract requires that the caller frees them.
+    // After a panic, only the call's handles may be inconsistent. The contract requires that the
+    // caller frees them.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => TENSORLEND_OK,
         Ok(Err(Fault::Client(error))) => tell(status_of(&error), error.code(), error.limit_kind(), error.to_string()),
@@ -316,7 +329,8 @@ pub fn guard(body: impl FnOnce() -> Result<(), Fault>) -> tensorlend_status {
     }
 }
 
-/// Runs the body of a call that has no status; returns `otherwise` if the body returns nothing.
+/// Runs the body of a call that has no status. Returns `otherwise` if the body returns nothing or
+/// panics.
 pub fn look<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(found) => found.unwrap_or(otherwise),

@@ -24,18 +24,23 @@ pub enum tensorlend_start {
 /// Flag of `tensorlend_subscribe`: the subscription has a descriptor for poll and epoll.
 pub const TENSORLEND_POLLABLE: u32 = 1;
 
-/// A subscription to a stream. One thread at a time uses it. `tensorlend_subscription_close` ends it.
+/// A subscription to a stream. Only one thread at a time may use a subscription.
+/// `tensorlend_subscription_close` ends it.
 pub struct tensorlend_subscription {
     subscription: Subscription,
     pollable: bool,
     name: CString,
 }
 
-/// Subscribes to a stream. `start` is a `tensorlend_start`, `flags` 0 or `TENSORLEND_POLLABLE`. The call waits for a
-/// stream that is not open yet: at most `wait_ns` nanoseconds, without limit if that is below 0, not at all if it is 0.
+/// Subscribes to a stream. `start` is a `tensorlend_start`, `flags` 0 or `TENSORLEND_POLLABLE`. If
+/// the stream is not open yet, the call waits at most `wait_ns` nanoseconds, or without limit if
+/// `wait_ns` is below 0.
 ///
-/// `TENSORLEND_NOT_FOUND` if there is no such stream, `TENSORLEND_TIMEOUT` if it was not opened in time;
-/// `TENSORLEND_LIMIT` with 256 subscriptions open already, or if the stream has as many subscribers as it can.
+/// Errors:
+/// - `TENSORLEND_NOT_FOUND` if there is no such stream.
+/// - `TENSORLEND_TIMEOUT` if the stream was not opened in time.
+/// - `TENSORLEND_LIMIT` if 256 subscriptions are already open, or if the stream has its maximum
+///   number of subscribers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscribe(
     client: *const tensorlend_client,
@@ -46,7 +51,8 @@ pub unsafe extern "C" fn tensorlend_subscribe(
     subscription: *mut *mut tensorlend_subscription,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles, variables and strings.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and strings are NULL or zero-terminated.
         let (out, (client, name)) = unsafe { (Out::new(subscription, "subscription")?, both(client, name)?) };
         if flags & !TENSORLEND_POLLABLE != 0 {
             return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_POLLABLE")).into());
@@ -73,11 +79,14 @@ fn start_of(number: i32) -> Result<Start> {
     }
 }
 
-/// Takes the next message; waits for it `timeout_ns` nanoseconds at most, without limit if that is below 0. Writes a lease on
-/// the message to `*message`, and the message's number to `*number`, unless that is NULL.
+/// Takes the next message. Waits for a message at most `timeout_ns` nanoseconds, or without limit
+/// if `timeout_ns` is below 0. Writes a lease on the message to `*message`, and the message's
+/// number to `*number`, unless `number` is NULL.
 ///
-/// `TENSORLEND_TIMEOUT`; `TENSORLEND_STREAM_ENDED` once the producer has closed the stream or disconnected, and every
-/// message was taken. The subscription continues when a producer opens the stream again.
+/// Errors:
+/// - `TENSORLEND_TIMEOUT`.
+/// - `TENSORLEND_STREAM_ENDED` once the producer has closed the stream or disconnected, and no
+///   message is left. The subscription continues when a producer opens the stream again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_recv(
     subscription: *mut tensorlend_subscription,
@@ -86,20 +95,21 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
         let received = match timeout(timeout_ns) {
             None => from.subscription.recv(),
             Some(timeout) => from.subscription.recv_timeout(timeout),
         }?;
-        // SAFETY: the rule on variables.
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { hand_out(received, out, number) };
         Ok(())
     })
 }
 
-/// Takes the next message if there is one: if there is none now, `*message` is NULL, and the status is `TENSORLEND_OK`. Writes
-/// the message's number to `*number`, unless that is NULL.
+/// Takes the next message if there is one. If there is none, sets `*message` to NULL, and returns
+/// `TENSORLEND_OK`. Writes the message's number to `*number`, unless `number` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     subscription: *mut tensorlend_subscription,
@@ -107,10 +117,11 @@ pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     number: *mut u64,
 ) -> tensorlend_status {
     guard(|| {
-        // SAFETY: the rules on handles and variables.
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
+        // alone, and variables are NULL or writable.
         let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
         if let Some(received) = from.subscription.try_recv()? {
-            // SAFETY: the rule on variables.
+            // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
             unsafe { hand_out(received, out, number) };
         }
         Ok(())
@@ -118,51 +129,57 @@ pub unsafe extern "C" fn tensorlend_subscription_try_recv(
 }
 
 /// # Safety
-/// The rule on variables.
+/// The variable is NULL or writable, by the contract in `lib.rs`.
 unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u64) {
-    // SAFETY: the rule on variables.
+    // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
     unsafe { tell(number, message.sequence()) };
     out.lend(message.into_value());
 }
 
-/// A descriptor for poll and epoll, borrowed from the subscription; -1 without `TENSORLEND_POLLABLE`, and for NULL.
+/// Returns a descriptor for poll and epoll, borrowed from the subscription. Returns -1 without
+/// `TENSORLEND_POLLABLE`, and for NULL.
 ///
-/// Before the first wait and after each wait, call `tensorlend_subscription_try_recv` until it returns no message: that last
-/// call asks the producer to make the descriptor readable. A producer that was killed does not do so, nor does a producer whose
-/// stream was deleted or opened again: poll also every 100 ms or so. The descriptor changes when the stream is opened again.
+/// Before the first wait and after each wait, call `tensorlend_subscription_try_recv` until it
+/// returns no message. That last call asks the producer to make the descriptor readable. A producer
+/// that was killed does not do this, nor does a producer whose stream was deleted or opened again.
+/// So call `tensorlend_subscription_try_recv` also about every 100 ms. The descriptor changes when
+/// the stream is opened again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorlend_subscription) -> i32 {
     look(-1, || {
-        // SAFETY: the rule on handles.
+        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
         let it = unsafe { subscription.as_ref() }.filter(|it| it.pollable)?;
         Some(it.subscription.as_fd().as_raw_fd())
     })
 }
 
-/// Messages lost since the subscription began: they were replaced before they were taken. 0 for NULL.
+/// Returns the number of messages that were replaced before this subscription took them; 0 for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_lost(subscription: *const tensorlend_subscription) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.lost()))
 }
 
-/// Number of the next message; 0 for NULL.
+/// Returns the number of the next message; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_position(subscription: *const tensorlend_subscription) -> u64 {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.position()))
 }
 
 /// The stream's name, borrowed from the subscription; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_name(subscription: *const tensorlend_subscription) -> *const c_char {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
     look(std::ptr::null(), || unsafe { subscription.as_ref() }.map(|it| it.name.as_ptr()))
 }
 
-/// Ends a subscription, and frees the handle; NULL does nothing. Leases on its messages remain valid.
+/// Ends a subscription, and frees the handle. NULL does nothing. Leases on its messages remain
+/// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_close(subscription: *mut tensorlend_subscription) {
-    // SAFETY: the rule on handles.
+    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
+    // alone.
     unsafe { free(subscription) }
 }

@@ -1,19 +1,20 @@
-//! Versions: of the library, and of a name's values.
+//! Versions of the library, and of a name's values.
 
 use std::ffi::c_char;
 use tensorlend::Version;
 
-/// Number of this binary interface, and of the shared library: `libtensorlend.so.0`. It is raised when a function, a
-/// constant or a field is removed or changed.
+/// Number of this binary interface, and of the shared library `libtensorlend.so.0`. A release that
+/// removes or changes a function, a constant or a field raises this number.
 pub const TENSORLEND_ABI: u32 = 0;
 
-/// The library's `TENSORLEND_ABI`. It differs from the header's if the program was built with the header of another version.
+/// Returns the library's `TENSORLEND_ABI`. The number differs from the header's if the program was
+/// built with the header of another version.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_abi() -> u32 {
     TENSORLEND_ABI
 }
 
-/// The library's version, such as "0.1.0". Valid until the process ends.
+/// Returns the library's version, such as "0.1.0". The text is valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_library_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
@@ -43,7 +44,7 @@ impl From<tensorlend_version> for Version {
     }
 }
 
-/// Returns true if both versions are of the same value of the same name.
+/// Returns true if both versions belong to the same value of the same name.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_version_equal(one: tensorlend_version, other: tensorlend_version) -> bool {
     Version::from(one) == Version::from(other)

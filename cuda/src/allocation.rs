@@ -1,4 +1,4 @@
-//! Physical memory on a device, exportable as a descriptor.
+//! Physical memory on a device, which a descriptor can represent.
 #![allow(unsafe_code)]
 
 use crate::api;
@@ -11,12 +11,15 @@ use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Pinned memory of one device, without an address: a [`Mapping`](crate::Mapping) gives it one.
+/// Pinned memory of one device, without an address. A [`Mapping`](crate::Mapping) gives the memory
+/// an address.
 ///
-/// The memory lives as long as anything refers to it: an `Allocation` in any process, a mapping, a descriptor. NVIDIA's manual
-/// does not promise zeroed bytes. Believed: the driver zeroes them, since they may come from another user's process.
+/// The memory lives as long as anything refers to it: an `Allocation` in any process, a mapping, or
+/// a descriptor. NVIDIA's manual does not promise zeroed bytes. Believed: the driver zeroes them,
+/// because they may come from another user's process.
 ///
-/// Believed, and to be confirmed on hardware: allocating needs no context, since the manual requires none here.
+/// Believed, and to be confirmed on hardware: allocation needs no context, because the manual
+/// requires none here.
 ///
 /// Source: CUDA Driver API 13.0, section "Virtual Memory Management".
 #[derive(Debug)]
@@ -28,46 +31,49 @@ impl Allocation {
     /// Allocates `bytes`, a multiple of the device's [granularity](Device::granularity).
     ///
     /// # Errors
-    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; [`Error::is_out_of_memory`]; else the driver's
-    /// error: `CUDA_ERROR_INVALID_VALUE` for a length that is not a multiple.
+    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors;
+    /// [`Error::is_out_of_memory`]; otherwise the driver's error, such as
+    /// `CUDA_ERROR_INVALID_VALUE` for a length that is not a multiple.
     pub fn create(device: &Device, bytes: u64) -> Result<Self> {
         device.require_sharing()?;
         let (api, properties, mut handle) = (Driver::api()?, api::exportable(device.raw()), 0);
-        // SAFETY: the call reads the properties and writes one handle; 0 is the only valid flag.
+        // SAFETY: the call reads the properties and writes one handle. 0 is the only valid flag.
         let answer = unsafe { (api.cuMemCreate)(&raw mut handle, bytes as usize, &raw const properties, 0) };
         check(answer, "cuMemCreate", || format!("allocating {bytes} bytes on {device}"))?;
         Ok(Self { handle })
     }
 
-    /// Returns a close-on-exec descriptor of the memory. Its holder can map all of the memory for reading and writing: CUDA has
-    /// no read-only descriptors.
+    /// Returns a close-on-exec descriptor of the memory. The descriptor's holder can map all of the
+    /// memory for reading and writing, because CUDA has no read-only descriptors.
     ///
     /// # Errors
-    /// The driver's error; the kernel's, if it cannot set close-on-exec.
+    /// The driver's error, or the kernel's error if it cannot set close-on-exec.
     pub fn export(&self) -> Result<OwnedFd> {
         let (api, mut fd) = (Driver::api()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
-        // SAFETY: for this type of handle, the call writes one int; this value owns the handle.
+        // SAFETY: for this type of handle, the call writes one int. This value owns the handle.
         let answer = unsafe { (api.cuMemExportToShareableHandle)(to, self.handle, api::POSIX, 0) };
         check(answer, "cuMemExportToShareableHandle", || "exporting device memory".into())?;
         adopt(fd, "exporting device memory")
     }
 
-    /// Imports the memory of a descriptor that [`Allocation::export`] of any process made. The caller may close the descriptor
-    /// afterwards. The driver does not report the length of the memory: a mapping of more than that fails.
+    /// Imports the memory of a descriptor from [`Allocation::export`] in any process. The caller
+    /// may close the descriptor afterwards. The driver does not report the length of the memory. A
+    /// mapping longer than the memory fails.
     ///
     /// # Errors
-    /// The driver's error, also for a descriptor of something else.
+    /// The driver's error, also for a descriptor that does not represent device memory.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (api, mut handle) = (Driver::api()?, 0);
-        // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
-        // borrowed, so it is open. The call writes one handle.
+        // SAFETY: for this type of handle, the pointer argument is the descriptor's number, and the
+        // driver does not follow it. The descriptor is borrowed, so it is open. The call writes one
+        // handle.
         let answer = unsafe { (api.cuMemImportFromShareableHandle)(&raw mut handle, as_pointer(fd), api::POSIX) };
         check(answer, "cuMemImportFromShareableHandle", || "importing device memory".into())?;
         Ok(Self { handle })
     }
 
-    /// Returns whether the memory is on this device: imported memory may be on another one.
+    /// Returns true if the memory is on this device. Imported memory may be on another device.
     ///
     /// # Errors
     /// The driver's error.
@@ -78,8 +84,9 @@ impl Allocation {
         check(answer, "cuMemGetAllocationPropertiesFromHandle", || "asking where device memory lies".into())?;
         let location = properties.as_ptr().wrapping_byte_add(offset_of!(sys::CUmemAllocationProp, location));
         let (kind, id) = (location.cast::<u32>(), location.wrapping_byte_add(offset_of!(sys::CUmemLocation, id)));
-        // SAFETY: both pointers refer to aligned ints inside the structure, initialized with zeroes and perhaps written by the
-        // call. The first is read as an int, not as the Rust enum: a driver may know more kinds of locations than the header.
+        // SAFETY: both pointers refer to aligned ints inside the structure. The ints are
+        // initialized with zeros, and the call may have written them. The first is read as an int,
+        // not as the Rust enum, because a driver may know more kinds of locations than the header.
         let (kind, id) = unsafe { (kind.read(), id.cast::<i32>().read()) };
         Ok(kind == sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32 && id == device.raw())
     }
@@ -92,19 +99,22 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: this line alone releases the handle, once; mappings preserve the memory by themselves.
+            // SAFETY: only this line releases the handle, once. Mappings keep the memory alive by
+            // themselves.
             unsafe { (api.cuMemRelease)(self.handle) };
         }
     }
 }
 
-/// Takes over a descriptor that the driver has just made, and makes it close-on-exec, because the driver does not document
-/// whether it is. A thread that forks and executes between the two calls would leak the descriptor.
+/// Takes ownership of a descriptor that the driver has just made, and makes it close-on-exec. The
+/// driver does not document whether the descriptor is close-on-exec already. A thread that forks
+/// and executes between the two calls would leak the descriptor.
 pub(crate) fn adopt(fd: c_int, doing: &'static str) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::refused("the driver made no descriptor, and did not say why", doing.into()));
     }
-    // SAFETY: the driver has just made the descriptor for this caller: it is open, and has no other owner.
+    // SAFETY: the driver has just made the descriptor for this caller, so the descriptor is open
+    // and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(|error| Error::kernel(error, doing.into()))?;
     Ok(fd)

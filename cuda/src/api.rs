@@ -1,8 +1,9 @@
-//! The driver's functions by address, resolved once.
+//! The addresses of the driver's functions, resolved once.
 //!
-//! cudarc's own functions look up one symbol each at their first call, and panic without it. They also return `CUresult` as an
-//! enum, for which a newer driver's new number would be undefined behaviour. So this module resolves all addresses at once, each
-//! returning a plain number; the compiler checks that the arguments match those that cudarc generated from NVIDIA's header.
+//! cudarc's own functions look up one symbol each at their first call, and panic if it is missing.
+//! They also return `CUresult` as an enum, for which a newer driver's new number would be undefined
+//! behaviour. So this module resolves all addresses at once. Each function returns a plain number.
+//! The compiler checks that the arguments match those that cudarc generated from NVIDIA's header.
 #![allow(unsafe_code)]
 #![allow(non_snake_case)]
 
@@ -21,16 +22,17 @@ macro_rules! functions {
             #[cfg(test)]
             pub const NAMES: &[&str] = &[$(stringify!($name)),*];
 
-            /// Finds every function, or returns the name of the first missing one.
+            /// Looks up every function, or returns the name of the first missing one.
             ///
             /// # Safety
-            /// The driver's library is present: cudarc panics without it.
+            /// The driver's library is present. Without the library, cudarc panics.
             pub unsafe fn load() -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the caller guarantees that the library is present. The library is never unloaded, so the
-                        // address stays valid; by NVIDIA's header and the check below, a function of this name has these
-                        // arguments, and returns an enum of C, which is an unsigned int.
+                        // SAFETY: the caller guarantees that the library is present. The library is
+                        // never unloaded, so the address stays valid. By NVIDIA's header and the
+                        // check below, a function of this name has these arguments. It returns an
+                        // enum of C, which is an unsigned int.
                         let found = unsafe {
                             sys::culib().get::<unsafe extern "C" fn($($argument),*) -> c_uint>(
                                 concat!(stringify!($name), "\0").as_bytes(),
@@ -126,7 +128,7 @@ functions! {
 }
 
 functions! {
-    /// The older handles, of 64 bytes, for whole blocks and for events.
+    /// The older handles of 64 bytes, for whole blocks and for events.
     Ipc {
         cuIpcGetEventHandle(*mut sys::CUipcEventHandle, sys::CUevent);
         cuIpcOpenEventHandle(*mut sys::CUevent, sys::CUipcEventHandle);
@@ -136,52 +138,56 @@ functions! {
     }
 }
 
-/// The first form of `cuDeviceGetUuid`. For a MIG instance it returns the UUID of the whole device; the second form returns
-/// that of the instance. The header of CUDA 13 lacks the first form, and the library may have it. The table above does not
-/// contain it, because this crate works without it.
+/// The first form of `cuDeviceGetUuid`. For a MIG instance, it returns the UUID of the whole
+/// device. The second form returns the UUID of the instance.
+///
+/// The header of CUDA 13 lacks the first form, but the library may have it. The table above does
+/// not contain it, because this crate works without it.
 pub type WholeUuid = unsafe extern "C" fn(*mut sys::CUuuid, sys::CUdevice) -> c_uint;
 
-/// Finds the first form of `cuDeviceGetUuid`, if the library has it.
+/// Looks up the first form of `cuDeviceGetUuid`. Returns `None` if the library lacks it.
 ///
 /// # Safety
-/// As for `Api::load`.
+/// The driver's library is present.
 pub unsafe fn whole_uuid() -> Option<WholeUuid> {
-    // SAFETY: the caller guarantees that the library is present. The signature is that of the headers before 13.0 and of the
-    // second form.
+    // SAFETY: the caller guarantees that the library is present. The signature is that of the
+    // headers before 13.0, and also that of the second form.
     unsafe { sys::culib().get::<WholeUuid>(b"cuDeviceGetUuid\0") }.ok().map(|found| *found)
 }
 
-/// `cuThreadExchangeStreamCaptureMode`. The table above does not contain it, because older libraries lack it and this crate
-/// works without it.
+/// The signature of `cuThreadExchangeStreamCaptureMode`. The table above does not contain this
+/// function, because older libraries lack it and this crate works without it.
 pub type ExchangeCaptureMode = unsafe extern "C" fn(*mut c_uint) -> c_uint;
 
-/// Finds `cuThreadExchangeStreamCaptureMode`, if the library has it.
+/// Looks up `cuThreadExchangeStreamCaptureMode`. Returns `None` if the library lacks it.
 ///
 /// # Safety
-/// As for `Api::load`.
+/// The driver's library is present.
 pub unsafe fn exchange_capture_mode() -> Option<ExchangeCaptureMode> {
-    // SAFETY: the caller guarantees that the library is present. The function exchanges an enum of C, which is an unsigned int.
+    // SAFETY: the caller guarantees that the library is present. The function exchanges an enum of
+    // C, which is an unsigned int.
     unsafe { sys::culib().get::<ExchangeCaptureMode>(b"cuThreadExchangeStreamCaptureMode\0") }.ok().map(|found| *found)
 }
 
-/// The functions that return the texts of the driver's numbers. The table above does not contain them: in cudarc's signature
-/// their first argument is a Rust enum, which must not hold an unknown number. Here the argument is an unsigned int, as in C.
+/// The functions that return the texts of the driver's numbers. The table above does not contain
+/// them. In cudarc's signature their first argument is a Rust enum, which must not contain an
+/// unknown number. Here the argument is an unsigned int, as in C.
 pub struct Texts {
     pub name: Text,
     pub sentence: Text,
 }
 
-/// `cuGetErrorName` and `cuGetErrorString`.
+/// The signature of `cuGetErrorName` and `cuGetErrorString`.
 pub type Text = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
 
 impl Texts {
-    /// Finds both functions, or returns the name of the missing one.
+    /// Looks up both functions, or returns the name of the first missing one.
     ///
     /// # Safety
-    /// As for `Api::load`.
+    /// The driver's library is present.
     pub unsafe fn load() -> Result<Self, &'static str> {
-        // SAFETY: the caller guarantees that the library is present. It is never unloaded; the comment above explains the
-        // signature.
+        // SAFETY: the caller guarantees that the library is present. The library is never unloaded.
+        // The signature is that of C, in which the enum is an unsigned int.
         let find = |name: &[u8]| unsafe { sys::culib().get::<Text>(name).map(|found| *found).ok() };
         Ok(Self {
             name: find(b"cuGetErrorName\0").ok_or("cuGetErrorName")?,
@@ -211,6 +217,6 @@ pub fn on(device: sys::CUdevice) -> sys::CUmemLocation {
     sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// The handle type of descriptors.
+/// The handle type for file descriptors.
 pub const POSIX: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

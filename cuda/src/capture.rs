@@ -1,15 +1,16 @@
-//! Event queries in threads that run while another thread captures a graph.
+//! The relaxed capture mode, for event queries while another thread captures a graph.
 #![allow(unsafe_code)]
 
 use crate::driver::Driver;
 use std::ffi::c_uint;
 use std::marker::PhantomData;
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+/// The value of `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_uint = 2;
 
-/// A guard during which calls of this thread neither fail nor invalidate a graph capture in another thread. In the usual capture
-/// mode, even the query of an event does both. The thread must not query anything that is being captured.
+/// A guard for calls of this thread while another thread captures a graph. During the guard, these
+/// calls neither fail nor invalidate the capture. In the usual capture mode, even the query of an
+/// event does both. The thread must not query anything that is being captured.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Management", `cuThreadExchangeStreamCaptureMode`.
 #[derive(Debug)]
@@ -35,10 +36,11 @@ impl Drop for Relaxed {
     }
 }
 
-/// Sets the mode and returns the former one; `None` if the driver has no modes or refuses.
+/// Sets the mode and returns the former mode. Returns `None` if the driver has no modes or refuses.
 fn exchange(mut mode: c_uint) -> Option<c_uint> {
     let exchange = Driver::get().ok()?.exchange_capture_mode()?;
-    // SAFETY: the call reads one mode, from the header or written by this call before, and writes the former mode.
+    // SAFETY: the call reads one mode, which comes from the header or from a former call. The call
+    // writes the former mode.
     let answer = unsafe { exchange(&raw mut mode) };
     (answer == 0).then_some(mode)
 }

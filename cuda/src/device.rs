@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use tensorlend_layout::Uuid;
 
-/// A CUDA device, or an instance of one that MIG has divided.
+/// A CUDA device, or a MIG instance of a divided device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     raw: sys::CUdevice,
@@ -22,36 +22,39 @@ pub struct Device {
     is_mig: bool,
 }
 
-/// The features of a device that matter here.
+/// The features of a device that tensorlend uses.
+///
 /// Source: CUDA Driver API 13.0, section "Device Management", `cuDeviceGetAttribute`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Supports {
-    /// Separate physical memory and addresses: allocations and mappings.
+    /// Physical memory and addresses can be managed separately, as allocations and mappings.
     pub vmm: bool,
-    /// Allocations that a descriptor can represent.
+    /// A descriptor can represent an allocation.
     pub posix_handles: bool,
-    /// Stream-ordered memory pools that can be exported as a file descriptor.
+    /// The device has stream-ordered memory pools that a descriptor can represent.
     pub pools: bool,
-    /// Events, and plain blocks, that another process can open by a handle of 64 bytes.
+    /// Another process can open events and plain blocks by a handle of 64 bytes.
     pub ipc_events: bool,
-    /// One address space for host and device.
+    /// Host and device have one address space.
     pub unified_addressing: bool,
-    /// Host memory registered as read-only for the device, which is the only way to register a read-only mapping.
+    /// Host memory can be registered as read-only for the device. Only so can a read-only mapping
+    /// be registered.
     pub read_only_registration: bool,
 }
 
 /// The allocation granularity of a device; both sizes are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granularity {
-    /// Every allocation and mapping is a multiple of this.
+    /// Every allocation and mapping is a multiple of this size.
     pub bytes_min: u64,
-    /// A multiple of this performs best.
+    /// A multiple of this size performs best.
     pub bytes_recommended: u64,
 }
 
 impl Driver {
-    /// Returns the devices that this process sees (`CUDA_VISIBLE_DEVICES` hides others and reorders them), by ordinal.
+    /// Returns the devices that this process sees, by ordinal. `CUDA_VISIBLE_DEVICES` hides and
+    /// reorders devices.
     ///
     /// # Errors
     /// The driver's error, such as for a device that fell off the bus; [`Error::is_forked`] in a forked child.
@@ -66,7 +69,7 @@ impl Driver {
     /// Returns the device with this UUID, if this process sees it.
     ///
     /// # Errors
-    /// As for [`Driver::devices`].
+    /// The errors of [`Driver::devices`].
     pub fn device(&self, uuid: Uuid) -> Result<Option<Device>> {
         Ok(self.devices()?.into_iter().find(|device| device.uuid == uuid))
     }
@@ -76,10 +79,11 @@ impl Device {
     fn look(driver: &Driver, api: &Api, ordinal: i32) -> Result<Self> {
         let doing = || format!("asking about device {ordinal}");
         let mut raw = 0;
-        // SAFETY: the call writes one handle; an ordinal that is out of range is an error.
+        // SAFETY: the call writes one handle. For an ordinal that is out of range, it returns an
+        // error.
         check(unsafe { (api.cuDeviceGet)(&raw mut raw, ordinal) }, "cuDeviceGet", doing)?;
         let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: the call writes at most the given number of bytes, the null included.
+        // SAFETY: the call writes at most the given number of bytes, including the null byte.
         let answer = unsafe { (api.cuDeviceGetName)(name.as_mut_ptr(), name.len() as i32 - 1, raw) };
         check(answer, "cuDeviceGetName", doing)?;
         // SAFETY: the length given to the call excluded the last byte of the array, so this byte is still null.
@@ -89,7 +93,8 @@ impl Device {
         check(unsafe { (api.cuDeviceGetUuid_v2)(&raw mut uuid, raw) }, "cuDeviceGetUuid_v2", doing)?;
         let mut whole = uuid;
         if let Some(whole_uuid) = driver.whole_uuid() {
-            // SAFETY: the call writes 16 bytes. Its result does not matter: on failure `whole` stays equal.
+            // SAFETY: the call writes 16 bytes. Its result does not matter, because `whole` stays
+            // unchanged on failure.
             unsafe { whole_uuid(&raw mut whole, raw) };
         }
         let mut bytes_total = 0;
@@ -112,8 +117,9 @@ impl Device {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
         );
-        // No attribute reports this. If the library has both forms of the UUID call, they differ for an instance: the first
-        // returns the whole device's UUID, the second the instance's. If the library has the second only, the name decides:
+        // No attribute reports whether the device is a MIG instance. If the library has both forms
+        // of the UUID call, they differ for an instance: the first returns the whole device's UUID,
+        // the second the instance's. If the library has only the second form, the name decides:
         // "NVIDIA A100-SXM4-40GB MIG 1g.5gb".
         let is_mig = whole.bytes != uuid.bytes || name.split_whitespace().any(|word| word == "MIG");
         let ordinal = ordinal.unsigned_abs();
@@ -121,10 +127,12 @@ impl Device {
         Ok(Self { raw, ordinal, uuid, name, bytes_total: bytes_total as u64, compute_capability, supports, is_mig })
     }
 
-    /// Returns an attribute, or 0 if this driver does not know the attribute: such a driver does not support the feature.
+    /// Returns an attribute. Returns 0 if this driver does not know the attribute, because such a
+    /// driver does not support the feature.
     fn attribute(api: &Api, raw: sys::CUdevice, attribute: Attribute) -> u32 {
         let mut value = 0;
-        // SAFETY: the call writes one int; an attribute that the driver does not know is an error.
+        // SAFETY: the call writes one int. For an attribute that the driver does not know, it
+        // returns an error.
         let answer = unsafe { (api.cuDeviceGetAttribute)(&raw mut value, attribute, raw) };
         if answer == number::SUCCESS { u32::try_from(value).unwrap_or(0) } else { 0 }
     }
@@ -159,17 +167,19 @@ impl Device {
         self.supports
     }
 
-    /// Returns whether this is an instance of a device that MIG has divided.
+    /// Returns true if this is a MIG instance of a divided device.
     pub fn is_mig(&self) -> bool {
         self.is_mig
     }
 
-    /// Returns whether this is the fake device of the tests, which is unfit for measurements.
+    /// Returns true if this is the tests' fake device, which is unfit for measurements.
     pub fn is_fake(&self) -> bool {
         self.name.to_ascii_lowercase().contains("fake")
     }
 
-    /// Returns whether `peer`'s memory can be mapped for this device. A device can always access its own.
+    /// Returns true if `peer`'s memory can be mapped for this device. A device can always access
+    /// its own memory.
+    ///
     /// Source: CUDA Driver API 13.0, section "Peer Context Memory Access", `cuDeviceCanAccessPeer`.
     ///
     /// # Errors
@@ -185,11 +195,15 @@ impl Device {
         Ok(can == 1)
     }
 
-    /// Returns the granularity of [`Allocation`](crate::Allocation)s and [`Mapping`](crate::Mapping)s here.
-    /// Source: CUDA Driver API 13.0, section "Virtual Memory Management", `cuMemGetAllocationGranularity`.
+    /// Returns the granularity of [`Allocation`](crate::Allocation)s and
+    /// [`Mapping`](crate::Mapping)s on this device.
+    ///
+    /// Source: CUDA Driver API 13.0, section "Virtual Memory Management",
+    /// `cuMemGetAllocationGranularity`.
     ///
     /// # Errors
-    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; else the driver's error.
+    /// [`Error::is_unsupported`] if the device cannot share memory by descriptors; otherwise the
+    /// driver's error.
     pub fn granularity(&self) -> Result<Granularity> {
         use sys::CUmemAllocationGranularity_flags as Flags;
         self.require_sharing()?;
@@ -207,7 +221,8 @@ impl Device {
         })
     }
 
-    /// Checks that descriptors can share the device's memory: a requirement of tensorlend's default allocator.
+    /// Checks that processes can share the device's memory through file descriptors. tensorlend's
+    /// default allocator requires this.
     ///
     /// # Errors
     /// [`Error::is_unsupported`], which names the device and the missing feature.
@@ -216,12 +231,12 @@ impl Device {
             return Err(Error::lacking(self, "virtual memory management (cuMemCreate)"));
         }
         if !self.supports.posix_handles {
-            return Err(Error::lacking(self, "memory that a file descriptor can stand for"));
+            return Err(Error::lacking(self, "memory that can be exported as a file descriptor"));
         }
         Ok(())
     }
 
-    /// Checks that the device has pools which other processes can import.
+    /// Checks that the device has pools that other processes can import.
     ///
     /// # Errors
     /// [`Error::is_unsupported`].
@@ -272,7 +287,7 @@ mod tests {
         assert!(error.is_unsupported());
         assert_eq!(
             error.to_string(),
-            "Orin (GPU-07070707-0707-0707-0707-070707070707) does not support memory that a file descriptor can stand for"
+            "Orin (GPU-07070707-0707-0707-0707-070707070707) does not support memory that can be exported as a file descriptor"
         );
         assert!(device("old", Supports::default()).require_sharing().unwrap_err().to_string().contains("cuMemCreate"));
         assert!(

@@ -1,4 +1,4 @@
-//! The driver's library: loaded at most once, and never required.
+//! The driver's library, which this crate loads at most once and never requires.
 #![allow(unsafe_code)]
 
 use crate::api::{self, Api, ExchangeCaptureMode, Ipc, Pools, Texts, WholeUuid};
@@ -7,8 +7,9 @@ use cudarc::driver::sys;
 use std::sync::OnceLock;
 use tensorlend_os::fork;
 
-/// The minimum driver, of CUDA 12.2: the first one with a maximum size of pools (`CUmemPoolProps::maxSize`). An older driver has
-/// reserved bytes there, so its pools would be unbounded.
+/// The minimum version of the driver, that of CUDA 12.2. It is the first version with a maximum
+/// size of pools (`CUmemPoolProps::maxSize`). An older driver has reserved bytes in place of this
+/// field, so its pools would be unbounded.
 const VERSION_MIN: Version = Version { major: 12, minor: 2 };
 
 /// The CUDA driver of this process, initialized.
@@ -22,12 +23,12 @@ pub struct Driver {
     forks: u64,
 }
 
-/// The version of CUDA that a driver speaks.
+/// The version of CUDA that a driver supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// 13 of 13.0.
+    /// The major version: 13 for CUDA 13.0.
     pub major: u32,
-    /// 0 of 13.0.
+    /// The minor version: 0 for CUDA 13.0.
     pub minor: u32,
 }
 
@@ -37,7 +38,7 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// The reason why this process has no CUDA, for the administrator.
+/// The reason why this process cannot use CUDA, for the administrator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
@@ -50,7 +51,7 @@ pub enum Unavailable {
     /// The library lacks a function.
     #[error("the NVIDIA driver is too old: its libcuda lacks {0}; CUDA {VERSION_MIN} or newer is needed")]
     NoSymbol(&'static str),
-    /// The library is the stub for linking without a driver.
+    /// The library is the stub that the toolkit provides for linking without a driver.
     #[error(
         "the libcuda that was found is the stub of the CUDA toolkit: install the NVIDIA driver, or take the toolkit's \
          folder \"stubs\" out of LD_LIBRARY_PATH"
@@ -59,7 +60,7 @@ pub enum Unavailable {
     /// `cuInit` failed for another reason.
     #[error("cuInit answered {0}; nvidia-smi and the kernel's log may say more")]
     Init(Answer),
-    /// The driver is older than this crate supports.
+    /// The driver is older than the minimum version of this crate.
     #[error("the NVIDIA driver speaks CUDA {0}, and {VERSION_MIN} or newer is needed: install a newer driver")]
     TooOld(Version),
     /// The driver has no device.
@@ -68,22 +69,25 @@ pub enum Unavailable {
          /dev/nvidia*"
     )]
     NoDevice,
-    /// The process was forked from one that had initialized the driver.
+    /// The process was forked from a process that had initialized the driver.
     #[error(
         "CUDA does not survive a fork: use it in a process started anew (exec, or Python's start method \"spawn\")"
     )]
     Forked,
 }
 
-/// The texts of the driver's error numbers: loaded before the rest, so that a failed initialization has a name.
+/// The texts of the driver's error numbers. They are loaded before the other functions, so that a
+/// failed initialization has a name.
 static TEXTS: OnceLock<Texts> = OnceLock::new();
 static DRIVER: OnceLock<Result<Driver, Unavailable>> = OnceLock::new();
 
 impl Driver {
-    /// Returns the driver of this process. The first call loads and initializes it, which takes up to some seconds on a machine
-    /// with many devices; later calls return the same result at once.
+    /// Returns the driver of this process. The first call loads and initializes the driver, which
+    /// takes up to some seconds on a machine with many devices. Later calls return the same result
+    /// at once.
     ///
-    /// The library stays loaded. Initialization makes no context and takes no device memory.
+    /// The library stays loaded. Initialization creates no context and takes no device memory.
+    ///
     /// Source: CUDA Driver API 13.0, sections "Initialization" and "Version Management".
     ///
     /// ```
@@ -102,8 +106,9 @@ impl Driver {
         }
     }
 
-    /// Returns the driver if this process uses it already, through this crate or another library. Does not load the library, and
-    /// does not initialize it: an initialized driver would make CUDA unusable in children that the process forks.
+    /// Returns the driver if this process uses it already, through this crate or another library.
+    /// Neither loads the library nor initializes the driver, because an initialized driver would
+    /// make CUDA unusable in children that the process forks.
     ///
     /// ```
     /// assert!(tensorlend_cuda::Driver::in_use().is_none(), "this program has not used CUDA");
@@ -115,34 +120,35 @@ impl Driver {
         Self::get().ok()
     }
 
-    /// Returns whether another library of this process has loaded and initialized the driver.
+    /// Returns true if another library of this process has loaded and initialized the driver.
     fn is_initialized() -> bool {
-        // SAFETY: the name is a C string. With this flag the call loads nothing: it only counts another user of a loaded library,
-        // and the library is never unloaded afterwards, since the handle is kept.
+        // SAFETY: the name is a C string. With RTLD_NOLOAD the call loads nothing and only adds a reference to a
+        // loaded library. The handle is never closed, so the library is never unloaded afterwards.
         let loaded = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         if loaded.is_null() {
             return false;
         }
-        // SAFETY: the code above found the library.
+        // SAFETY: `dlopen` above found the library.
         let Ok(api) = (unsafe { Api::load() }) else { return false };
         let mut devices = 0;
-        // SAFETY: the call writes one int. Before an initialization it returns an error.
+        // SAFETY: the call writes one int. Without an initialized driver, it returns an error.
         unsafe { (api.cuDeviceGetCount)(&raw mut devices) == number::SUCCESS && devices > 0 }
     }
 
     fn find() -> Result<Self, Unavailable> {
         fork::watch();
         let forks = fork::generation();
-        // SAFETY: the call loads the installed library and unloads it again. That runs the library's own initializers only, as
-        // does every later load.
+        // SAFETY: the call loads the installed library and unloads it again. That runs only the
+        // library's own initializers, like every later load.
         if !unsafe { sys::is_culib_present() } {
             return Err(Unavailable::NoLibrary);
         }
-        // SAFETY: the code above found the library.
+        // SAFETY: `is_culib_present` above found the library.
         let (texts, api) = unsafe { (Texts::load(), Api::load()) };
         let (texts, api) = (texts.map_err(Unavailable::NoSymbol)?, api.map_err(Unavailable::NoSymbol)?);
         TEXTS.get_or_init(|| texts);
-        // SAFETY: 0 is the only valid flag; any thread may call it at any time, and again.
+        // SAFETY: 0 is the only valid flag. Any thread may call this function at any time, and
+        // repeatedly.
         let initialized = unsafe { (api.cuInit)(0) };
         match initialized {
             number::SUCCESS => {}
@@ -161,29 +167,31 @@ impl Driver {
         if counted != number::SUCCESS || devices < 1 {
             return Err(Unavailable::NoDevice);
         }
-        // SAFETY: the code above found the library.
+        // SAFETY: `is_culib_present` above found the library.
         let (pools, ipc, whole_uuid) = unsafe { (Pools::load(), Ipc::load(), api::whole_uuid()) };
-        // SAFETY: the code above found the library.
+        // SAFETY: `is_culib_present` above found the library.
         let exchange_capture_mode = unsafe { api::exchange_capture_mode() };
         Ok(Self { api, pools, ipc, whole_uuid, exchange_capture_mode, version, forks })
     }
 
-    /// Returns the newest CUDA that this driver supports.
+    /// Returns the newest CUDA version that this driver supports.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Returns whether the library has exportable stream-ordered pools; a device must have them too.
+    /// Returns true if the library has exportable stream-ordered pools. A device must support them
+    /// too.
     pub fn has_pools(&self) -> bool {
         self.pools.is_ok()
     }
 
-    /// Returns whether the library has the older inter-process handles; a device must have them too.
+    /// Returns true if the library has the older inter-process handles. A device must support them
+    /// too.
     pub fn has_ipc(&self) -> bool {
         self.ipc.is_ok()
     }
 
-    /// Returns the functions, for the rest of this crate.
+    /// Returns the driver's functions, for the rest of this crate.
     #[inline]
     pub(crate) fn api() -> Result<&'static Api> {
         Ok(&Self::get()?.api)
@@ -211,7 +219,8 @@ impl Driver {
 }
 
 impl Version {
-    /// Converts from 1000 times the major version plus 10 times the minor one.
+    /// Converts the driver's number, which is 1000 times the major version plus 10 times the minor
+    /// version.
     fn from_number(number: i32) -> Self {
         let number = u32::try_from(number).unwrap_or(0);
         Self { major: number / 1000, minor: number % 1000 / 10 }

@@ -1,4 +1,4 @@
-//! The errors of calls of the driver.
+//! The errors of the driver's functions.
 #![allow(unsafe_code)]
 
 use crate::api::Text;
@@ -7,10 +7,10 @@ use cudarc::driver::sys::CUresult as Number;
 use std::ffi::CStr;
 use std::fmt;
 
-/// The result of all calls of the driver here.
+/// The result of every function in this crate that calls the driver.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failed operation: the operation, the call, and the driver's result.
+/// The error of a failed operation: the operation, the driver's function, and the driver's result.
 pub struct Error(Box<Kind>);
 
 enum Kind {
@@ -28,7 +28,7 @@ pub struct Answer {
     pub number: u32,
     /// The result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`; empty if the driver has none.
     pub name: String,
-    /// The driver's description; empty if it has none.
+    /// The driver's description; empty if the driver has none.
     pub text: String,
 }
 
@@ -42,7 +42,7 @@ pub struct Unsupported {
     pub what: &'static str,
 }
 
-/// The numbers on which this crate depends, as the driver returns them.
+/// The driver's numbers on which this crate depends.
 pub(crate) mod number {
     use super::Number;
 
@@ -52,9 +52,10 @@ pub(crate) mod number {
     pub const NOT_READY: u32 = Number::CUDA_ERROR_NOT_READY as u32;
 }
 
-/// The results after which no call on the context can succeed: the process's work on the device is lost. Source: CUDA Driver API
-/// 13.0, section "Data types used by CUDA driver": the results for which it says that the process "must be terminated and
-/// relaunched", and those that mean an end of the driver, the context or the device itself.
+/// The results after which no call on the context can succeed, so the process's work on the device
+/// is lost. Source: CUDA Driver API 13.0, section "Data types used by CUDA driver". The list
+/// contains the results for which the manual says that the process "must be terminated and
+/// relaunched". It also contains those that mean an end of the driver, the context or the device.
 const LOST: &[Number] = &[
     Number::CUDA_ERROR_DEINITIALIZED,
     Number::CUDA_ERROR_ECC_UNCORRECTABLE,
@@ -75,11 +76,11 @@ const LOST: &[Number] = &[
     Number::CUDA_ERROR_EXTERNAL_DEVICE,
 ];
 
-/// The results for a feature that the device, the driver or the system lacks.
+/// The results that report a feature that the device, the driver or the system lacks.
 const UNSUPPORTED: &[Number] = &[Number::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, Number::CUDA_ERROR_NOT_SUPPORTED];
 
 impl Answer {
-    /// Looks up the texts of the driver's number.
+    /// Looks up the texts for one of the driver's numbers.
     pub(crate) fn of(number: u32) -> Self {
         let texts = Driver::texts();
         let told =
@@ -110,13 +111,14 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Converts the result of `call`; evaluates `doing` only on failure.
+/// Converts the driver's result of `call`. Evaluates `doing` only on failure.
 #[inline]
 pub(crate) fn check(number: u32, call: &'static str, doing: impl FnOnce() -> String) -> Result<()> {
     if number == number::SUCCESS { Ok(()) } else { Err(failed(number, call, doing())) }
 }
 
-/// Works as [`check`] for calls that can also return "not ready"; returns whether the operation is done.
+/// Converts a result like [`check`], for calls that can also return "not ready". Returns true if
+/// the operation is done.
 #[inline]
 pub(crate) fn is_done(number: u32, call: &'static str, doing: impl FnOnce() -> String) -> Result<bool> {
     match number {
@@ -143,7 +145,7 @@ impl Error {
         Self(Box::new(Kind::Refused { doing, why }))
     }
 
-    /// Returns the driver's function that failed, if this crate called one.
+    /// Returns the driver's function that failed, if this crate called a function.
     pub fn call(&self) -> Option<&'static str> {
         match &*self.0 {
             Kind::Driver { call, .. } => Some(call),
@@ -151,7 +153,7 @@ impl Error {
         }
     }
 
-    /// Returns the driver's result, if this crate called it.
+    /// Returns the driver's result, if this crate called the driver.
     pub fn answer(&self) -> Option<&Answer> {
         match &*self.0 {
             Kind::Driver { answer, .. } | Kind::Unavailable(Unavailable::Init(answer)) => Some(answer),
@@ -159,7 +161,7 @@ impl Error {
         }
     }
 
-    /// Returns the reason why there is no driver, if that is the cause.
+    /// Returns the reason why the driver is unavailable, if that is the cause.
     pub fn unavailable(&self) -> Option<&'static Unavailable> {
         match &*self.0 {
             Kind::Unavailable(unavailable) => Some(unavailable),
@@ -167,7 +169,7 @@ impl Error {
         }
     }
 
-    /// Returns the missing feature, if it was known before the call.
+    /// Returns the missing feature, if this crate detected it before the call.
     pub fn unsupported(&self) -> Option<&Unsupported> {
         match &*self.0 {
             Kind::Unsupported(unsupported) => Some(unsupported),
@@ -175,24 +177,26 @@ impl Error {
         }
     }
 
-    /// Returns whether the device has too little memory left, or the process too few addresses.
+    /// Returns true if the device has too little memory left, or the process too few addresses.
     pub fn is_out_of_memory(&self) -> bool {
         self.is_one_of(&[Number::CUDA_ERROR_OUT_OF_MEMORY])
     }
 
-    /// Returns whether the device, its driver or the system lacks the feature: a retry is useless, another method may work.
+    /// Returns true if the device, its driver or the system lacks the feature. A retry is useless,
+    /// but another method may work.
     pub fn is_unsupported(&self) -> bool {
         matches!(&*self.0, Kind::Unsupported(_)) || self.is_one_of(UNSUPPORTED)
     }
 
-    /// Returns whether the context is lost for good, and with it all of this process's state on the device: after an access to a
-    /// wrong address, a memory error, or a device that fell off the bus. Memory that other processes allocated may still be
-    /// valid.
+    /// Returns true if the context is lost for good, and with it all of this process's state on the
+    /// device. Possible causes are an access to a wrong address, a memory error, and a device that
+    /// fell off the bus. Memory that other processes allocated may still be valid.
     pub fn is_lost(&self) -> bool {
         self.is_one_of(LOST)
     }
 
-    /// Returns whether this process was forked from one that had used the driver, which CUDA does not survive.
+    /// Returns true if this process was forked from a process that had used the driver. CUDA does
+    /// not survive a fork.
     pub fn is_forked(&self) -> bool {
         matches!(self.unavailable(), Some(Unavailable::Forked))
     }
@@ -258,9 +262,9 @@ mod tests {
             assert_eq!(kinds(&of(*number as u32, "", "")), (false, false, true, false), "{number:?}");
         }
         assert_eq!(kinds(&of(1, "", "")), (false, false, false, false));
-        let unsupported = Error::lacking(&"Tegra", "memory that a descriptor can stand for");
+        let unsupported = Error::lacking(&"Tegra", "memory that can be exported as a file descriptor");
         assert_eq!(kinds(&unsupported), (false, true, false, false));
-        assert_eq!(unsupported.to_string(), "Tegra does not support memory that a descriptor can stand for");
+        assert_eq!(unsupported.to_string(), "Tegra does not support memory that can be exported as a file descriptor");
         assert_eq!(kinds(&Error::from(&Unavailable::Forked)), (false, false, false, true));
         let kernel = Error::kernel(rustix::io::Errno::MFILE, "exporting".into());
         assert!(kernel.to_string().starts_with("exporting: ") && kernel.call().is_none() && kernel.answer().is_none());

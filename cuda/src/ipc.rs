@@ -1,8 +1,9 @@
-//! The older way of sharing memory: plain blocks, opened by a handle of 64 bytes.
+//! The older way of sharing memory: plain blocks, which another process opens with a handle of 64
+//! bytes.
 //!
-//! This module exists for programs that support nothing else, and for measurements. The handle is a bearer token. It gives
-//! access to the whole block that contains the memory; small allocations are in a block together with others. Both processes
-//! must see each other's process ids.
+//! This module exists for programs that support nothing else, and for measurements. The handle is a
+//! bearer token. The handle gives access to the whole block that contains the memory, and a block
+//! may contain several small allocations. Both processes must see each other's process ids.
 //!
 //! Source: CUDA Driver API 13.0, section "Memory Management".
 #![allow(unsafe_code)]
@@ -12,7 +13,7 @@ use crate::driver::Driver;
 use crate::error::{Result, check};
 use cudarc::driver::sys;
 
-/// Memory by `cuMemAlloc`; dropping it frees the memory.
+/// Memory that `cuMemAlloc` allocated. A drop frees the memory.
 #[derive(Debug)]
 pub struct PlainBlock {
     ptr: u64,
@@ -24,7 +25,8 @@ impl PlainBlock {
     /// Allocates `bytes` on the context's device.
     ///
     /// # Errors
-    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); else the driver's error: `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
+    /// [`is_out_of_memory`](crate::Error::is_out_of_memory); otherwise the driver's error, such as
+    /// `CUDA_ERROR_INVALID_VALUE` for 0 bytes.
     pub fn allocate(context: &Context, bytes: u64) -> Result<Self> {
         let _current = context.enter()?;
         let (api, mut ptr) = (Driver::api()?, 0);
@@ -34,34 +36,37 @@ impl PlainBlock {
         Ok(Self { ptr, bytes, context: context.clone() })
     }
 
-    /// Returns the address in this process.
+    /// Returns the block's address in this process.
     #[inline]
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    /// Returns the length in bytes.
+    /// Returns the block's length in bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the handle by which another process opens the block while it lives.
+    /// Returns the handle with which another process opens the block. The handle is valid while the
+    /// block lives.
     ///
     /// # Errors
-    /// [`is_unsupported`](crate::Error::is_unsupported) if the device or the system lacks it; else the driver's error.
+    /// [`is_unsupported`](crate::Error::is_unsupported) if the device or the system does not
+    /// support such handles; otherwise the driver's error.
     pub fn ipc_handle(&self) -> Result<[u8; 64]> {
         handle_of(self.ptr)
     }
 }
 
-/// Returns the handle of the plain block that contains an address: for memory that a framework has allocated.
+/// Returns the handle of the plain block that contains an address, for memory that a framework has
+/// allocated.
 ///
 /// # Errors
 /// The driver's error: `CUDA_ERROR_INVALID_VALUE` for memory of another kind (mapped, or a pool's).
 pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
     let (ipc, mut handle) = (Driver::ipc()?, sys::CUipcMemHandle { reserved: [0; 64] });
-    // SAFETY: the call writes 64 bytes, and looks the address up.
+    // SAFETY: the call writes 64 bytes. The driver only looks the address up.
     let answer = unsafe { (ipc.cuIpcGetMemHandle)(&raw mut handle, ptr) };
     check(answer, "cuIpcGetMemHandle", || "exporting a plain block".into())?;
     Ok(handle.reserved.map(|byte| byte as u8))
@@ -70,12 +75,13 @@ pub fn handle_of(ptr: u64) -> Result<[u8; 64]> {
 impl Drop for PlainBlock {
     fn drop(&mut self) {
         let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: `allocate` allocated the block, and this line frees it once; the driver waits for the device's work.
+        // SAFETY: `allocate` allocated the block, and this line frees it once. The driver waits for
+        // the device's work.
         unsafe { (api.cuMemFree_v2)(self.ptr) };
     }
 }
 
-/// A block of another process; dropping it closes the block.
+/// A block of another process. A drop closes the block.
 #[derive(Debug)]
 pub struct Opened {
     ptr: u64,
@@ -84,8 +90,9 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens the block of a handle. Fails in the process that made the block. This opens the whole block, from its beginning: if
-    /// the exported address was inside it, the exporter must send the offset separately.
+    /// Opens the block of a handle. Fails in the process that created the block. The result starts
+    /// at the beginning of the whole block. If the exported address was inside the block, the
+    /// exporter must send the offset separately.
     ///
     /// # Errors
     /// The driver's error, also for bytes that are not a handle, or the handle of a freed block.
@@ -94,19 +101,19 @@ impl Opened {
         let _current = context.enter()?;
         let (mut ptr, handle) = (0, sys::CUipcMemHandle { reserved: handle.map(|byte| byte as i8 as _) });
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
-        // SAFETY: the call takes 64 bytes, and checks them; it writes one address.
+        // SAFETY: the call takes 64 bytes and checks them. It writes one address.
         let answer = unsafe { (ipc.cuIpcOpenMemHandle_v2)(&raw mut ptr, handle, flags) };
         check(answer, "cuIpcOpenMemHandle_v2", || "opening another process's block".into())?;
         Ok(Self { ptr, is_closed: false, context: context.clone() })
     }
 
-    /// Returns the address in this process.
+    /// Returns the block's address in this process.
     #[inline]
     pub fn ptr(&self) -> u64 {
         self.ptr
     }
 
-    /// Closes the block, and returns the result; a drop ignores the result.
+    /// Closes the block and returns the result. A drop ignores the result.
     ///
     /// # Errors
     /// The driver's error.

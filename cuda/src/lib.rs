@@ -1,22 +1,27 @@
-//! The CUDA driver as tensorlend's daemon and its clients use it.
+//! Bindings to the CUDA driver for tensorlend's daemon and its clients.
 //!
-//! A machine without a GPU is the normal case. The first call of [`driver::Driver::get`] loads the driver's library and resolves
-//! all functions that this crate ever calls; anything missing becomes a [`driver::Unavailable`] on which an administrator can
-//! act. Nothing here panics if a library, a function or a device is missing.
+//! A machine without a GPU is the normal case. The first call of [`driver::Driver::get`] loads the
+//! driver's library and resolves all functions that this crate ever calls. If anything is missing,
+//! the call returns a [`driver::Unavailable`], on which an administrator can act. This crate does
+//! not panic if a library, a function or a device is missing.
 //!
-//! From the largest to the smallest: a [`driver::Driver`] lists [`device::Device`]s; a device holds an
-//! [`allocation::Allocation`], physical memory that travels between processes as a descriptor; a [`mapping::Mapping`] gives it an
-//! address. Work on a device needs a [`context::Context`]: a [`stream::Stream`] of work, an [`event::Event`] in it, and [`copy`].
-//! [`pool`] and [`ipc`] are CUDA's two other ways of sharing memory; [`mod@pointer`] identifies addresses.
+//! A [`driver::Driver`] lists [`device::Device`]s. An [`allocation::Allocation`] is physical memory
+//! of a device. It travels between processes as a descriptor, and a [`mapping::Mapping`] gives it
+//! an address. Work on a device needs a [`context::Context`]: a [`stream::Stream`] of work, an
+//! [`event::Event`] in it, and [`copy`]. [`pool`] and [`ipc`] are CUDA's two other ways of sharing
+//! memory. [`mod@pointer`] identifies addresses.
 //!
-//! The wrappers add no locks: any thread may call the driver's functions. A call that needs a *current* context documents that,
-//! and [`context::Context::enter`] makes one current. Addresses are plain numbers, as in the driver: only the functions that read
-//! or write through one are `unsafe`.
+//! The wrappers add no locks, because any thread may call the driver's functions. The documentation
+//! of a call says if it needs a *current* context. [`context::Context::enter`] makes a context
+//! current. Addresses are plain numbers, as in the driver. Only the functions that read or write
+//! through an address are `unsafe`.
 //!
-//! The driver does not survive a fork. In a forked child every call returns an error, and drops do nothing.
+//! The driver does not survive a fork. In a forked child every call returns an error, and drops do
+//! nothing.
 //!
-//! Source of all statements about the driver's behaviour: CUDA Driver API 13.0, the section named with each item. "Believed"
-//! marks a statement that the manual leaves open, and that only a test on hardware can settle.
+//! Source of all statements about the driver's behaviour: CUDA Driver API 13.0, in the section
+//! named with each item. "Believed" marks a statement that the manual leaves open, and that only a
+//! test on hardware can settle.
 
 pub mod allocation;
 mod api;

@@ -8,10 +8,10 @@ use crate::driver::Driver;
 use crate::error::{Result, check};
 use cudarc::driver::sys::{self, CUmemAccess_flags as Flags};
 
-/// The access through an address.
+/// The access that a mapping permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read only: a kernel that writes there faults, and its context is lost.
+    /// Read only: a kernel that writes the memory faults, and its context is lost.
     Read,
     /// Read and write.
     ReadWrite,
@@ -27,13 +27,14 @@ impl Access {
     }
 }
 
-/// An [`Allocation`] at an address, the same for every device and context of this process.
+/// An [`Allocation`] at an address. The address is the same for every device and context of this
+/// process.
 ///
-/// The mapping preserves the memory: the caller may drop the allocation before it. The mapping process chooses the access, so
-/// [`Access::Read`] guards against accidents only. Work that still uses the address when the mapping is dropped faults: wait for
-/// that work first.
+/// The mapping keeps the memory alive, so the caller may drop the allocation first. The mapping
+/// process chooses the access, so [`Access::Read`] protects only against accidents. Work that still
+/// uses the address when the mapping is dropped faults. So the caller waits for that work first.
 ///
-/// No context is needed: believed, as for [`Allocation`], and to be confirmed on hardware.
+/// Believed, and to be confirmed on hardware: no context is needed, as for [`Allocation`].
 ///
 /// Source: CUDA Driver API 13.0, section "Virtual Memory Management".
 #[derive(Debug)]
@@ -43,7 +44,7 @@ pub struct Mapping {
     access: Access,
 }
 
-/// A reserved range of addresses; memory is mapped there if `is_mapped` is true.
+/// A reserved range of addresses. If `is_mapped` is true, memory is mapped at these addresses.
 struct Reserved {
     api: &'static Api,
     ptr: sys::CUdeviceptr,
@@ -52,19 +53,20 @@ struct Reserved {
 }
 
 impl Mapping {
-    /// Maps the first `bytes` of an allocation, a multiple of the device's [granularity](Device::granularity) and at most its
-    /// length, for work on `device`.
+    /// Maps the first `bytes` of an allocation, for work on `device`. `bytes` is a multiple of the
+    /// device's [granularity](Device::granularity) and at most the allocation's length.
     ///
     /// # Errors
-    /// [`is_out_of_memory`](crate::Error::is_out_of_memory) if there are not enough addresses; else the driver's error:
-    /// `CUDA_ERROR_INVALID_VALUE` for a wrong length, `CUDA_ERROR_INVALID_DEVICE` for a device that cannot reach the memory. On
-    /// failure, the call undoes its former steps.
+    /// [`is_out_of_memory`](crate::Error::is_out_of_memory) if there are not enough addresses;
+    /// otherwise the driver's error: `CUDA_ERROR_INVALID_VALUE` for a wrong length,
+    /// `CUDA_ERROR_INVALID_DEVICE` for a device that cannot access the memory. On failure, the
+    /// function undoes its earlier steps.
     pub fn map(allocation: &Allocation, bytes: u64, device: &Device, access: Access) -> Result<Self> {
         let doing = || format!("mapping {bytes} bytes for {device}");
         let (api, bytes_usize) = (Driver::api()?, bytes as usize);
         let mut reserved = Reserved::make(api, bytes_usize, doing)?;
-        // SAFETY: `reserved` owns the addresses, which have no memory yet; the allocation is borrowed, so its handle is valid.
-        // The offset 0 is the only one that the manual allows.
+        // SAFETY: `reserved` owns the addresses, which have no memory yet. The allocation is
+        // borrowed, so its handle is valid. 0 is the only offset that the manual allows.
         let answer = unsafe { (api.cuMemMap)(reserved.ptr, bytes_usize, 0, allocation.handle(), 0) };
         check(answer, "cuMemMap", doing)?;
         reserved.is_mapped = true;
@@ -73,10 +75,10 @@ impl Mapping {
         Ok(Self { ptr, bytes, access })
     }
 
-    /// Lets another device use the address, too, with the same access.
+    /// Lets another device use the address too, with the same access.
     ///
     /// # Errors
-    /// The driver's error, if that device cannot reach the memory: see [`Device::can_access`].
+    /// The driver's error, if that device cannot access the memory: see [`Device::can_access`].
     pub fn allow(&self, device: &Device) -> Result<()> {
         set_access(Driver::api()?, self.ptr, self.bytes as usize, self.access, device)
     }
@@ -87,13 +89,13 @@ impl Mapping {
         self.ptr
     }
 
-    /// Returns the length in bytes.
+    /// Returns the mapping's length in bytes.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the access.
+    /// Returns the access that the mapping permits.
     #[inline]
     pub fn access(&self) -> Access {
         self.access
@@ -111,8 +113,8 @@ impl Drop for Mapping {
 impl Reserved {
     fn make(api: &'static Api, bytes: usize, doing: impl FnOnce() -> String) -> Result<Self> {
         let mut ptr = 0;
-        // SAFETY: the call writes one address. Alignment 0 means the device's own, address 0 means any address, and 0 is the
-        // only flag.
+        // SAFETY: the call writes one address. Alignment 0 means the device's own alignment,
+        // address 0 means any address, and 0 is the only valid flag.
         let answer = unsafe { (api.cuMemAddressReserve)(&raw mut ptr, bytes, 0, 0, 0) };
         check(answer, "cuMemAddressReserve", doing)?;
         Ok(Self { api, ptr, bytes, is_mapped: false })
@@ -127,12 +129,14 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // Addresses that still have memory cannot be freed: leak them rather than give them to another mapping.
+        // If unmapping fails, the addresses still have memory and cannot be freed. They are leaked,
+        // because another mapping must not get them.
         // SAFETY: the call unmaps exactly the range that was mapped, once.
         if self.is_mapped && unsafe { (self.api.cuMemUnmap)(self.ptr, self.bytes) } != 0 {
             return;
         }
-        // SAFETY: the call frees exactly the range that was reserved, once; no memory is mapped there any more.
+        // SAFETY: the call frees exactly the range that was reserved, once. No memory is mapped at
+        // these addresses any more.
         unsafe { (self.api.cuMemAddressFree)(self.ptr, self.bytes) };
     }
 }

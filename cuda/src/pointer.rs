@@ -10,13 +10,13 @@ use std::ffi::c_void;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Memory {
-    /// Unknown to the driver: ordinary memory of the host, or nothing.
+    /// Memory that the driver does not know: ordinary host memory, or no memory.
     Unknown,
-    /// On the host, allocated by or registered with the driver.
+    /// Memory on the host that the driver allocated or registered.
     Host,
-    /// On a device.
+    /// Memory on a device.
     Device,
-    /// Another kind, by the driver's number.
+    /// Another kind, given by the driver's number.
     Other(u32),
 }
 
@@ -27,23 +27,24 @@ pub struct Pointer {
     pub memory: Memory,
     /// The ordinal of the memory's device, if it has one.
     pub device: Option<u32>,
-    /// Whether the memory is managed: it moves between host and device.
+    /// Whether the memory is managed, so that it moves between host and device.
     pub is_managed: bool,
-    /// The `CUcontext` of the allocation. `None` also for mapped memory and for a pool's memory: they have no context.
+    /// The `CUcontext` of the allocation. Also `None` for mapped memory and for a pool's memory,
+    /// which have no context.
     pub context: Option<usize>,
-    /// The start of its allocation; 0 if the driver does not know the address.
+    /// The start of the allocation; 0 if the driver does not know the address.
     pub range_start: u64,
-    /// The length of its allocation, in bytes.
+    /// The length of the allocation in bytes.
     pub range_bytes: u64,
 }
 
 impl Pointer {
-    /// Queries an address. Any number is valid.
+    /// Queries an address. The address may be any number.
     ///
     /// Source: CUDA Driver API 13.0, section "Unified Addressing", `cuPointerGetAttributes`.
     ///
     /// # Errors
-    /// The driver's error, for example before this process made its first context.
+    /// The driver's error, for example if this process has no context yet.
     pub fn ask(ptr: u64) -> Result<Self> {
         let api = Driver::api()?;
         let (mut memory, mut device, mut is_managed) = (0_u32, -1_i32, 0_u32);
@@ -64,9 +65,10 @@ impl Pointer {
             (&raw mut range_start).cast(),
             (&raw mut range_bytes).cast(),
         ];
-        // SAFETY: there are as many attributes as outputs, each of the type in the manual: an unsigned int, an int, an unsigned
-        // int (a bool would do), a pointer, an address, a size. The driver looks the address up and does not follow it; it
-        // writes zero for unknown data, or leaves the output alone.
+        // SAFETY: there are as many attributes as outputs, each of the type in the manual: an
+        // unsigned int, an int, an unsigned int (a bool would suffice), a pointer, an address, a
+        // size. The driver looks the address up and does not follow it. For unknown data, the
+        // driver writes zero or leaves the output unchanged.
         let answer = unsafe {
             (api.cuPointerGetAttributes)(values.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), ptr)
         };
@@ -89,7 +91,7 @@ impl Pointer {
         })
     }
 
-    /// Returns whether the `bytes` bytes from `ptr` on are in the same allocation.
+    /// Returns true if the `bytes` bytes from `ptr` on are in this allocation.
     pub fn holds(&self, ptr: u64, bytes: u64) -> bool {
         ptr >= self.range_start
             && ptr.checked_add(bytes).is_some_and(|end| end <= self.range_start.saturating_add(self.range_bytes))

@@ -1,5 +1,5 @@
-//! Memory that is allocated and freed in stream order. Another process imports the pool by a descriptor, and each allocation by
-//! 64 bytes.
+//! Pools whose memory is allocated and freed in stream order. Another process imports the pool by a
+//! descriptor, and each allocation by 64 bytes.
 #![allow(unsafe_code)]
 
 use crate::allocation::{adopt, as_pointer};
@@ -15,10 +15,11 @@ use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// An exportable stream-ordered pool, or another process's pool. Cloning it is cheap.
+/// An exportable stream-ordered pool, or another process's pool. A clone is cheap.
 ///
-/// The creating process allocates and frees; an importer can only import pointers. Every importer must free its pointer before
-/// the exporter does. Believed: an exportable pool returns memory to the device only by [`Pool::trim`] or at its end, if at all.
+/// The creating process allocates and frees memory. An importer can only import pointers. Every
+/// importer must free its pointer before the exporter does. Believed: an exportable pool returns
+/// memory to the device only in [`Pool::trim`] or at the pool's end, if at all.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Ordered Memory Allocator".
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ struct Held {
 
 // SAFETY: a pool is a handle that any thread may use.
 unsafe impl Send for Held {}
-// SAFETY: as above.
+// SAFETY: a pool is a handle that several threads may use at a time.
 unsafe impl Sync for Held {}
 
 /// The sizes of a pool, in bytes.
@@ -51,11 +52,12 @@ pub struct Figures {
 }
 
 impl Pool {
-    /// Makes a pool on a device. When streams are synchronized, the pool keeps up to `release_threshold_bytes`. It takes no more
-    /// than about `bytes_max` from the device (0: no limit).
+    /// Creates a pool on a device. When streams are synchronized, the pool keeps up to
+    /// `release_threshold_bytes`. The pool takes no more than about `bytes_max` from the device (0:
+    /// no limit).
     ///
     /// # Errors
-    /// [`Error::is_unsupported`]; else the driver's error.
+    /// [`Error::is_unsupported`]; otherwise the driver's error.
     pub fn create(device: &Device, release_threshold_bytes: u64, bytes_max: u64) -> Result<Self> {
         device.require_pools()?;
         let doing = || format!("making a pool of at most {bytes_max} bytes on {device}");
@@ -70,56 +72,62 @@ impl Pool {
             reserved: [0; 54],
         };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the call reads the properties, whose reserved bytes are zero as required, and writes one handle.
+        // SAFETY: the call reads the properties and writes one handle. The properties' reserved
+        // bytes are zero, as required.
         let answer = unsafe { (pools.cuMemPoolCreate)(&raw mut raw, &raw const properties) };
         check(answer, "cuMemPoolCreate", doing)?;
         let pool = Self { held: Arc::new(Held { raw, is_imported: false }) };
         let mut threshold = release_threshold_bytes;
         let (attribute, value) = (Attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut threshold).cast::<c_void>());
-        // SAFETY: the call reads a cuuint64_t for this attribute, which `value` is.
+        // SAFETY: for this attribute the call reads a cuuint64_t, and `value` points to one.
         check(unsafe { (pools.cuMemPoolSetAttribute)(raw, attribute, value) }, "cuMemPoolSetAttribute", doing)?;
         Ok(pool)
     }
 
-    /// Returns a close-on-exec descriptor of the pool. Its holder can import the pool, and then any pointer of it whose 64 bytes
-    /// it knows.
+    /// Returns a close-on-exec descriptor of the pool. The descriptor's holder can import the pool,
+    /// and then any pointer of the pool whose 64 bytes it knows.
     ///
     /// # Errors
-    /// The driver's error; the kernel's, if it cannot set close-on-exec.
+    /// The driver's error, or the kernel's error if it cannot set close-on-exec.
     pub fn export(&self) -> Result<OwnedFd> {
         let (pools, mut fd) = (Driver::pools()?, -1);
         let to = (&raw mut fd).cast::<c_void>();
-        // SAFETY: for this type of handle, the call writes one int; this value owns the pool's handle.
+        // SAFETY: for this type of handle, the call writes one int. This value owns the pool's
+        // handle.
         let answer = unsafe { (pools.cuMemPoolExportToShareableHandle)(to, self.held.raw, api::POSIX, 0) };
         check(answer, "cuMemPoolExportToShareableHandle", || "exporting a pool".into())?;
         adopt(fd, "exporting a pool")
     }
 
-    /// Imports the pool of a descriptor. The caller may close the descriptor afterwards. A device that uses imports from the pool
-    /// needs [`Pool::set_access`] in this process.
+    /// Imports the pool of a descriptor. The caller may close the descriptor afterwards. Before a
+    /// device uses imports from the pool, this process calls [`Pool::set_access`].
     ///
     /// # Errors
-    /// The driver's error, also for a descriptor of something else.
+    /// The driver's error, also for a descriptor that does not represent a pool.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
-        // SAFETY: for this type of handle the pointer is the descriptor's number, and is not followed; the descriptor is
-        // borrowed, so it is open. The call writes one handle.
+        // SAFETY: for this type of handle, the pointer argument is the descriptor's number, and the
+        // driver does not follow it. The descriptor is borrowed, so it is open. The call writes one
+        // handle.
         let answer = unsafe { (pools.cuMemPoolImportFromShareableHandle)(&raw mut raw, as_pointer(fd), api::POSIX, 0) };
         check(answer, "cuMemPoolImportFromShareableHandle", || "importing a pool".into())?;
         Ok(Self { held: Arc::new(Held { raw, is_imported: true }) })
     }
 
-    /// Allocates in stream order: later work in the stream may use the memory, other work only after an event.
+    /// Allocates memory in stream order. Later work in the stream may use the memory. Other work
+    /// may use the memory only after an event.
     ///
     /// # Errors
-    /// [`Error::is_out_of_memory`], also if the pool is at its maximum; an imported pool refuses.
+    /// [`Error::is_out_of_memory`], also if the pool is at its maximum. The driver's error for an
+    /// imported pool.
     pub fn allocate<'s>(&self, bytes: u64, stream: impl Into<StreamRef<'s>>) -> Result<u64> {
         let doing = || format!("allocating {bytes} bytes from a pool");
         if self.held.is_imported {
             return Err(Error::refused("only the process that made a pool can allocate from it", doing()));
         }
         let (pools, mut ptr) = (Driver::pools()?, 0);
-        // SAFETY: the call writes one address; this value owns the pool's handle, and the stream is borrowed.
+        // SAFETY: the call writes one address. This value owns the pool's handle, and the stream is
+        // borrowed.
         let answer = unsafe {
             (pools.cuMemAllocFromPoolAsync)(&raw mut ptr, bytes as usize, self.held.raw, stream.into().raw())
         };
@@ -127,33 +135,36 @@ impl Pool {
         Ok(ptr)
     }
 
-    /// Frees in stream order.
+    /// Frees memory in stream order.
     ///
     /// # Errors
     /// The driver's error.
     ///
     /// # Safety
     /// 1. `ptr` came from [`Pool::allocate`] of this pool, and was not freed.
-    /// 2. All its uses in this process precede this in stream order; and every importer has freed it.
+    /// 2. In stream order, all uses of `ptr` in this process precede this call. Every importer has
+    ///    freed its import.
     pub unsafe fn free<'s>(&self, ptr: u64, stream: impl Into<StreamRef<'s>>) -> Result<()> {
-        // SAFETY: by 1 and 2.
+        // SAFETY: the caller guarantees that `ptr` was allocated from the pool and not freed, and
+        // that all its uses precede this call.
         unsafe { free(ptr, stream.into()) }
     }
 
-    /// Returns the bytes by which another process that has imported the pool imports an allocation.
+    /// Returns the 64 bytes that identify an allocation to a process that has imported the pool.
+    /// That process imports the allocation with them.
     ///
     /// # Errors
-    /// The driver's error, if the address is not one of an exportable pool.
+    /// The driver's error, if the address does not belong to an exportable pool.
     pub fn export_pointer(&self, ptr: u64) -> Result<[u8; 64]> {
         let (pools, mut data) = (Driver::pools()?, sys::CUmemPoolPtrExportData { reserved: [0; 64] });
-        // SAFETY: the call writes 64 bytes, and looks the address up.
+        // SAFETY: the call writes 64 bytes. The driver only looks the address up.
         let answer = unsafe { (pools.cuMemPoolExportPointer)(&raw mut data, ptr) };
         check(answer, "cuMemPoolExportPointer", || "exporting an allocation of a pool".into())?;
         Ok(data.reserved)
     }
 
-    /// Imports an allocation of the process that made this imported pool. Its memory may not exist until the event that the
-    /// exporter names for it has fired.
+    /// Imports an allocation of the process that created this imported pool. The allocation's
+    /// memory may not exist until the exporter's event for it has fired.
     ///
     /// # Errors
     /// The driver's error, also for bytes that are not an export.
@@ -161,7 +172,7 @@ impl Pool {
         let pools = Driver::pools()?;
         let _current = context.enter()?;
         let (mut ptr, mut data) = (0, sys::CUmemPoolPtrExportData { reserved: *data });
-        // SAFETY: the call reads 64 bytes and checks them, and writes one address.
+        // SAFETY: the call reads 64 bytes and checks them. It writes one address.
         let answer = unsafe { (pools.cuMemPoolImportPointer)(&raw mut ptr, self.held.raw, &raw mut data) };
         check(answer, "cuMemPoolImportPointer", || "importing an allocation of a pool".into())?;
         Ok(Imported { ptr, is_freed: false, context: context.clone(), _pool: self.clone() })
@@ -174,7 +185,7 @@ impl Pool {
     /// The driver's error, if that device cannot reach the pool's memory.
     pub fn set_access(&self, device: &Device, access: Access) -> Result<()> {
         let (pools, wish) = (Driver::pools()?, access.on(device));
-        // SAFETY: the call reads one access descriptor; this value owns the pool's handle.
+        // SAFETY: the call reads one access descriptor. This value owns the pool's handle.
         let answer = unsafe { (pools.cuMemPoolSetAccess)(self.held.raw, &raw const wish, 1) };
         check(answer, "cuMemPoolSetAccess", || format!("letting {device} use a pool"))
     }
@@ -193,7 +204,7 @@ impl Pool {
     /// Returns the pool's sizes.
     ///
     /// # Errors
-    /// The driver's error; it may not know the sizes of an imported pool.
+    /// The driver's error. The driver may not know the sizes of an imported pool.
     pub fn figures(&self) -> Result<Figures> {
         let pools = Driver::pools()?;
         let ask = |attribute| {
@@ -216,15 +227,15 @@ impl Pool {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Ok(pools) = Driver::pools() {
-            // SAFETY: `create` or `import` made the handle, and this line destroys it once. Remaining allocations stay until
-            // they are freed.
+            // SAFETY: `create` or `import` made the handle, and this line destroys it once.
+            // Remaining allocations stay valid until they are freed.
             unsafe { (pools.cuMemPoolDestroy)(self.raw) };
         }
     }
 }
 
-/// An import of another process's allocation, by [`Pool::import_pointer`]. Dropping it frees the import, and waits for the
-/// device's work on it; [`Imported::free`] does not wait.
+/// An import of another process's allocation, from [`Pool::import_pointer`]. A drop frees the
+/// import, and waits for the device's work on it. [`Imported::free`] does not wait.
 #[derive(Debug)]
 pub struct Imported {
     ptr: u64,
@@ -239,16 +250,18 @@ impl Imported {
         self.ptr
     }
 
-    /// Frees the import in stream order. The exporter may free the allocation once the stream has executed this free.
+    /// Frees the import in stream order. The exporter may free the allocation once the stream has
+    /// executed this call.
     ///
     /// # Errors
-    /// The driver's error; the import is leaked then.
+    /// The driver's error. In this case the import is leaked.
     ///
     /// # Safety
-    /// 1. All uses of the address in this process precede this in stream order.
+    /// 1. In stream order, all uses of the address in this process precede this call.
     pub unsafe fn free<'s>(mut self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
         self.is_freed = true;
-        // SAFETY: 1: this value imported the allocation and frees it once, here. 2: the caller guarantees the order.
+        // SAFETY: this value imported the allocation and frees it once, here. The caller guarantees
+        // that all uses precede this call in stream order.
         unsafe { free(self.ptr, stream.into()) }
     }
 }
@@ -259,17 +272,21 @@ impl Drop for Imported {
             return;
         }
         let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: this value imported the allocation and frees it once, here; the driver waits for all uses.
+        // SAFETY: this value imported the allocation and frees it once, here. The driver waits for
+        // all uses.
         unsafe { (api.cuMemFree_v2)(self.ptr) };
     }
 }
 
+/// Frees memory of a pool in stream order.
+///
 /// # Safety
 /// 1. `ptr` was allocated from a pool, or imported, in this process, and not freed.
-/// 2. All its uses precede this in stream order.
+/// 2. In stream order, all uses of `ptr` precede this call.
 unsafe fn free(ptr: u64, stream: StreamRef<'_>) -> Result<()> {
     let pools = Driver::pools()?;
-    // SAFETY: by 1 and 2; the stream is borrowed.
+    // SAFETY: the caller guarantees that `ptr` was not freed, and that all its uses precede this
+    // call. The stream is borrowed.
     let answer = unsafe { (pools.cuMemFreeAsync)(ptr, stream.raw()) };
     check(answer, "cuMemFreeAsync", || "freeing memory of a pool".into())
 }

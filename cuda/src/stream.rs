@@ -1,4 +1,4 @@
-//! Streams: work in order.
+//! Streams: sequences of work on a device, executed in order.
 #![allow(unsafe_code)]
 
 use crate::context::Context;
@@ -8,7 +8,8 @@ use crate::event::Event;
 use cudarc::driver::sys;
 use std::marker::PhantomData;
 
-/// A stream that this process made. It runs its work in order, unsynchronized with the legacy default stream.
+/// A stream that this process created. Its work runs in order, and does not synchronize with the
+/// legacy default stream.
 ///
 /// Source: CUDA Driver API 13.0, section "Stream Management".
 #[derive(Debug)]
@@ -17,25 +18,30 @@ pub struct Stream {
     context: Context,
 }
 
-/// A borrowed stream, for the lifetime `'s`. Believed, and to be confirmed on hardware: calls on a stream with a context of its
-/// own need no current context. The default streams belong to the current context.
+/// A borrowed stream, for the lifetime `'s`. Believed, and to be confirmed on hardware: calls on a
+/// stream with its own context need no current context. The default streams belong to the current
+/// context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRef<'s> {
     raw: sys::CUstream,
     of: PhantomData<&'s Stream>,
 }
 
-// SAFETY: a stream is a handle that any thread may use; the driver orders the work of several threads.
+// SAFETY: a stream is a handle that any thread may use. The driver orders the work of several
+// threads.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: a stream is a handle that several threads may use at a time. The driver orders their
+// work.
 unsafe impl Sync for Stream {}
-// SAFETY: as for `Stream`.
+// SAFETY: a stream is a handle that any thread may use. The driver orders the work of several
+// threads.
 unsafe impl Send for StreamRef<'_> {}
-// SAFETY: as for `Stream`.
+// SAFETY: a stream is a handle that several threads may use at a time. The driver orders their
+// work.
 unsafe impl Sync for StreamRef<'_> {}
 
 impl Stream {
-    /// Makes a stream in a context.
+    /// Creates a stream in a context.
     ///
     /// # Errors
     /// The driver's error.
@@ -59,26 +65,26 @@ impl Stream {
         &self.context
     }
 
-    /// As [`StreamRef::synchronize`].
+    /// Waits for all present work in the stream, like [`StreamRef::synchronize`].
     ///
     /// # Errors
-    /// Those of [`StreamRef::synchronize`].
+    /// The errors of [`StreamRef::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
         self.by_ref().synchronize()
     }
 
-    /// As [`StreamRef::query`].
+    /// Returns true if all present work in the stream is done, like [`StreamRef::query`].
     ///
     /// # Errors
-    /// Those of [`StreamRef::query`].
+    /// The errors of [`StreamRef::query`].
     pub fn query(&self) -> Result<bool> {
         self.by_ref().query()
     }
 
-    /// As [`StreamRef::wait_event`].
+    /// Makes later work in the stream wait for an event, like [`StreamRef::wait_event`].
     ///
     /// # Errors
-    /// Those of [`StreamRef::wait_event`].
+    /// The errors of [`StreamRef::wait_event`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.by_ref().wait_event(event)
     }
@@ -87,8 +93,9 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if let Ok(api) = Driver::api() {
-            // SAFETY: `new` made the stream, and this line destroys it once; the field holds the context. The stream's work
-            // continues, and the driver frees its resources when the work is done.
+            // SAFETY: `new` created the stream, and this line destroys it once. The field `context`
+            // keeps the context alive. The stream's work continues, and the driver frees its
+            // resources when the work is done.
             unsafe { (api.cuStreamDestroy_v2)(self.raw) };
         }
     }
@@ -101,7 +108,8 @@ impl<'s> From<&'s Stream> for StreamRef<'s> {
 }
 
 impl StreamRef<'static> {
-    /// The legacy default stream of the current context, with which all streams except the non-blocking ones synchronize.
+    /// The legacy default stream of the current context. All streams synchronize with it, except
+    /// the non-blocking ones.
     pub const LEGACY: Self = Self { raw: std::ptr::without_provenance_mut(1), of: PhantomData };
 
     /// The default stream of the calling thread in the current context.
@@ -109,9 +117,10 @@ impl StreamRef<'static> {
 }
 
 impl StreamRef<'_> {
-    /// Wraps a caller's stream by its handle: `CUstream` or `cudaStream_t` in CUDA's C interface, a number in DLPack's
-    /// `__dlpack__` and in the numpy-like `__cuda_array_interface__`. 0 and 1 are the legacy default stream and 2 is the calling
-    /// thread's; the caller interprets a protocol's -1 or 0.
+    /// Wraps a caller's stream, given its handle. The handle is a `CUstream` or `cudaStream_t` in
+    /// CUDA's C interface, and a number in DLPack's `__dlpack__` and in the numpy-like
+    /// `__cuda_array_interface__`. 0 and 1 are the legacy default stream, and 2 is the calling
+    /// thread's stream. The caller interprets a protocol's -1 or 0.
     ///
     /// # Safety
     /// 1. `raw` is 0, 1, 2, or a stream of this process.
@@ -125,13 +134,15 @@ impl StreamRef<'_> {
         self.raw.expose_provenance()
     }
 
-    /// Returns the context of its work: for the default streams, the current one of this thread.
+    /// Returns the context of the stream's work. For a default stream, this is the current context
+    /// of this thread.
     ///
     /// # Errors
     /// The driver's error.
     pub fn context(self) -> Result<usize> {
         let (api, mut context) = (Driver::api()?, std::ptr::null_mut());
-        // SAFETY: the call writes one handle; the stream is valid (`from_raw`, 1 and 2, or borrowed from its owner).
+        // SAFETY: the call writes one handle. The stream is valid: the caller of `from_raw`
+        // guarantees that it exists for the lifetime of this value, or its owner lends it.
         let answer = unsafe { (api.cuStreamGetCtx)(self.raw(), &raw mut context) };
         check(answer, "cuStreamGetCtx", || "asking for a stream's context".into())?;
         Ok(context.expose_provenance())
@@ -140,31 +151,36 @@ impl StreamRef<'_> {
     /// Waits for all present work in the stream.
     ///
     /// # Errors
-    /// The driver's error, also of earlier work: [`is_lost`](crate::Error::is_lost) if some of it failed.
+    /// The driver's error, including the error of earlier work: [`is_lost`](crate::Error::is_lost)
+    /// if some of it failed.
     pub fn synchronize(self) -> Result<()> {
         let api = Driver::api()?;
-        // SAFETY: the stream exists (`from_raw`, 1 and 2, or borrowed from its owner).
+        // SAFETY: the stream exists: the caller of `from_raw` guarantees that it exists for the
+        // lifetime of this value, or its owner lends it.
         check(unsafe { (api.cuStreamSynchronize)(self.raw) }, "cuStreamSynchronize", || "waiting for a stream".into())
     }
 
-    /// Returns whether all present work in the stream is done.
+    /// Returns true if all present work in the stream is done.
     ///
     /// # Errors
-    /// As for [`StreamRef::synchronize`].
+    /// The errors of [`StreamRef::synchronize`].
     pub fn query(self) -> Result<bool> {
         let api = Driver::api()?;
-        // SAFETY: as in `synchronize`.
+        // SAFETY: the stream exists: the caller of `from_raw` guarantees that it exists for the
+        // lifetime of this value, or its owner lends it.
         is_done(unsafe { (api.cuStreamQuery)(self.raw) }, "cuStreamQuery", || "asking a stream".into())
     }
 
-    /// Makes later work in the stream wait for the event's present record; the caller does not wait. The event may belong to
-    /// another device. The caller may drop it, or record it again, right afterwards.
+    /// Makes later work in the stream wait for the event's present record. The caller does not
+    /// wait. The event may belong to another device. The caller may drop the event, or record it
+    /// again, right afterwards.
     ///
     /// # Errors
     /// The driver's error.
     pub fn wait_event(self, event: &Event) -> Result<()> {
         let api = Driver::api()?;
-        // SAFETY: as in `synchronize`; the event is borrowed from its owner.
+        // SAFETY: the stream exists: the caller of `from_raw` guarantees that it exists for the
+        // lifetime of this value, or its owner lends it. The event is borrowed from its owner.
         let answer = unsafe { (api.cuStreamWaitEvent)(self.raw, event.raw(), 0) };
         check(answer, "cuStreamWaitEvent", || "letting a stream wait for an event".into())
     }

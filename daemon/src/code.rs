@@ -18,8 +18,8 @@ impl ConfigError {
 }
 
 impl DaemonError {
-    /// Returns the error's stable code, such as `TL-1116`, which the manual's page on errors explains. `tensorlendd`
-    /// prints it at the end of the line.
+    /// Returns the error's stable code, such as `TL-1116`. The manual's page on errors explains the
+    /// code. `tensorlendd` prints it at the end of the error's line.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Kernel(_) => "TL-0901",

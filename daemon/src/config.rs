@@ -15,18 +15,19 @@ use tensorlend_os::numa::Numa;
 /// The configuration file with every option, its default and its unit: the output of `--print-config`.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
-/// Maximum quarantine in milliseconds. The limit finds a value in a wrong unit, with which clients would wait for
-/// hours.
+/// Maximum quarantine in milliseconds. The limit rejects a value in a wrong unit, with which
+/// clients would wait for hours.
 const QUARANTINE_MS_MAX: u64 = 60_000;
 
-/// Maximum grace period of streams in milliseconds (one day). The limit finds a value in a wrong unit, with which
-/// streams would stay for weeks.
+/// Maximum grace period of streams in milliseconds (one day). The limit rejects a value in a wrong
+/// unit, with which streams would stay for weeks.
 const STREAM_GRACE_MS_MAX: u64 = 86_400_000;
 
 /// Minimum of `uid.lease_ms_max` in milliseconds.
 const LEASE_MS_LEAST: u64 = 100;
 
-/// The way in which the daemon prevents other processes from writing to memory that it has lent to one writer.
+/// The rule by which the daemon protects memory that it has lent to one writer against all other
+/// writers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModeChoice {
@@ -94,8 +95,8 @@ pub struct Config {
     pub fd_store: Option<PathBuf>,
     /// System or user mode. Default: auto.
     pub mode: ModeChoice,
-    /// Users and groups that see names, sizes and holders of all namespaces, and no values: names, numbers, or `@group`.
-    /// Default: none.
+    /// Users and groups that may see names, sizes and holders of all namespaces, but no values.
+    /// Each is a name, a number, or `@group`. Default: none.
     pub observers: Vec<String>,
     /// Limits and properties of the pool.
     pub pool: PoolConfig,
@@ -107,7 +108,7 @@ pub struct Config {
     pub uid: UidConfig,
     /// Lifetime of unused streams.
     pub streams: StreamsConfig,
-    /// Limits of private namespaces, and defaults of other namespaces.
+    /// Limits of private namespaces, and the defaults of other namespaces.
     pub namespace_default: LimitsConfig,
     /// Shared namespaces, by name.
     pub namespace: BTreeMap<String, NamespaceConfig>,
@@ -168,8 +169,8 @@ pub struct SpillConfig {
 }
 
 impl SpillConfig {
-    /// Returns the thresholds at which spilling begins and ends before any request is refused; `None` if they are not
-    /// set.
+    /// Returns the thresholds at which spilling begins and ends before the daemon refuses any
+    /// request. Returns `None` if the configuration does not set them.
     pub fn marks(&self) -> Option<SpillMarks> {
         let high_percent = self.high_water_percent?;
         let low_percent = self.low_water_percent.unwrap_or(high_percent.saturating_sub(10));
@@ -207,13 +208,14 @@ pub struct CudaConfig {
     pub bytes_max: Option<Bytes>,
     /// Length of an ordinary segment in bytes. Default: 256 MiB; 64 MiB with the allocator `arena`.
     pub segment_bytes: Option<Bytes>,
-    /// Maximum bytes per device that the daemon keeps for their last user and namespace after no client has them
-    /// mapped. Default: 1 GiB.
+    /// Maximum bytes per device of segments that no client has mapped. The daemon keeps these
+    /// segments for their last user and namespace. Default: 1 GiB.
     pub idle_bytes_max: Bytes,
-    /// Milliseconds after a process's exit during which its memory counts as in use. Default: 100.
+    /// Milliseconds after a process's exit during which the process's memory counts as in use.
+    /// Default: 100.
     pub quarantine_ms: u64,
-    /// Whether a fake driver's devices may be used. No configuration file sets this: only a command line, or a program
-    /// with an embedded daemon.
+    /// Whether the daemon may use a fake driver's devices. No configuration file sets this field.
+    /// Only a command line, or a program with an embedded daemon, sets it.
     #[serde(skip)]
     pub allow_fake: bool,
 }
@@ -272,11 +274,11 @@ pub struct UidConfig {
     pub device_bytes_max: Option<Bytes>,
     /// Maximum number of sessions of one uid. Default: 256.
     pub sessions_max: u32,
-    /// Whether a uid may use only its share of common resources, so that other uids get some, too. Default: in system
-    /// mode.
+    /// Whether a uid may use only its share of common resources, so that other uids get some of
+    /// them too. Default: in system mode.
     pub share: Option<bool>,
-    /// While memory is short: milliseconds for which the leases of a session may retain replaced values before the
-    /// daemon ends the session. Default: no limit.
+    /// Milliseconds for which the leases of a session may retain replaced values while memory is
+    /// short. Afterwards the daemon ends the session. Default: no limit.
     pub lease_ms_max: Option<u64>,
     /// The file that assigns ranges of uids to users, in the format of subuid(5). Default: `/etc/subuid`. Empty: each
     /// uid is its own user.
@@ -318,7 +320,8 @@ pub struct LimitsConfig {
     pub bytes_max: Option<Bytes>,
     /// Maximum number of names, list items, lists and streams together; 512 to 16777216. Default: 65536.
     pub names_max: Option<u32>,
-    /// Maximum number of clients, including departed ones that left tensors; 1 to 65535. Default: 4096.
+    /// Maximum number of clients, including ended clients whose tensors still exist; 1 to 65535.
+    /// Default: 4096.
     pub members_max: Option<u32>,
     /// Maximum number of lists. Default: 1024.
     pub lists_max: Option<u32>,
@@ -338,19 +341,19 @@ pub struct NamespaceConfig {
     pub readers: Vec<String>,
     /// Users and groups that may read and write.
     pub writers: Vec<String>,
-    /// As [`LimitsConfig::bytes_max`], for this namespace.
+    /// Maximum bytes of segments and sheets in this namespace: see [`LimitsConfig::bytes_max`].
     pub bytes_max: Option<Bytes>,
-    /// As [`LimitsConfig::names_max`], for this namespace.
+    /// Maximum number of names in this namespace: see [`LimitsConfig::names_max`].
     pub names_max: Option<u32>,
-    /// As [`LimitsConfig::members_max`], for this namespace.
+    /// Maximum number of clients in this namespace: see [`LimitsConfig::members_max`].
     pub members_max: Option<u32>,
-    /// As [`LimitsConfig::lists_max`], for this namespace.
+    /// Maximum number of lists in this namespace: see [`LimitsConfig::lists_max`].
     pub lists_max: Option<u32>,
-    /// As [`LimitsConfig::streams_max`], for this namespace.
+    /// Maximum number of streams in this namespace: see [`LimitsConfig::streams_max`].
     pub streams_max: Option<u32>,
-    /// As [`LimitsConfig::segments_max`], for this namespace.
+    /// Maximum number of segments in this namespace: see [`LimitsConfig::segments_max`].
     pub segments_max: Option<u32>,
-    /// As [`LimitsConfig::device_bytes_max`], for this namespace.
+    /// Maximum bytes of device memory in this namespace: see [`LimitsConfig::device_bytes_max`].
     pub device_bytes_max: Option<Bytes>,
 }
 
@@ -378,7 +381,8 @@ pub enum ConfigError {
     Value(String),
 }
 
-/// Prints the same text as `Display`, because a `main` that returns this error, and `unwrap`, print it with `Debug`.
+/// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print
+/// errors with `Debug`.
 impl std::fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -386,10 +390,10 @@ impl std::fmt::Debug for ConfigError {
 }
 
 impl Config {
-    /// Reads a configuration file, and checks it as [`Config::parse`] does.
+    /// Reads a configuration file, and checks its values like [`Config::parse`].
     ///
     /// # Errors
-    /// Those of [`Config::parse`], and [`ConfigError::Read`] if the file cannot be read.
+    /// The errors of [`Config::parse`], and [`ConfigError::Read`] if the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
         Self::parse(&text).map_err(|e| match e {
@@ -464,7 +468,7 @@ impl Config {
 }
 
 impl NamespaceConfig {
-    /// Returns the namespace's limits only.
+    /// Returns only the limits of the namespace.
     pub fn limits(&self) -> LimitsConfig {
         LimitsConfig {
             bytes_max: self.bytes_max,

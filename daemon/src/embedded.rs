@@ -10,11 +10,12 @@ use tempfile::TempDir;
 use tensorlend_os::fork;
 use tensorlend_os::socket_file::{self, Found, Lock};
 
-/// Prefix of the name of an embedded daemon's folder (six random letters follow), and the name of the socket in it.
+/// Prefix of the name of an embedded daemon's directory (six random letters follow), and the name
+/// of the socket in that directory.
 const PREFIX: &str = "tensorlend-embedded-";
 const SOCKET: &str = "tensorlend.sock";
 const NAME_BYTES: usize = PREFIX.len() + 6;
-/// Maximum number of folders that a starting daemon checks for stale sockets.
+/// Maximum number of directories that a starting daemon checks for stale sockets.
 const SWEEP_MAX: usize = 256;
 
 /// The reason why an embedded daemon could not start.
@@ -22,14 +23,16 @@ const SWEEP_MAX: usize = 256;
 #[error("cannot start an embedded daemon: {0}")]
 pub struct EmbeddedError(#[from] DaemonError);
 
-/// Prints the same text as `Display`, because a `main` that returns this error, and `unwrap`, print it with `Debug`.
+/// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print
+/// errors with `Debug`.
 impl std::fmt::Debug for EmbeddedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
 }
 
-/// Prints the same text as `Display`, because a `main` that returns this error, and `unwrap`, print it with `Debug`.
+/// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print
+/// errors with `Debug`.
 impl std::fmt::Debug for DaemonError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -49,8 +52,8 @@ impl From<ConfigError> for EmbeddedError {
     }
 }
 
-/// A running private daemon. Dropping this value stops the thread, disconnects the daemon's clients, and removes the
-/// socket.
+/// A running private daemon. A drop of this value stops the thread, disconnects the daemon's
+/// clients, and removes the socket.
 #[derive(Debug)]
 pub struct Embedded {
     socket: PathBuf,
@@ -71,7 +74,8 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
     embedded_with(&Config::default())
 }
 
-/// Starts a daemon as [`embedded`] does, with a configuration. Its options `socket_mode` and `mode` are ignored.
+/// Starts a daemon like [`embedded`], with a configuration. The configuration's options
+/// `socket_mode` and `mode` are ignored.
 ///
 /// The option `fd_store` names the socket of a `tensorlendd --fd-store`. After the death of this process, the next
 /// daemon with the same `fd_store` and `socket` continues with all tensors. Without `fd_store`, the option `socket` is
@@ -102,7 +106,7 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     Ok(Embedded { socket, stop, thread: Some(thread), folder, forks: fork::generation() })
 }
 
-/// The socket of an embedded daemon, and what the daemon before it has left.
+/// The socket of an embedded daemon, and the state that the previous daemon has left.
 struct Place {
     folder: Option<TempDir>,
     socket: PathBuf,
@@ -124,7 +128,8 @@ impl Place {
     }
 }
 
-/// Creates a folder that only this user can enter. It is in /tmp if TMPDIR is too long for the path of a socket.
+/// Creates a directory that only this user can enter. The directory is in /tmp if TMPDIR is too
+/// long for the path of a socket.
 fn folder() -> Result<TempDir, DaemonError> {
     let mut base = std::env::temp_dir();
     if base.as_os_str().len() > 60 {
@@ -136,12 +141,12 @@ fn folder() -> Result<TempDir, DaemonError> {
     made.map_err(|error| DaemonError::System { what: "making a temporary directory", error })
 }
 
-/// Removes the folders of this user's programs that were killed. Such a program cannot remove its folder itself, and no
-/// other process does.
+/// Removes the directories of this user's programs that were killed. Such a program cannot remove
+/// its directory itself, and no other process does.
 ///
-/// A daemon takes the folder's lock, creates its socket, listens, and then releases the lock. So if this function holds
-/// the lock and finds a socket on which no process listens, the socket's daemon is dead. A folder without a socket
-/// stays, because a daemon may have just created it.
+/// A daemon takes the directory's lock, creates its socket, listens, and then releases the lock. So
+/// if this function holds the lock and finds a socket on which no process listens, the socket's
+/// daemon is dead. A directory without a socket stays, because a daemon may have just created it.
 fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     let is_ours =
@@ -149,22 +154,23 @@ fn sweep(base: &Path) {
     let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
     for name in names.filter(|name| is_ours(name)).take(SWEEP_MAX) {
         let socket = base.join(&name).join(SOCKET);
-        // On an error the folder belongs to another user, whose daemons remove it.
+        // After an error the directory stays. It belongs to another user, whose daemons remove it.
         if matches!(socket_file::inspect(&socket), Ok(Found::Stale)) && remove(&socket).is_ok_and(|removed| removed) {
-            // Succeeds only if the folder is empty.
+            // This succeeds only if the directory is empty.
             let _ = std::fs::remove_dir(base.join(&name));
         }
     }
 }
 
-/// Takes the folder's lock, and removes the socket if it is stale. Returns true if it removed the socket.
+/// Takes the directory's lock, and removes the socket if it is stale. Returns true if it has
+/// removed the socket.
 fn remove(socket: &Path) -> rustix::io::Result<bool> {
     let _lock = Lock::take(socket)?;
     socket_file::remove_stale(socket)
 }
 
 impl Embedded {
-    /// Returns the control socket, for clients to connect to.
+    /// Returns the path of the control socket, for clients.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -172,7 +178,8 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // A forked child must not stop the daemon, whose thread runs in the parent only, or remove its socket.
+        // A forked child must neither stop the daemon, whose thread runs only in the parent, nor
+        // remove its socket.
         if self.forks != fork::generation() {
             self.folder.take().map(TempDir::keep);
             self.thread.take();

@@ -1,14 +1,15 @@
-//! `tensorlendd --fd-store`: a process that stores the daemon's descriptors where no service manager does, as in a
-//! container.
+//! `tensorlendd --fd-store`: a process that stores the daemon's descriptors where no service
+//! manager does, as in a container.
 //!
-//! It holds what systemd's fd store would hold: each descriptor under a name. One daemon at a time is connected to its
-//! Unix socket. The process first sends this daemon all stored descriptors, then it stores and removes descriptors at
-//! the daemon's request. When the daemon dies, the requests that are still in the socket are applied before the next
-//! daemon is accepted, because the socket belongs to this process.
+//! The process does the work of systemd's fd store: it stores each descriptor under a name. One
+//! daemon at a time is connected to the process's Unix socket. The process first sends this daemon
+//! all stored descriptors. Then it stores and removes descriptors at the daemon's request. When the
+//! daemon dies, the process first applies the requests that are still in the socket, and then
+//! accepts the next daemon.
 //!
-//! The process must not die with its daemon, so it is small: after its start it allocates no memory, and it does not
-//! read the names. If it is killed, the daemon continues, connects to the next such process, and stores everything
-//! there again (`sys/fd_store.rs`).
+//! The process must not die with its daemon, so it is small. After its start it allocates no
+//! memory, and it does not interpret the names. If the process is killed, the daemon continues,
+//! connects to the next such process, and stores everything again (`sys/fd_store.rs`).
 
 use crate::sys::fd_store::channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
 use crate::sys::{DaemonError, Listener, Order, Orders, Signals, limits, notify};
@@ -22,11 +23,11 @@ use std::path::Path;
 
 /// Maximum number of descriptors that one process stores.
 const ENTRIES_MAX: usize = 1 << 18;
-/// Descriptors of this process that are not stored ones, with a reserve.
+/// Number of descriptors that this process needs for itself, with a reserve.
 const OWN_DESCRIPTORS: u64 = 32;
-/// The stored descriptors. The table's length is fixed, so that storing allocates nothing.
+/// The stored descriptors. The table's length is fixed, so that storing allocates no memory.
 struct Entries {
-    /// A hash of each name: a search reads only the hashes.
+    /// A hash of each name. A search compares the hashes first.
     hashes: Vec<u64>,
     lengths: Vec<u8>,
     /// The names, [`NAME_BYTES_MAX`] bytes each.
@@ -35,7 +36,8 @@ struct Entries {
     capacity: usize,
 }
 
-/// FNV-1a. Only the daemon chooses names, so nobody can choose collisions.
+/// Returns the FNV-1a hash of a name. Only the daemon chooses names, so no attacker can choose
+/// collisions.
 fn hash(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -61,7 +63,8 @@ impl Entries {
         (0..used.len()).find(|&at| used[at] == hash && self.name(at) == name)
     }
 
-    /// Stores a descriptor; drops it if the table is full. The daemon knows the capacity, and does not exceed it.
+    /// Stores a descriptor, or drops it if the table is full. The daemon knows the capacity, and
+    /// does not exceed it.
     fn store(&mut self, name: &[u8], fd: OwnedFd) {
         if let Some(at) = self.find(name) {
             self.descriptors[at] = fd;
@@ -77,7 +80,7 @@ impl Entries {
         self.descriptors.push(fd);
     }
 
-    /// Removes a descriptor. The last entry takes its place.
+    /// Removes a descriptor. The last entry moves to the removed entry's position.
     fn remove(&mut self, name: &[u8]) {
         let Some(at) = self.find(name) else { return };
         let last = self.descriptors.len() - 1;
@@ -91,7 +94,7 @@ impl Entries {
 /// Runs the fd store on a socket at `path`, until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If the socket cannot be created, or a system call of the loop fails.
+/// An error if the socket cannot be created, or if a system call of the loop fails.
 pub fn run(path: &Path) -> Result<(), DaemonError> {
     let signals = Signals::catch()?;
     let system = |what| move |error: Errno| DaemonError::System { what, error: error.into() };
@@ -103,7 +106,7 @@ pub fn run(path: &Path) -> Result<(), DaemonError> {
     let listener = Listener::bind(path, 0o600)?;
     notify::ready("stores descriptors");
     tracing::info!("stores up to {capacity} descriptors, on {}", path.display());
-    // From here on, no memory is allocated.
+    // From here on, this process allocates no memory.
     let mut daemon: Option<OwnedFd> = None;
     loop {
         let peer = daemon.as_ref().map_or(listener.fd.as_fd(), AsFd::as_fd);
@@ -131,7 +134,8 @@ pub fn run(path: &Path) -> Result<(), DaemonError> {
     }
 }
 
-/// Accepts a daemon of this process's user, or of root. A daemon that does not read for five seconds is disconnected.
+/// Accepts a daemon that runs as this process's user or as root. Disconnects a daemon that does not
+/// read for five seconds.
 fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     let connection = accept_with(listener, SocketFlags::CLOEXEC).ok()?;
     let uid = rustix::net::sockopt::socket_peercred(&connection).ok()?.uid;
@@ -153,7 +157,7 @@ fn send_all(connection: BorrowedFd<'_>, entries: &Entries) -> rustix::io::Result
     send(connection, &bytes[..5], None)
 }
 
-/// Applies one packet of the daemon. Returns false if the connection has ended.
+/// Applies one packet from the daemon. Returns false if the connection has ended.
 fn serve(connection: &OwnedFd, entries: &mut Entries) -> bool {
     let mut bytes = [0; PACKET_BYTES];
     let (length, fd) = match receive(connection.as_fd(), &mut bytes) {
@@ -164,7 +168,7 @@ fn serve(connection: &OwnedFd, entries: &mut Entries) -> bool {
     match (bytes[..length].split_first(), fd) {
         (Some((&kind::ENTRY, name)), Some(fd)) => entries.store(name, fd),
         (Some((&kind::REMOVE, name)), None) => entries.remove(name),
-        // The end of the connection, or not a daemon of this project.
+        // The connection has ended, or the peer is not a daemon of this project.
         _ => return false,
     }
     true

@@ -1,8 +1,9 @@
-//! The daemon of tensorlend: it owns pooled shared memory and lends slots of it to client processes.
+//! The daemon of tensorlend. It owns pooled shared memory and lends slots of it to client
+//! processes.
 //!
-//! `core` is a state machine without clock, descriptor or thread; `sys` is the shell of system calls around it. The
-//! program `tensorlendd` calls [`run`]; [`embedded()`] runs the same daemon in a thread of this process, for tests and
-//! small programs.
+//! `core` is a state machine without clock, descriptor or thread. `sys` is the system layer, which
+//! makes the system calls for the core. The program `tensorlendd` calls [`run`]. [`embedded()`]
+//! runs the same daemon in a thread of this process, for tests and small programs.
 
 mod code;
 mod config;

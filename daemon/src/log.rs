@@ -29,13 +29,14 @@ pub enum Format {
     Journald,
 }
 
-/// Starts the log of this process. Without a format, the log goes to the journal if standard error is connected to it,
-/// and otherwise to standard error as text.
+/// Starts the log of this process. Without a format, the log goes to the journal if standard error
+/// is connected to the journal. Otherwise it goes to standard error as text.
 pub fn start(format: Option<Format>) -> io::Result<()> {
     let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
     let floods = FLOODS.get_or_init(Floods::default).clone();
     let log = tracing_subscriber::registry().with(filter).with(floods);
-    // If the journal is the default but cannot be reached, write text: systemd also reads standard error.
+    // If the journal is the default but cannot be reached, the log is text. systemd also reads
+    // standard error.
     let journal = match format {
         Some(Format::Journald) => Some(journal()?),
         None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => journal().ok(),
@@ -52,7 +53,8 @@ pub fn start(format: Option<Format>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the pending counts of suppressed lines. The daemon calls this when it stops.
+/// Writes the counts of suppressed lines that are not written yet. The daemon calls this function
+/// when it stops.
 pub fn tell_left_out() {
     if let Some(floods) = FLOODS.get() {
         floods.tell_all();
@@ -60,7 +62,8 @@ pub fn tell_left_out() {
 }
 
 fn journal() -> io::Result<tracing_journald::Layer> {
-    // Map the levels to the priorities of the same name. The default would map INFO to "notice".
+    // This maps the levels to the priorities of the same name. The default would map INFO to
+    // "notice".
     let priorities =
         PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
     let layer = tracing_journald::layer()?;
@@ -68,8 +71,9 @@ fn journal() -> io::Result<tracing_journald::Layer> {
     Ok(layer.with_syslog_identifier("tensorlendd".into()))
 }
 
-/// Returns true if `file` is the stream that the variable JOURNAL_STREAM names. The service manager sets the variable
-/// at the start, so the file must be compared: the output may have been redirected since.
+/// Returns true if `file` is the stream that the variable JOURNAL_STREAM names. The service manager
+/// sets the variable at the start. The output may have been redirected since then, so the file is
+/// compared.
 fn leads_to_journal(stream: Option<&str>, file: impl AsFd) -> bool {
     let named = stream.and_then(|stream| {
         let (device, inode) = stream.split_once(':')?;

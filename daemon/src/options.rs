@@ -1,4 +1,5 @@
-//! The differences of two configurations, and the time from which a running daemon applies each changed option.
+//! The differences between two configurations, and the time from which a running daemon applies
+//! each changed option.
 
 use crate::config::{
     Bytes, Config, CudaConfig, LimitsConfig, NamespaceConfig, PoolConfig, SpillConfig, StreamsConfig, UidConfig,
@@ -9,11 +10,12 @@ use std::fmt::{self, Debug};
 /// The time from which a changed option applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Takes {
-    /// Immediately, for all later requests and connections.
+    /// The change applies immediately, for all later requests and connections.
     Now,
-    /// For namespaces created from now on, because the directory of an existing namespace has a fixed size.
+    /// The change applies to namespaces created from now on, because the directory of an existing
+    /// namespace has a fixed size.
     NewNamespace,
-    /// From the next start of the daemon.
+    /// The change applies from the next start of the daemon.
     Restart,
 }
 
@@ -24,9 +26,9 @@ pub struct Change {
     pub option: String,
     /// The time from which the change applies.
     pub takes: Takes,
-    /// The old value; `None`: it had its default, or its section was missing.
+    /// The old value. `None` if the option had its default, or its section was missing.
     pub before: Option<String>,
-    /// The new value; `None`: it has its default, or its section is missing.
+    /// The new value. `None` if the option has its default, or its section is missing.
     pub after: Option<String>,
 }
 
@@ -52,8 +54,8 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
     found
 }
 
-/// Returns the part of `wanted` that a running daemon can apply: options that need a restart have their values of
-/// `running`.
+/// Returns the part of `wanted` that a running daemon can apply. Options that need a restart have
+/// their values from `running`.
 pub fn without_restart(wanted: Config, running: &Config) -> Config {
     let now = running.clone();
     Config {
@@ -75,8 +77,8 @@ pub fn without_restart(wanted: Config, running: &Config) -> Config {
 
 type Options = BTreeMap<String, (Takes, Option<String>)>;
 
-/// Returns all options. Each structure is destructured without `..`, so that the compiler rejects this function if it
-/// omits an option.
+/// Returns all options. The code destructures each structure without `..`, so the compiler rejects
+/// this function if it omits an option.
 fn options(config: &Config) -> Options {
     let Config {
         socket,
@@ -120,7 +122,7 @@ fn options(config: &Config) -> Options {
     put("pool.numa", Takes::Restart, debug(Some(numa.0)));
     put("pool.page_lock", Takes::Now, debug(Some(page_lock)));
 
-    // Ignore `allow_fake`, because no configuration file sets it.
+    // `allow_fake` is ignored, because no configuration file sets it.
     let CudaConfig { devices, allocator, bytes_max, segment_bytes, idle_bytes_max, quarantine_ms, allow_fake: _ } =
         cuda;
     put("cuda.devices", Takes::Restart, debug(Some(devices)));
@@ -152,7 +154,7 @@ fn options(config: &Config) -> Options {
     for (name, rule) in namespace {
         let place = format!("namespace.{name}");
         limits(&mut all, &place, &rule.limits());
-        // `limits` has added the other fields.
+        // The call of `limits` has already added the other fields.
         let NamespaceConfig { readers, writers, .. } = rule;
         for (key, list) in [("readers", readers), ("writers", writers)] {
             all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));

@@ -49,19 +49,20 @@ struct Arguments {
     print_config: bool,
 }
 
-/// Returns the clap command, for manual pages and completions.
+/// Returns the clap command, for manual pages and shell completions.
 pub fn command() -> clap::Command {
     Arguments::command()
 }
 
-/// Runs the daemon from a command line whose first argument is the program's name; returns its exit status.
+/// Runs the daemon from a command line. The first argument is the program's name. Returns the exit
+/// status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();
-            // `use_stderr` is true for a wrong option, and false for --help. Report a wrong option to the service
-            // manager.
+            // `use_stderr` is true for a wrong option, and false for --help. Only a wrong option is
+            // reported to the service manager.
             if error.use_stderr() && notify::is_heard() {
                 let text = error.to_string();
                 service::pause_before_retry(&text.lines().next().unwrap_or_default());
@@ -83,7 +84,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     match start(arguments) {
         Ok(()) => 0,
         Err(error) => {
-            // Trim the text, because the texts of TOML's parser end with a line feed.
+            // The text is trimmed, because the texts of the TOML parser end with a line feed.
             eprintln!("tensorlendd: {} [{}]", error.to_string().trim_end(), error.code());
             if serves && notify::is_heard() {
                 service::pause_before_retry(&error);

@@ -12,7 +12,7 @@ use rustix::process::{DumpableBehavior, Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time for which a daemon that cannot start waits before it ends, under a service manager.
+/// Time that a daemon which cannot start waits before it ends, under a service manager.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
@@ -30,8 +30,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Performs the first half of a start, which [`check`] also performs. A fault with which the daemon can still serve
-    /// clients is part of the result, and not an error.
+    /// Performs the first half of a start. [`check`] performs this half too. If the daemon can
+    /// serve clients in spite of a fault, the fault is part of the result, and not an error.
     fn gather(config: &Config) -> Result<Self, DaemonError> {
         let mode = limits::mode(config.mode);
         if config.mode == ModeChoice::Auto && mode == Mode::System && rustix::process::getuid().is_root() {
@@ -45,18 +45,19 @@ impl Parts {
         limits::raise_descriptors();
         settings.descriptors_max = limits::descriptors();
         let spill = spill::check(&settings).err();
-        // Opening the devices must follow `raise_descriptors`, because the driver opens some descriptors for each
-        // device.
+        // The devices are opened after `raise_descriptors`, because the driver opens some
+        // descriptors for each device.
         let devices = Devices::open(&config.cuda);
         devices.tell(&mut settings);
         Ok(Self { mode, settings, backing, devices, unknown, spill })
     }
 }
 
-/// Checks that a daemon could run with this configuration, with all of its features: does everything that a start does,
-/// except creating the socket. Logs a warning for each user or group that does not exist.
+/// Checks that a daemon could run with this configuration, with all of its features. Performs all
+/// steps of a start, except the creation of the socket. Logs a warning for each user or group that
+/// does not exist.
 ///
-/// It raises this process's limit of descriptors.
+/// The function raises this process's limit of descriptors.
 ///
 /// # Errors
 /// The error with which the daemon would fail to start, or the fault of a feature.
@@ -71,26 +72,30 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
     }
     let mut path = socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
-        // The daemon would create this folder, so check the folder's parent.
+        // The daemon would create this directory, so the check applies to its parent.
         path.pop();
     }
     Listener::check(&path)
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. `load` reads its configuration: now, and again on each SIGHUP.
+/// Runs the daemon until SIGTERM or SIGINT. `load` reads the daemon's configuration at the start,
+/// and again after each SIGHUP.
 ///
-/// Call it from the process's first thread before there are others: it catches signals for the whole process, makes it
-/// undumpable, and raises its limit of descriptors.
+/// The process's first thread calls this function before other threads exist. The function catches
+/// signals for the whole process, makes the process undumpable, and raises its limit of
+/// descriptors.
 ///
 /// # Errors
 /// If the daemon cannot start, or its event loop fails.
 pub fn run(load: Load) -> Result<(), DaemonError> {
     limits::check_system()?;
     let config = load()?;
-    // Take over the manager's descriptors before any other descriptor is opened, which could get one of their numbers.
+    // The manager's descriptors are taken over before any other descriptor is opened, because a new
+    // descriptor could get one of their numbers.
     let (activated, stored) = Listener::handed_over()?;
     let signals = Signals::catch()?;
-    // Prevent processes of the same uid from attaching to this process (ptrace), and from taking its descriptors.
+    // This prevents processes of the same uid from attaching to this process (ptrace), and from
+    // taking its descriptors.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| DaemonError::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     let Parts { mode, settings, backing, devices, unknown, spill } = Parts::gather(&config)?;
@@ -99,7 +104,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     } else {
         let path = socket_path(&config, mode)?;
         if let Some(folder) = path.parent().filter(|_| config.socket.is_none() && mode == Mode::System) {
-            // A service manager creates this folder. Without one, it may be missing.
+            // A service manager creates this directory. Without one, the directory may be missing.
             let _ = std::fs::create_dir_all(folder);
         }
         Listener::bind(&path, socket_mode(&config, mode))?
@@ -121,13 +126,15 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     ended
 }
 
-/// Checks a configuration, makes the daemon with this pid read it again, and waits until it has. The daemon reports the
-/// result in its log and to its service manager.
+/// Checks a configuration, makes the daemon with this pid read the configuration again, and waits
+/// until the daemon has done so. The daemon reports the result in its log and to its service
+/// manager.
 ///
 /// # Errors
 /// If the configuration is invalid, or the daemon does not respond.
 pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
-    // Check only the options that a reload reads. The running daemon has already opened its socket and devices.
+    // Only the options that a reload reads are checked. The running daemon has already opened its
+    // socket and devices.
     limits::settings(config, limits::mode(config.mode))?;
     limits::backing(config)?;
     let process = Pid::from_raw(pid).ok_or(Errno::SRCH);
@@ -158,8 +165,8 @@ fn socket_mode(config: &Config, mode: Mode) -> u32 {
     })
 }
 
-/// Waits for [`RETRY_PAUSE`] after a failed start, to limit the rate at which a service manager restarts the daemon.
-/// SIGTERM and SIGINT end the process at once.
+/// Waits for [`RETRY_PAUSE`] after a failed start. The wait limits the rate at which a service
+/// manager restarts the daemon. SIGTERM and SIGINT end the process at once.
 pub fn pause_before_retry(error: &dyn std::fmt::Display) {
     notify::status(&format!("not started, and tried again: {error}"));
     let _ = nix::sys::signal::SigSet::all().thread_unblock();

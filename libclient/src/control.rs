@@ -1,31 +1,38 @@
 //! The control socket: one request, one reply.
 
+mod socket;
 mod unanswered;
+mod waiting;
 
 use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+pub use socket::{acknowledge_on, ask_on};
+use socket::{is_readable, open, send};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-use tensorlend_layout::wire::{Hello, QueueReply, QueueRequest, Refusal, Reply, Request, decode, encode};
+use tensorlend_layout::wire::{Hello, QueueReply, QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_os::packet::{self, Packet};
 use unanswered::Unanswered;
+pub use waiting::Waited;
 
 /// The connection to the daemon. One thread uses it at a time.
 pub struct Control {
     connection: Mutex<Connection>,
+    /// Notified when the connection's waiting request has its reply.
+    replied: Condvar,
     /// The daemon's socket path.
     path: PathBuf,
     /// The request timeout.
     timeout: Duration,
-    /// Whether a daemon that does not know the session has answered.
+    /// True if a daemon that does not know the session has responded.
     dead: AtomicBool,
-    /// Requests of [`Control::deliver`] that no daemon has answered.
+    /// Requests of [`Control::deliver`] that have no response from any daemon.
     unanswered: Unanswered,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
     resume: OnceLock<Box<dyn Resume>>,
@@ -35,44 +42,46 @@ pub struct Control {
 pub trait Resume: Send + Sync {
     /// Identifies this client to a new daemon on a socket. On success the session continues there.
     fn resume(&self, socket: &OwnedFd) -> Result<()>;
-    /// Hands the client's descriptors back to a daemon that has lost everything; [`Resume::resume`] follows on the same
+    /// Hands the client's descriptors back to a daemon that has none of them. [`Resume::resume`] follows on the same
     /// socket.
     fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
-    /// Does the remaining work of a reconnection once the session continues. Other threads may use the connection in
-    /// the meantime.
+    /// Does the remaining work of a reconnection, after the session continues. Other threads may use the connection
+    /// in the meantime.
     fn settle(&self);
 }
 
 /// The socket, and its state.
 pub struct Connection {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     state: State,
+    /// A request about a queue whose reply the daemon sends later, to the thread that waits for it.
+    waiting: Option<waiting::Waiting>,
     /// Whether the last attempt to reach a daemon found no socket file: a daemon that stops in order removes the file.
     removed: bool,
-    /// A request that was given up before its reply came. Its reply comes before any other.
+    /// A request that the client abandoned before its reply. Its reply arrives before any other reply.
     late: Option<Request>,
-    /// The reply to a late request for cells, acknowledged and stored for the next such request: the daemon counts
-    /// these cells as this client's.
+    /// The reply to a late request for cells. It is acknowledged and stored for the next such request, because the
+    /// daemon counts these cells as this client's.
     cells: Option<Packet>,
 }
 
 /// A received reply.
 struct Arrived {
     packet: Packet,
-    /// Whether the client has already acknowledged the descriptors.
+    /// True if the client has already acknowledged the descriptors.
     acknowledged: bool,
 }
 
 /// The state of the connection.
 enum State {
     Whole,
-    /// No daemon answers, since this time.
+    /// No daemon has responded since this time.
     Broken(Instant),
-    /// A daemon that does not know the session has answered; the refusal has its reason.
+    /// A daemon that does not know the session has responded. The refusal has the reason.
     Dead(Option<Refusal>),
 }
 
-/// The time that a caller allows the daemon for its reply.
+/// The time that a caller allows the daemon to reply.
 #[derive(Clone, Copy)]
 struct Budget {
     /// The time at which the caller began to wait for the connection.
@@ -80,24 +89,24 @@ struct Budget {
     timeout: Duration,
 }
 
-/// The least time that a caller with a deadline gives the daemon.
+/// The minimum time that a caller with a deadline gives the daemon.
 const SHORTEST: Duration = Duration::from_secs(5);
-/// Maximum time that a request waits for a replaced daemon.
+/// Maximum time for which a request waits for a new daemon.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A reply whose descriptors are not acknowledged yet. No other thread can send a request while it exists.
+/// A reply whose descriptors are not acknowledged yet. While it exists, no other thread can send a request.
 pub struct Answer<'c> {
     connection: MutexGuard<'c, Connection>,
-    /// The daemon's reply; never a refusal.
+    /// The daemon's reply, which is never a refusal.
     pub reply: Reply,
-    /// The descriptors that came with it.
+    /// The descriptors of the reply.
     pub descriptors: Vec<OwnedFd>,
     doing: &'static str,
-    /// Whether the daemon waits for the acknowledgement of the descriptors. It answers nothing else before that.
+    /// True if the daemon waits for the acknowledgement of the descriptors. Until then it sends no other reply.
     owes: bool,
-    /// Whether some descriptors were lost, because this process has too many open files.
+    /// True if some descriptors were lost, because this process has too many open files.
     truncated: bool,
 }
 
@@ -111,9 +120,9 @@ impl Drop for Answer<'_> {
 }
 
 impl Answer<'_> {
-    /// Acknowledges that the descriptors have arrived and are mapped.
+    /// Acknowledges that the descriptors have arrived and their memory is mapped.
     pub fn acknowledge(mut self) -> Result<()> {
-        // The descriptors of a late reply are acknowledged already.
+        // The client has already acknowledged the descriptors of a late reply.
         if !std::mem::take(&mut self.owes) {
             return Ok(());
         }
@@ -131,7 +140,7 @@ impl Answer<'_> {
         Ok(self.descriptors.remove(0))
     }
 
-    /// Returns whether the daemon sent descriptors, whether or not they arrived.
+    /// Returns whether the daemon sent descriptors. They may not have arrived.
     pub fn has_descriptors(&self) -> bool {
         self.owes
     }
@@ -142,8 +151,8 @@ impl Answer<'_> {
     }
 }
 
-/// Returns the sockets on which a client looks for daemons, in this order: `TENSORLEND_SOCKET` alone if it is set, else the
-/// user's daemon and then the system's.
+/// Returns the sockets that a client tries, in this order. If `TENSORLEND_SOCKET` is set, this is its only socket.
+/// Otherwise they are the user's daemon and then the system's.
 ///
 /// ```
 /// let sockets = tensorlend::default_sockets();
@@ -167,6 +176,7 @@ impl Control {
                     let connection = Mutex::new(Connection::new(socket));
                     return Ok(Self {
                         connection,
+                        replied: Condvar::new(),
                         path: path.clone(),
                         timeout,
                         dead: AtomicBool::new(false),
@@ -186,12 +196,12 @@ impl Control {
         Err(Error::NoDaemon { tried: tried.join(" and "), cause: last.into() })
     }
 
-    /// Notes that the session is open: from now on it reopens by itself when the daemon is replaced.
+    /// Records that the session is open. From now on, it reopens automatically when the daemon is replaced.
     pub fn set_resume(&self, resume: Box<dyn Resume>) {
         let _ = self.resume.set(resume);
     }
 
-    /// Returns whether the session is over: a daemon that does not know the session has answered.
+    /// Returns whether the session is over, because a daemon that does not know the session has responded.
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
@@ -203,13 +213,13 @@ impl Control {
         use_it(connection.socket.as_fd())
     }
 
-    /// Ends the connection, also for the copies of the socket that other processes have.
+    /// Shuts the connection down, including the copies of the socket in other processes.
     pub fn hang_up(&self) {
-        // It fails if the daemon has hung up.
+        // Ignore an error: the daemon may have hung up.
         let _ = self.with_socket(|socket| rustix::net::shutdown(socket, rustix::net::Shutdown::Both));
     }
 
-    /// Sends a request and waits for the reply. Refusals become errors; `subject` is the name concerned.
+    /// Sends a request and waits for the reply. Refusals become errors. `subject` is the name concerned.
     pub fn ask(
         &self,
         request: &Request,
@@ -229,16 +239,12 @@ impl Control {
         subject: &str,
     ) -> Result<Answer<'_>> {
         let budget = Budget { began: Instant::now(), timeout };
-        // A thread that panicked during an exchange left the socket between request and reply: it is unusable.
-        let mut connection =
-            self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
+        let mut connection = self.locked(doing)?;
         loop {
-            if !matches!(connection.state, State::Whole) {
-                connection = self.resume(connection, doing)?;
-            }
+            connection = self.ready(connection, doing, budget)?;
             let lost = match self.exchange(&mut connection, request, descriptors, doing, budget) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
-                    // The daemon is stopping: it will not answer this request.
+                    // The daemon is stopping and will not carry out this request.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
                     Some(Reply::Refused(refusal)) => {
                         let doing = if subject.is_empty() { doing.to_owned() } else { format!("{doing} {subject:?}") };
@@ -246,8 +252,8 @@ impl Control {
                     }
                     Some(reply) => {
                         // A truncated packet means that this process has too many open files, and that some of the sent
-                        // descriptors are lost. The daemon has lent the memory all the same: the caller finds that descriptors
-                        // are missing, and returns the memory.
+                        // descriptors are lost. The daemon has lent the memory nevertheless. The caller finds that
+                        // descriptors are missing, and returns the memory.
                         let truncated = packet.truncated;
                         let owes = !acknowledged && (truncated || !packet.descriptors.is_empty());
                         return Ok(Answer {
@@ -261,7 +267,7 @@ impl Control {
                     }
                     None => return Err(Error::Protocol { doing }),
                 },
-                // The reply may still come: the session continues.
+                // The reply may still arrive, so the session continues.
                 Err(late @ Error::NotAnswering { .. }) => return Err(late),
                 Err(lost) => lost,
             };
@@ -273,7 +279,7 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for its reply, after the reply to a request that was given up before.
+    /// Sends a request and waits for its reply. First receives the reply to a request that was abandoned.
     fn exchange(
         &self,
         connection: &mut Connection,
@@ -305,8 +311,8 @@ impl Control {
         Ok(Arrived { packet, acknowledged: false })
     }
 
-    /// Receives the reply to a request that was given up, if there is one. `Some`: that reply also answers this
-    /// request.
+    /// Receives the reply to an abandoned request, if there is one. Returns `Some` if that reply is also the reply to
+    /// this request.
     fn take_late(
         &self,
         connection: &mut Connection,
@@ -315,7 +321,7 @@ impl Control {
         budget: Budget,
     ) -> Result<Option<Packet>> {
         while connection.late.is_some() {
-            // Threads that waited behind the one that gave up time out at about the same time.
+            // Threads that waited behind an abandoned request time out at about the same time as that request.
             let left = budget.timeout.saturating_sub(budget.began.elapsed());
             if !is_readable(&[&connection.socket], left) {
                 return Err(not_answering(connection, doing, budget.timeout, false));
@@ -335,18 +341,16 @@ impl Control {
                 (Some(late @ Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_))), _) => {
                     self.unanswered.answered(&late);
                 }
-                // No thread knows of this segment: return it.
+                // No thread knows of this segment, so return it.
                 (Some(Request::Segment { .. }), Some(Reply::Segment { base, .. })) => {
                     let back = Request::ReturnSegment { base };
                     send(&connection.socket, &back, &[], doing)?;
                     connection.late = Some(back);
                 }
                 (Some(Request::GrowCells), Some(Reply::Cells { .. })) => connection.cells = Some(packet),
-                // No thread knows of this item.
-                (Some(Request::Queue(_)), Some(Reply::Queue(QueueReply::Claimed(claim)))) => {
-                    let back = Request::Queue(QueueRequest::GiveBack(claim));
-                    send(&connection.socket, &back, &[], doing)?;
-                    connection.late = Some(back);
+                // No thread knows of these items.
+                (Some(Request::Queue(_)), Some(Reply::Queue(QueueReply::Claimed(claims)))) => {
+                    self.unanswered.give_back(claims);
                 }
                 _ => {}
             }
@@ -354,8 +358,9 @@ impl Control {
         Ok(None)
     }
 
-    /// Waits for a reply. Returns false if in twice the time `half` the daemon has neither replied nor answered a second
-    /// connection. A live daemon may be busy with this request for longer, because it reads a file or waits for another client.
+    /// Waits for a reply. Returns false if, in twice the time `half`, the daemon has neither replied nor responded on a
+    /// second connection. A live daemon may need longer for this request, because it reads a file or waits for another
+    /// client.
     fn replies(&self, socket: &OwnedFd, half: Duration) -> bool {
         loop {
             if is_readable(&[socket], half) {
@@ -379,7 +384,7 @@ impl Control {
         Some(socket)
     }
 
-    /// Reopens the session at the daemon's successor. Between attempts, other threads may lock the connection.
+    /// Reopens the session at the new daemon. Between attempts, other threads may lock the connection.
     fn resume<'c>(
         &'c self,
         mut connection: MutexGuard<'c, Connection>,
@@ -403,13 +408,12 @@ impl Control {
             if matches!(connection.state, State::Broken(_)) {
                 drop(connection);
                 std::thread::sleep(PAUSE);
-                connection =
-                    self.connection.lock().map_err(|_: PoisonError<_>| Error::Disconnected { doing, asked: false })?;
+                connection = self.locked(doing)?;
             }
         }
     }
 
-    /// One attempt to reopen. An error means that no daemon answered.
+    /// Makes one attempt to reopen the session. An error means that no daemon responded.
     fn try_to_resume(&self, connection: &mut Connection) -> rustix::io::Result<()> {
         let Some(resume) = self.resume.get() else {
             connection.state = State::Dead(None);
@@ -421,7 +425,7 @@ impl Control {
         set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
         let mut resumed = resume.resume(&socket);
         if matches!(resumed, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
-            // This daemon has no preserved descriptors: hand back this client's.
+            // This daemon has no preserved descriptors, so hand this client's descriptors back.
             socket = open(&self.path, self.timeout)?;
             set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
             resumed = resume.hand_back(&socket).and_then(|()| resume.resume(&socket));
@@ -431,7 +435,7 @@ impl Control {
                 set_socket_timeout(&socket, Timeout::Recv, None)?;
                 *connection = Connection::new(socket);
             }
-            // The daemon that answered is stopping, too, or was not ready.
+            // The daemon that responded is also stopping, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
             Err(Error::Refused { refusal: refusal @ (Refusal::Layout { .. } | Refusal::Protocol { .. }), .. }) => {
                 connection.state = State::Dead(Some(refusal));
@@ -439,13 +443,13 @@ impl Control {
             Err(_) => connection.state = State::Dead(None),
         }
         if matches!(connection.state, State::Dead(_)) {
-            // Release: a thread that sees it also sees that nothing of this session counts any more.
+            // Release: a thread that sees the flag also sees that this session has ended.
             self.dead.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Does the remaining work of a reconnection; to be called once the session continues.
+    /// Does the remaining work of a reconnection. The caller calls this function after the session continues.
     pub fn settle(&self) {
         let whole = self.connection.lock().is_ok_and(|connection| matches!(connection.state, State::Whole));
         if let Some(resume) = self.resume.get().filter(|_| whole) {
@@ -454,15 +458,19 @@ impl Control {
         }
     }
 
-    /// Checks whether the daemon has hung up, and reopens the session without a request. Returns false if it must be
-    /// called again: the session is not reopened yet, or another thread uses the connection.
+    /// Checks whether the daemon has hung up, and reopens the session without a request. Returns false if the caller
+    /// must try again: the session is not reopened yet, or another thread uses the connection.
     pub fn resume_if_broken(&self) -> bool {
         let mut connection = match self.connection.try_lock() {
             Ok(connection) => connection,
-            // Another thread is using the connection and will notice.
+            // Another thread is using the connection and will detect the hang-up.
             Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(_)) => return true,
         };
+        if connection.waiting.is_some() {
+            // The waiting thread will notice a hang-up, and continues the session.
+            return !connection.is_hung_up();
+        }
         if matches!(connection.state, State::Whole) && connection.is_hung_up() {
             connection.state = State::Broken(Instant::now());
         }
@@ -472,11 +480,11 @@ impl Control {
         !matches!(connection.state, State::Broken(_))
     }
 
-    /// Returns an error once the daemon has ended and no other has taken its place: after the time that a request waits
-    /// for one, or at once if the daemon has removed its socket. For waits that ask the daemon nothing; `doing` names
-    /// the wait.
+    /// Returns an error if the daemon has ended and no other daemon has replaced it. The error comes after the time
+    /// that a request waits for a new daemon, or at once if the daemon has removed its socket. Waits that send no
+    /// request to the daemon call this function. `doing` describes the wait.
     pub fn check_daemon(&self, doing: &'static str) -> Result<()> {
-        // Another thread is using the connection and will notice.
+        // Another thread is using the connection and will detect the end of the daemon.
         let Ok(connection) = self.connection.try_lock() else { return Ok(()) };
         match &connection.state {
             State::Whole => Ok(()),
@@ -487,15 +495,15 @@ impl Control {
         }
     }
 
-    /// Returns whether the daemon would probably answer a request now: for requests that are not worth a wait for the next
-    /// daemon. False while another thread uses the connection.
+    /// Returns whether the daemon would probably respond now. Returns false while another thread uses the connection. A
+    /// caller that must not wait for the next daemon calls this function before its request.
     pub fn is_up(&self) -> bool {
         self.connection.try_lock().is_ok_and(|connection| {
             matches!(connection.state, State::Whole) && connection.late.is_none() && !connection.is_hung_up()
         })
     }
 
-    /// As [`Control::is_up`], after other threads have received their replies.
+    /// Does the check of [`Control::is_up`], but first waits until other threads have received their replies.
     pub fn reaches(&self) -> bool {
         self.connection
             .lock()
@@ -507,8 +515,8 @@ impl Control {
         self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())
     }
 
-    /// As [`Control::call`], for a caller that has `left` until a deadline of its own. The daemon gets at least
-    /// [`SHORTEST`], so that a slow one can still answer.
+    /// Sends a request like [`Control::call`], for a caller with `left` until its own deadline. The daemon gets at
+    /// least [`SHORTEST`], so that a slow daemon can still respond.
     pub fn call_within(&self, left: Option<Duration>, request: &Request, doing: &'static str) -> Result<Reply> {
         let timeout = left.map_or(self.timeout, |left| left.max(SHORTEST).min(self.timeout));
         self.ask_within(timeout, request, &[], doing, "").map(|answer| answer.reply.clone())
@@ -524,7 +532,8 @@ fn not_answering(connection: &Connection, doing: &'static str, waited: Duration,
 
 impl Connection {
     fn new(socket: OwnedFd) -> Self {
-        Self { socket, state: State::Whole, removed: false, late: None, cells: None }
+        let socket = Arc::new(socket);
+        Self { socket, state: State::Whole, waiting: None, removed: false, late: None, cells: None }
     }
 
     /// Receives a packet.
@@ -540,59 +549,4 @@ impl Connection {
         poll(&mut polled, Some(&now)).is_ok()
             && polled[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
     }
-}
-
-/// Sends a request on a socket that no other thread uses, and receives its reply.
-pub fn ask_on(
-    socket: &OwnedFd,
-    request: &Request,
-    descriptors: &[BorrowedFd<'_>],
-    doing: &'static str,
-) -> Result<(Reply, Vec<OwnedFd>)> {
-    send(socket, request, descriptors, doing)?;
-    let lost = || Error::Disconnected { doing, asked: true };
-    let packet = packet::receive(socket, RecvFlags::empty()).map_err(|_| lost())?;
-    if packet.bytes.is_empty() {
-        return Err(lost());
-    }
-    match decode::<Reply>(&packet.bytes) {
-        Some(Reply::Refused(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal }),
-        Some(reply) if !packet.truncated => Ok((reply, packet.descriptors)),
-        // Treated as if no daemon had answered: the process may have free descriptors the next time.
-        Some(_) => Err(lost()),
-        None => Err(Error::Protocol { doing }),
-    }
-}
-
-/// Acknowledges received descriptors, on a socket that no other thread uses.
-pub fn acknowledge_on(socket: &OwnedFd, doing: &'static str) -> Result<()> {
-    send(socket, &Request::Ack, &[], doing)
-}
-
-/// Connects. `AGAIN`: the socket's backlog stayed full for the whole timeout.
-fn open(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
-}
-
-/// Waits until one of the sockets is readable or closed at its other end. Returns false if the timeout passed.
-fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
-    let end = Instant::now() + timeout;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let mut polled: Vec<_> = sockets.iter().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut polled, Some(&left)) {
-            Err(Errno::INTR) => {}
-            // An error of poll counts as readable: `receive` then returns the socket's error.
-            found => return found != Ok(0),
-        }
-    }
-}
-
-fn send(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<()> {
-    packet::send(socket.as_fd(), &encode(request), descriptors, SendFlags::empty())
-        .map_err(|_| Error::Disconnected { doing, asked: false })
 }

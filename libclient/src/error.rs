@@ -1,4 +1,4 @@
-//! Errors: each names the thing concerned and the remedy.
+//! Errors. Each error's text names the object concerned and the remedy.
 
 mod code;
 mod remedy;
@@ -50,11 +50,12 @@ pub enum Error {
     /// The kernel is too old.
     #[error(transparent)]
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
-    /// The daemon has closed the connection, or is gone. Published values stay readable where they are mapped.
+    /// The daemon closed the connection, or ended. Published values stay readable where they are mapped.
     ///
-    /// A request that was not sent waits up to 5 seconds for a new daemon; this error means that none came. A request
-    /// that was sent and may not be repeated returns this error at once. The client stays usable: the next call resumes
-    /// the session at the daemon's successor. Connect a new client if that fails.
+    /// A request that was not sent waits up to 5 seconds for a new daemon. For such a request, this error means that no
+    /// daemon started in that time. A request that was sent and may not be repeated returns this error at once. The
+    /// client stays usable: its next call resumes the session at the new daemon. If that call fails, connect a new
+    /// client.
     #[error(
         "cannot {doing}: the daemon closed the connection, and {}: start tensorlendd if it does not run, and repeat the call; if that fails, too, connect again",
         outcome(*asked)
@@ -62,11 +63,11 @@ pub enum Error {
     Disconnected {
         /// The operation.
         doing: &'static str,
-        /// Whether the request had been sent, so that the daemon may have carried it out.
+        /// True if the client had sent the request, so that the daemon may have carried it out.
         asked: bool,
     },
-    /// The daemon runs and did not answer in time: it is stopped, or it hangs. The session continues when the daemon
-    /// answers again.
+    /// The daemon runs and did not respond in time: the daemon is stopped, or it hangs. The session continues when
+    /// the daemon responds again.
     ///
     /// See [`crate::ClientBuilder::request_timeout`] for the time.
     #[error(
@@ -76,15 +77,15 @@ pub enum Error {
     NotAnswering {
         /// The operation.
         doing: &'static str,
-        /// The daemon's process id; `None` if unknown.
+        /// The daemon's process id. `None` if it is unknown.
         pid: Option<u32>,
         /// The time waited: see [`crate::ClientBuilder::request_timeout`].
         waited: Duration,
-        /// Whether the request had been sent, so that the daemon may still carry it out.
+        /// True if the client had sent the request, so that the daemon may still carry it out.
         asked: bool,
     },
-    /// This process has too many open files to receive the descriptors that the daemon lent. Each mapped segment and
-    /// sheet needs one while it is received.
+    /// This process has too many open files to receive the descriptors that the daemon lent. The process needs one
+    /// descriptor for each segment or sheet while it receives that segment or sheet.
     #[error("cannot {doing}: this process has too many open files: close some, or raise `ulimit -n`")]
     Descriptors {
         /// The operation.
@@ -125,7 +126,7 @@ pub enum Error {
     /// file is damaged.
     #[error(transparent)]
     Sheet(#[from] header::WrongSheet),
-    /// A system call failed; the kernel's error is the cause.
+    /// A system call failed. The kernel's error is the cause.
     #[error("{doing}: {cause}: {}", remedy::system(cause))]
     System {
         /// The operation.
@@ -133,7 +134,8 @@ pub enum Error {
         /// The kernel's error.
         cause: std::io::Error,
     },
-    /// The session was opened before a fork: it belongs to the parent process. Connect again in the child.
+    /// A parent process opened the session before a fork, so the session belongs to the parent. Connect again in the
+    /// child.
     #[error("this client was opened by the parent process and cannot be used after fork: connect in the child")]
     Forked,
     /// An invalid name: names have 1 to 255 bytes of UTF-8 without control characters.
@@ -141,13 +143,14 @@ pub enum Error {
     Name {
         /// The first characters of the name.
         name: String,
-        /// The rule that it violates.
+        /// The rule that the name violates.
         cause: BadName,
     },
-    /// The name holds no value. Use [`crate::Client::wait_for`] to wait for one.
+    /// The name holds no value. Use [`crate::Client::wait_for`] to wait for a value.
     #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
     NotFound(String),
-    /// The namespace has no such stream or list. Use [`crate::SubscriptionBuilder::wait`] to wait for a stream.
+    /// The namespace has no stream or list of this name. Use [`crate::SubscriptionBuilder::wait`] to wait for a
+    /// stream.
     #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait until there is one")]
     NoSuch {
         /// `"stream"` or `"list"`.
@@ -155,28 +158,28 @@ pub enum Error {
         /// The name of the stream or list.
         name: String,
     },
-    /// The name holds a value of another kind: a tensor, a dataset, or a tensor on a device.
-    /// [`crate::Client::get_value`] accepts each of them.
+    /// The name holds a value of another kind. The kinds are: a tensor, a dataset, and a tensor on a device.
+    /// [`crate::Client::get_value`] accepts values of every kind.
     #[error("{name:?} holds a {}, not a {}: use {remedy}", found.beside(*wanted), wanted.beside(*found))]
     Kind {
         /// The name.
         name: String,
         /// The kind of its value.
         found: ValueKind,
-        /// The kind that the call wanted.
+        /// The kind that the caller requested.
         wanted: ValueKind,
         /// The method to call instead.
         remedy: &'static str,
     },
-    /// An invalid shape, stride or byte length, with the rule that it violates.
+    /// An invalid shape, stride or byte length.
     #[error("{what}: {cause}: correct its shape, strides or length")]
     Tensor {
         /// The tensor's dtype and shape, as given.
         what: String,
-        /// The rule that it violates.
+        /// The rule that the shape, stride or length violates.
         cause: BadTensor,
     },
-    /// The tensor has another element type than the call wanted. [`crate::Tensor::dtype`] returns it.
+    /// The tensor's element type is not the requested one. [`crate::Tensor::dtype`] returns the tensor's type.
     #[error("the tensor has dtype {found}, not {wanted}: read it as {found}, or publish it as {wanted}")]
     DType {
         /// The tensor's element type.
@@ -197,18 +200,19 @@ pub enum Error {
         /// The buffer's bytes.
         given: u64,
     },
-    /// The tensor's elements are not contiguous in row-major order, so there is no slice of them.
-    /// [`crate::Tensor::copy_to`] copies them in C order.
+    /// The tensor's elements are not contiguous in row-major order, so no slice can contain them.
+    /// [`crate::Tensor::copy_to`] copies the elements in C order.
     #[error("the tensor is strided, so its elements are not one slice: read it by its strides, or copy it")]
     Strided,
-    /// Metadata of more than 64 KiB; the value is its length in bytes.
+    /// Metadata of more than 64 KiB. The value is its length in bytes.
     #[error("metadata of {0} bytes is too long: at most 65536 bytes (64 KiB): publish the rest as a tensor of its own")]
     Metadata(usize),
-    /// This client holds the maximum number of leases; the value is that number. Drop leases, or open a second client.
+    /// This client holds the maximum number of leases. The value is that number. Drop leases, or connect a second
+    /// client.
     #[error("this client holds {0} leases, the most that a client may hold: drop some, or connect a second client")]
     Leases(usize),
-    /// The value's record is invalid: another client wrote it wrongly. Only that client's tensors are affected, and no
-    /// other value is in doubt.
+    /// The value's record is invalid, because the client that published the value wrote a wrong record. Values of
+    /// other clients are unaffected.
     #[error(
         "{name:?} cannot be read: the record that its publisher wrote is invalid: {cause}: publish it again, and report the program that published it; no other value is affected"
     )]
@@ -218,8 +222,8 @@ pub enum Error {
         /// The rule that the record violates.
         cause: BadTensor,
     },
-    /// The timeout passed before the event. The operation had no effect and can be repeated, unless its method says
-    /// otherwise.
+    /// The timeout passed before the awaited event. The operation had no effect and can be repeated, unless the
+    /// method's documentation says otherwise.
     #[error("timed out after {} waiting for {what}", time(*waited))]
     Timeout {
         /// The awaited event.
@@ -227,19 +231,19 @@ pub enum Error {
         /// The time waited.
         waited: Duration,
     },
-    /// The stream is full, and its policy is to fail. The value is the stream's name. Some subscriber is a whole ring
-    /// behind.
+    /// The stream is full, and its policy is to fail. At least one subscriber is a whole ring behind. The value is
+    /// the stream's name.
     #[error(
         "stream {0:?} is full: its slowest subscriber is a whole ring behind: send later, or open it with more capacity or the policy \"drop-oldest\""
     )]
     StreamFull(String),
-    /// For a subscriber: the producer has closed the stream, or is gone, and the subscriber has received every message.
-    /// For the producer: another client has deleted the stream or opened it again.
+    /// The stream has ended. For a subscriber: the producer closed the stream or ended, and the subscriber has
+    /// received every message. For the producer: another client deleted the stream or opened it again.
     #[error(
         "stream {0:?} has ended: its producer closed it or exited, or a client deleted it: open it again to send; a subscription continues once a process opens it again"
     )]
     StreamEnded(String),
-    /// A server reported that it cannot answer the request: see [`crate::Call::fail`].
+    /// A server reported that it cannot process the request: see [`crate::Call::fail`].
     #[error("the server of {service:?} reported an error: {why}: correct the request, or see the server's log")]
     Answer {
         /// The service's name.
@@ -247,8 +251,8 @@ pub enum Error {
         /// The server's reason, as the other process wrote it.
         why: String,
     },
-    /// The server ended, or its caller gave it up, before it answered; the value is the service's name. The request may
-    /// have been carried out: see [`crate::Caller::call_again`].
+    /// The server ended, or the caller abandoned the server, before the response. The value is the service's name. The server
+    /// may have carried out the request: see [`crate::Caller::call_again`].
     #[error(
         "the server of {0:?} ended before it answered, and may have carried out the request: call again, if it may be carried out twice"
     )]
@@ -261,17 +265,17 @@ pub enum Error {
         /// The reason, and the remedy.
         cause: RemoteTrouble,
     },
-    /// This client has the maximum number of subscriptions and servers; the value is that number. Drop some, or open a
-    /// second client.
+    /// This client has the maximum number of subscriptions, callers and servers. The value is that number. Drop some,
+    /// or connect a second client.
     #[error(
         "this client has {0} subscriptions, callers and servers open, the most that a client may have: close some, or connect a second client"
     )]
     Cursors(usize),
-    /// The daemon has ended this session. Published values continue to exist, but this session's leases protect nothing
-    /// any more.
+    /// The daemon has ended this session. Published values continue to exist, but this session's leases no longer
+    /// protect any value.
     ///
-    /// The daemon ends a session that breaks a rule of the protocol, and one whose leases keep replaced values for
-    /// longer than `uid.lease_ms_max` while memory is short. Connect a new client to continue.
+    /// The daemon ends a session that breaks a rule of the protocol. While memory is short, the daemon also ends a
+    /// session whose leases keep replaced values for longer than `uid.lease_ms_max`. Connect a new client to continue.
     #[error(
         "the daemon ended this client's session: the client broke a rule, its leases kept replaced values too long while memory was short, or the daemon restarted without its memory: connect again (the daemon's log has the reason)"
     )]
@@ -284,13 +288,13 @@ pub enum Error {
         /// The reason, and the remedy.
         cause: DeviceTrouble,
     },
-    /// An invalid argument; the text explains it.
+    /// An invalid argument. The text explains it.
     #[error("{0}")]
     Argument(String),
 }
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`, and their
-/// readers need the cause and the remedy, not the name of a variant.
+/// Prints the same text as `Display`. A `main` that returns this error prints with `Debug`, and so does `unwrap`.
+/// Their users need the cause and the remedy, not the name of a variant.
 ///
 /// ```
 /// let away = tensorlend::Client::builder().socket("/nowhere").connect().unwrap_err();
@@ -354,7 +358,7 @@ pub enum DeviceTrouble {
     /// This program's client library was built without the feature `cuda`.
     #[error("this program was built without CUDA: build crate tensorlend with the feature `cuda`")]
     NoFeature,
-    /// There is no working driver; the text is the loader's or the driver's.
+    /// No working driver was found. The text comes from the loader or the driver.
     #[error("{0}")]
     NoDriver(String),
     /// The device exists, but this process may not use it.
@@ -386,12 +390,13 @@ pub enum DeviceTrouble {
     /// The device has no free memory.
     #[error("device {0} has no memory left: drop tensors and leases, or raise cuda.bytes_max")]
     Memory(String),
-    /// A producer published a tensor early and ended before its work on the tensor was known to be done.
+    /// A producer published a tensor before its work on the tensor was finished, and then ended. So the work may be
+    /// incomplete.
     #[error(
         "its producer ended before its work on the tensor was known to be done, so the content may be incomplete: publish it again"
     )]
     Unfinished,
-    /// An error of the driver, in its own words.
+    /// An error of the driver, in the driver's words.
     #[error("{0}")]
     Driver(String),
 }
@@ -414,7 +419,7 @@ pub enum RemoteTrouble {
         /// The node.
         node: String,
     },
-    /// This machine's gateway has never seen a node of this name.
+    /// This machine's gateway has never seen a node with this name.
     #[error(
         "this machine's gateway has never seen a node {node:?}: see `tensorlend nodes`, and check that tensorlend-gateway runs on both machines"
     )]
@@ -430,16 +435,17 @@ pub enum RemoteTrouble {
         /// The reason, as the other process wrote it.
         why: String,
     },
-    /// This machine's gateway does not answer, or its reply is invalid.
+    /// This machine's gateway does not respond, or its reply is invalid.
     #[error("this machine's gateway does not answer ({why}): check that tensorlend-gateway runs (`tensorlend nodes`)")]
     Gateway {
-        /// The known cause.
+        /// The cause, as far as the client knows it.
         why: String,
     },
 }
 
 impl Error {
-    /// Returns whether the requested name, stream, list, or name of another machine does not exist. The call may succeed later.
+    /// Returns whether the requested name, stream or list does not exist, on this machine or on another. The call may
+    /// succeed later.
     pub fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -450,20 +456,20 @@ impl Error {
         )
     }
 
-    /// Returns whether a name of another machine is unavailable, because of that machine, the network, or the gateway. Local
+    /// Returns whether a name of another machine is unavailable because of that machine, the network, or the gateway. Local
     /// names are unaffected.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Remote { .. })
     }
 
-    /// Returns whether a timeout passed. True for [`Error::Timeout`] only, not for a silent daemon
-    /// ([`Error::is_disconnected`]).
+    /// Returns whether a timeout passed. Returns true for [`Error::Timeout`] only. [`Error::is_disconnected`] returns
+    /// true for a daemon that does not respond.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Timeout { .. })
     }
 
-    /// Returns whether a limit of the daemon's configuration, of this client, or the machine's memory is reached. Free
-    /// something and try again.
+    /// Returns whether the call reached a limit: of the daemon's configuration, of this client, or of the machine's
+    /// memory. Free something and try again.
     pub fn is_limit(&self) -> bool {
         matches!(
             self,
@@ -473,8 +479,8 @@ impl Error {
         )
     }
 
-    /// Returns the limit that was reached, if this error is about one: of the daemon's configuration, of this client, of its
-    /// process or of the machine.
+    /// Returns the limit that was reached, if this error reports a limit: of the daemon's configuration, of this client, of
+    /// its process or of the machine.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -503,7 +509,7 @@ impl Error {
         matches!(self, Self::Device { .. })
     }
 
-    /// Returns whether the daemon is unreachable, does not answer, is stopping, or has disconnected this client.
+    /// Returns whether the daemon is unreachable, does not respond, is stopping, or has disconnected this client.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
@@ -515,7 +521,7 @@ impl Error {
         )
     }
 
-    /// Returns the same error, for a request that is known not to have been sent.
+    /// Returns the same error, but states that the client did not send the request.
     pub(crate) fn certain(self) -> Self {
         match self {
             Self::Disconnected { doing, .. } => Self::Disconnected { doing, asked: false },
@@ -524,8 +530,8 @@ impl Error {
         }
     }
 
-    /// Returns whether it is certain that the daemon did nothing, so that the caller may free a slot that it was about to
-    /// publish.
+    /// Returns whether the daemon certainly did not carry out the request. Then the caller may free a slot that it was
+    /// about to publish.
     pub(crate) fn is_certain(&self) -> bool {
         matches!(
             self,
@@ -546,7 +552,7 @@ fn outcome(asked: bool) -> &'static str {
     if asked { "it may have carried out the request" } else { "it did not carry out the request" }
 }
 
-/// Formats a time in the largest unit in which it is at least 1: `30 s`, `1.5 s`, `50 ms`.
+/// Formats a time in the largest unit in which the number is at least 1: `30 s`, `1.5 s`, `50 ms`.
 fn time(time: Duration) -> String {
     match time {
         time if time.is_zero() => "0 s".to_owned(),
@@ -560,8 +566,8 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
 }
 
-/// Checks that a name is valid: 1 to 255 bytes of UTF-8 without control characters. Every call that takes a name checks it. This
-/// function checks a name before the program computes a value for it.
+/// Checks that a name is valid: 1 to 255 bytes of UTF-8 without control characters. Every method that takes a name makes
+/// this check itself. A program calls this function to check a name before it computes a value for the name.
 ///
 /// ```
 /// assert!(tensorlend::check_name("camera/front").is_ok());
@@ -570,7 +576,7 @@ fn process(pid: Option<u32>) -> String {
 /// ```
 ///
 /// # Errors
-/// [`Error::Name`].
+/// [`Error::Name`] if the name is invalid.
 #[inline]
 pub fn check_name(name: &str) -> Result<()> {
     tensorlend_layout::name::check(name).map_err(|cause| Error::Name { name: name.chars().take(40).collect(), cause })

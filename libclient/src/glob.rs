@@ -2,11 +2,11 @@
 
 use crate::error::{Error, Result};
 
-/// Maximum bytes of a pattern: more than a name has, and few enough to compile.
+/// Maximum bytes of a pattern. Every name is shorter, and a pattern of this length still compiles.
 const GLOB_BYTES_MAX: usize = 1024;
 
-/// A compiled pattern for names, with the syntax of [`crate::Client::list`]: `*` and `?` match any characters, `/` too;
-/// `[ab]`, `{a,b}` and `\` work as in a shell.
+/// A compiled pattern for names, with the syntax of [`crate::Client::list`]. `*` and `?` match any characters,
+/// including `/`. `[ab]`, `{a,b}` and `\` work as in a shell.
 ///
 /// ```
 /// let cameras = tensorlend::Glob::new("camera/*")?;
@@ -29,7 +29,7 @@ impl Glob {
         }
         globset::GlobBuilder::new(pattern)
             .build()
-            // A set of one glob: compiling a glob alone panics if the automaton would be too large.
+            // Build a set of one glob: compiling a single glob panics if the automaton would be too large.
             .and_then(|one| globset::GlobSetBuilder::new().add(one).build())
             .map(Self)
             .map_err(|e| Error::Argument(format!("glob {pattern:?}: {e}")))

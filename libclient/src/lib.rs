@@ -2,12 +2,13 @@
 //!
 //! A daemon (`tensorlendd`) owns pooled shared memory and lends it to its clients. A producer writes a tensor in the
 //! memory from which its readers will read it, and gives it a name. A reader leases the name and reads the tensor in
-//! place. Between the two there is no copy, no system call, no lock between processes, and no wake-up of the daemon.
+//! place. Neither side copies the tensor, makes a system call, takes a lock between processes, or wakes the daemon.
 //!
 //! [`Client`] is the entry point. These types carry the data:
 //!
-//! * [`Draft`]: a tensor that its producer fills; publish it under a name, send it, or append it.
-//! * [`Lease`]: the right to read one value, which does not change while the lease exists; dropping the lease ends it.
+//! * [`Draft`]: a tensor that its producer fills. The producer publishes the draft under a name, sends it, or appends
+//!   it to a list.
+//! * [`Lease`]: the right to read one value, which does not change while the lease exists. Dropping the lease ends it.
 //! * [`Dataset`]: several tensors, published and leased as one value.
 //! * [`Value`]: a lease on a tensor or a dataset.
 //!
@@ -30,56 +31,62 @@
 //! ```
 //!
 //! # Features of the library
-//! * Names: [`Client::put`], [`Client::get`], [`Client::wait_newer`]: the latest value of something.
+//! * Names: [`Client::put`], [`Client::get`], [`Client::wait_newer`]: each name holds its latest value.
 //! * Streams: [`Client::stream`], [`Client::subscribe`]: every message, for every subscriber.
 //! * Datasets: [`Client::dataset`]: several tensors that readers see together or not at all.
 //! * Lists: [`Client::append`], [`Client::get_all`]: results that many producers collect.
-//! * Queues: [`Client::queue`]: each item goes to one of several consumers, and to another one if that one dies.
+//! * Queues: [`Client::queue`]: each item goes to one of several consumers. If that consumer dies, the item goes to
+//!   another one.
 //! * Requests: [`Client::serve`], [`Client::caller`]: a request to one of several servers, and its reply.
 //! * Models: the crate `tensorlend-model`: inference on the same machine by `tensorlend-runner`.
-//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: by
-//!   `tensorlend-gateway`, see [`remote`].
-//! * Devices: with the feature `cuda`, `Client::create_on`, `Client::get_device`: tensors in a GPU's memory, by the
-//!   same names.
-//! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, an `AsyncSubscription` messages.
+//! * Other machines: [`Client::get`] of `NODE/NAME`, [`Client::put_remote`], [`Client::nodes`]: `tensorlend-gateway`
+//!   transfers the values, see [`remote`].
+//! * Devices: with the feature `cuda`, `Client::create_on` and `Client::get_device`: tensors in a GPU's memory, under
+//!   the same kind of names.
+//! * Tasks: with the feature `tokio`, an `AsyncClient` awaits names, and an `AsyncSubscription` awaits messages.
 //! * Instruments on this client's memory: [`Client::statistics`], [`Client::start_allocation_log`],
 //!   [`Client::outstanding`], [`ClientBuilder::memory_limit`], [`ClientBuilder::on_memory_pressure`].
 //! * An overview of the whole namespace, for tools: [`Client::observe`].
 //!
 //! # Shapes
-//! A shape as a parameter is any [`IntoShape`]: `[480, 640, 3]`, `(height, width)`, `1000`, a slice or a vector of integers. A
-//! shape that is returned is a `&[usize]`, so it indexes slices and can be a parameter again.
+//! A shape as a parameter is any [`IntoShape`]: `[480, 640, 3]`, `(height, width)`, `1000`, a slice or a vector of integers.
+//! Methods return a shape as a `&[usize]`, so it indexes slices and can be a parameter again.
 //!
 //! # Arrays of other crates
 //! * `ndarray`, with the feature of that name: [`Client::put`] and [`Client::create_from`] take its arrays, and `Tensor::ndarray`
 //!   and `Draft::ndarray_mut` are views of shared memory, without a copy.
-//! * `candle`: its tensors own their elements, so none can be a view of a lease. One line copies them:
-//!   `candle_core::Tensor::from_slice(lease.as_slice::<f32>()?, lease.shape(), &Device::Cpu)?`. For the way back, publish
-//!   `Shaped::new(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dims())?`, or write into a draft by [`Draft::as_mut_slice`].
-//!   No test compiles these lines, which are for candle 0.11, because candle is not a dependency.
-//! * Any other: [`Tensor::as_slice`], [`Tensor::shape`] and [`Shaped`], or an implementation of [`AsTensor`].
+//! * `candle`: its tensors own their elements, so no candle tensor can be a view of a lease. One expression copies the
+//!   elements: `candle_core::Tensor::from_slice(lease.as_slice::<f32>()?, lease.shape(), &Device::Cpu)?`. In the other
+//!   direction, publish `Shaped::new(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dims())?`, or write into a draft by
+//!   [`Draft::as_mut_slice`]. No test compiles these expressions, which are for candle 0.11, because candle is not a
+//!   dependency.
+//! * Any other crate: use [`Tensor::as_slice`], [`Tensor::shape`] and [`Shaped`], or implement [`AsTensor`].
 //!
 //! # Waiting, and for how long
-//! * A method that waits takes the longest time to wait as its last parameter, before a closure if it takes one. The type is
+//! * A method that waits takes the longest time to wait as its last parameter, or before a closure. The parameter's type is
 //!   `impl Into<`[`Timeout`]`>`: a [`Duration`](std::time::Duration), `None` for no end, or an
-//!   [`Instant`](std::time::Instant). [`Client::wait_for`], [`Client::wait_length`], [`Stream::wait_room`], [`Caller::call`]
-//!   and the like have no other form.
-//! * The ends of streams and services have three forms, as the channels of the standard library: `recv` waits without end,
-//!   `recv_timeout` takes the time, and `try_recv` does not wait; likewise [`Stream::send`].
-//! * After the time they return [`Error::Timeout`], which names the event and the time waited. Nothing was done or lost, unless
-//!   the method says otherwise. [`NameWatch::wait`] returns no names instead.
-//! * A method without a timeout waits for the daemon at most: [`ClientBuilder::request_timeout`], 30 seconds by default. For a
-//!   name of another machine it also waits for the gateway: [`ClientBuilder::remote_timeout`], 60 seconds by default.
+//!   [`Instant`](std::time::Instant). Examples are [`Client::wait_for`], [`Client::wait_length`], [`Stream::wait_room`] and
+//!   [`Caller::call`].
+//! * The ends of streams and services have three forms, like the channels of the standard library: `recv` waits without end,
+//!   `recv_timeout` takes the time, and `try_recv` does not wait. [`Stream::send`] has the same three forms.
+//! * After this time the methods return [`Error::Timeout`], which names the event and the time waited. The call had no
+//!   effect and lost no data, unless the method's documentation says otherwise. [`NameWatch::wait`] returns an empty list
+//!   instead.
+//! * A method without a timeout waits at most for the daemon: [`ClientBuilder::request_timeout`], 30 seconds by default. For
+//!   a name of another machine, the method also waits for the gateway: [`ClientBuilder::remote_timeout`], 60 seconds by
+//!   default.
 //! * Futures have no timeouts: wrap them in `tokio::time::timeout`.
 //!
 //! # Threads and processes
-//! A [`Client`] may be used by several threads at once, and its clones share one session; drafts and leases can move
-//! between threads. A session does not survive `fork`: the child gets [`Error::Forked`] and connects again.
+//! Several threads may use a [`Client`] at once, and its clones share one session. Drafts and leases can move between
+//! threads. A session does not survive `fork`: calls in the child return [`Error::Forked`], and the child must
+//! connect again.
 //!
 //! # Cargo features
-//! `cuda` (device memory), `tokio` (async waits), `ndarray` (views and conversions); none is on by default.
+//! `cuda` (device memory), `tokio` (async waits), `ndarray` (views and conversions). None of these features is on by
+//! default.
 //!
-//! `docs/promises.md` lists the guarantees with their tests, and `SECURITY.md` the limits.
+//! `docs/promises.md` lists the guarantees with their tests, and `SECURITY.md` lists the limits.
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod alloc;
@@ -141,8 +148,9 @@ pub use names::lifetime::Lifetime;
 pub use names::version::Version;
 #[doc(hidden)]
 pub use notify::Notifications;
+pub use queue::items::QueueItems;
 #[doc(hidden)]
-pub use queue::{Claim, Offer};
+pub use queue::{Claim, Feed, Offer};
 pub use queue::{Queue, QueueItem};
 #[cfg(feature = "cuda")]
 pub use segment::pinned::{PageLocks, page_locks};

@@ -1,4 +1,4 @@
-//! Lists: collections that many producers append to, in the order of the daemon.
+//! Lists: collections to which many producers append, in the order that the daemon chooses.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
@@ -62,7 +62,7 @@ impl Length {
     }
 }
 
-/// Returns the list's id and length, read from the directory; (0, 0) if there is no such list.
+/// Returns the list's id and length from the directory. Returns (0, 0) if there is no such list.
 pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
     if session.is_forked() {
         return (0, 0);
@@ -73,7 +73,7 @@ pub fn list_state(session: &Session, name: &str) -> (u64, u64) {
         let Some(found) = session.find(key).filter(|f| f.owner_word.is_live()) else { return (0, 0) };
         let Some(entry) = session.directory.lists.get(found.owner_word.cell() as usize) else { return (0, 0) };
         let state = (entry.id.read(), entry.end.read());
-        // If the owner word is unchanged, the entry belonged to this list during the read.
+        // If the owner word is unchanged, the entry belonged to this list during the whole read.
         if session.directory.names[found.entry as usize].owner_word.peek() == found.owner_word.0 {
             return state;
         }
@@ -126,9 +126,8 @@ pub fn wait_length(session: &Session, list: &str, wanted: Length, deadline: Dead
 }
 
 impl Client {
-    /// Appends a draft or a dataset to a list; returns the item's number, counted from 0. The first item creates the
-    /// list. Blocks for a round trip to the daemon, which orders the appends of all clients.
-    ///
+    /// Appends a draft or a dataset to a list. Returns the item's number. The first item has number 0. The first item
+    /// creates the list. Blocks for a round trip to the daemon, which orders the appends of all clients.
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
@@ -138,16 +137,16 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Argument`] for a draft of
-    /// another client.
+    /// [`Error::Name`]; [`Error::Refused`] if a limit of the daemon, the namespace or the user is reached, or if this
+    /// client has no right to write; [`Error::Argument`] for a draft of another client.
     pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
         self.session().names().append(list, &[sealed.value])
     }
 
-    /// As [`crate::Client::append`], for an item that ends with this client's session. A list that has had only such
-    /// items ends with the last of them.
+    /// Appends an item that ends with this client's session, and is otherwise like [`crate::Client::append`]. A list
+    /// that has had only such items ends with the last of them.
     pub(crate) fn append_ephemeral(&self, list: &str, item: impl Sendable) -> Result<u64> {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
@@ -155,8 +154,8 @@ impl Client {
         self.session().names().append_by(list, &[sealed.value], &request)
     }
 
-    /// Appends copies of the values that these names hold now, one item each; returns the first one's number. Readers see
-    /// all these items or none. Later changes of the names do not change the list.
+    /// Appends copies of the values that these names hold now, one item for each name. Returns the number of the first
+    /// item. Readers see all these items or none. Later changes of the names do not change the list.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -170,8 +169,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`] if a name does not exist: then nothing was appended. [`Error::Argument`] for more than 1,024
-    /// names. Otherwise as [`crate::Client::get`] and [`crate::Client::append`].
+    /// [`Error::NotFound`] if a name does not exist; then the method appended nothing. [`Error::Argument`] for more
+    /// than 1,024 names. Otherwise the errors of [`crate::Client::get`] and [`crate::Client::append`].
     pub fn append_names(&self, list: &str, names: &[&str]) -> Result<u64> {
         check_name(list)?;
         if names.len() > APPEND_MAX {
@@ -201,7 +200,8 @@ impl Client {
         session.names().append(list, &values)
     }
 
-    /// Returns the number of items in a list; 0 if there is no such list. Reads shared memory: no round trip, no system call.
+    /// Returns the number of items in a list, or 0 if there is no such list. Reads shared memory, without a round trip or
+    /// system call.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -215,8 +215,8 @@ impl Client {
         list_state(self.session(), list).1
     }
 
-    /// Returns the list's id and length in items; the id changes when the list is cleared or renamed. `None` if there is no
-    /// such list. Reads shared memory, as [`crate::Client::length`].
+    /// Returns the list's id and length in items. The id changes when the list is cleared or renamed. Returns `None` if
+    /// there is no such list. Reads shared memory, like [`crate::Client::length`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -233,7 +233,7 @@ impl Client {
         Some(list_state(self.session(), list)).filter(|(id, _)| *id != 0)
     }
 
-    /// Blocks until the list's length satisfies `wanted`; returns the length in items. A list that does not exist has
+    /// Blocks until the list's length satisfies `wanted`. Returns the length in items. A list that does not exist has
     /// length 0.
     ///
     /// ```
@@ -275,13 +275,14 @@ impl Client {
     ///
     /// # Errors
     /// * [`Error::NoSuch`] if there is no such list.
-    /// * [`Error::Leases`] if it has more items than a client can hold (4096): take them by [`crate::Client::get_range`].
+    /// * [`Error::Leases`] if the list has more items than a client can lease (4096). Then use
+    ///   [`crate::Client::get_range`].
     /// * [`Error::Damaged`] if a faulty client appended an item.
     pub fn get_all(&self, list: &str) -> Result<Vec<Value>> {
         self.get_range(list, ..)
     }
 
-    /// Leases the items with these numbers, in order; numbers beyond the end are ignored.
+    /// Leases the items with these numbers, in order. Ignores numbers beyond the end.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -295,14 +296,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`crate::Client::get_all`].
+    /// The errors of [`crate::Client::get_all`].
     pub fn get_range(&self, list: &str, range: impl RangeBounds<u64>) -> Result<Vec<Value>> {
         check_name(list)?;
         self.session().check()?;
         items(self.session(), list, range)
     }
 
-    /// Deletes a list and its items; returns false if there was none. Leases on its items stay valid.
+    /// Deletes a list and its items. Returns false if there was no such list. Leases on its items stay valid.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -315,14 +316,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Refused`] without the right to write.
+    /// [`Error::Refused`] if this client has no right to write.
     pub fn clear(&self, list: &str) -> Result<bool> {
         check_name(list)?;
         let session = self.session();
         session.check()?;
         let reply = session.control.call(&Request::ListDelete { list: list.to_owned() }, "clear list", list)?;
-        // The daemon has taken the items' cells from their owners. This client retires the values in those of its own cells
-        // now.
+        // The daemon has taken the items' cells from their owners. This client now retires the values in its own cells
+        // among them.
         session.names().notices()?;
         match reply {
             Reply::Deleted { existed } => Ok(existed),
@@ -330,7 +331,7 @@ impl Client {
         }
     }
 
-    /// Renames a list; an existing list with the new name is deleted.
+    /// Renames a list. Deletes an existing list with the new name.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -342,7 +343,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuch`] if there is no list `from`; [`Error::Refused`] without the right to write.
+    /// [`Error::NoSuch`] if there is no list `from`; [`Error::Refused`] if this client has no right to write.
     pub fn rename_list(&self, from: &str, to: &str) -> Result<()> {
         check_name(from)?;
         check_name(to)?;

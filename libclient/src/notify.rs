@@ -1,4 +1,5 @@
-//! Waits of an event loop of another language: instead of a future, each has a function that the waiting thread calls.
+//! Waits for an event loop of another language. Instead of a future, each wait has a function that the waiting thread
+//! calls.
 
 use crate::client::Client;
 use crate::error::{Result, check_name};
@@ -9,10 +10,11 @@ use crate::list::{Length, list_state};
 use crate::names::version::Version;
 use crate::remote::{may_be_far, node_name, split};
 
-/// The waits of one client. One thread serves all of them; the first wait starts it, and the drop of this value ends it.
+/// The waits of one client. One thread serves all of them. The first wait starts this thread, and the drop of this value
+/// ends it.
 ///
-/// Each method returns a ticket, whose drop ends the wait, and calls `tell` once when its event has happened or the poll has
-/// failed. The thread calls `tell` and must not be blocked by it.
+/// Each method returns a ticket, whose drop ends the wait. The thread calls `tell` once, when the event has
+/// happened or the poll has failed. `tell` must not block the thread.
 #[derive(Debug)]
 pub struct Notifications {
     client: Client,
@@ -25,8 +27,9 @@ impl Notifications {
         Self { client: client.clone(), waiter: Waiter::new(client.session().clone()) }
     }
 
-    /// Waits for a value of `name` other than `seen`. Returns `None` for a name that begins with a node, on which only a
-    /// thread can wait. The wait also ends if the name's first part becomes a node: then call this method again.
+    /// Waits for a value of `name` other than `seen`. Returns `None` for a name that begins with a node, because only a
+    /// thread can wait for such a name. The wait also ends if the name's first part becomes a node. Then call this
+    /// method again.
     ///
     /// # Errors
     /// [`crate::Error::Name`]; [`crate::Error::System`] if no thread can be started.
@@ -38,7 +41,8 @@ impl Notifications {
     ) -> Result<Option<Ticket>> {
         check_name(name)?;
         let node = split(name).filter(|_| may_be_far(name)).map(|(node, _)| node_name(node).into_bytes());
-        // Read the document's version before the deciding check: a document that is published later ends the wait.
+        // Read the document's version before the deciding check, so that a document that is published later ends the
+        // wait.
         let session = self.client.session();
         let known = node.as_ref().map(|node| peek(session, node)).transpose()?;
         if self.client.far(name)?.is_some() {
@@ -57,7 +61,7 @@ impl Notifications {
         self.waiter.wait(Box::new(poll), Box::new(tell)).map(Some)
     }
 
-    /// Waits until a list has a certain length.
+    /// Waits until a list has the length `wanted`.
     ///
     /// # Errors
     /// [`crate::Error::Name`]; [`crate::Error::System`] if no thread can be started.
@@ -71,7 +75,7 @@ impl Notifications {
         self.waiter.wait(Box::new(poll), Box::new(tell))
     }
 
-    /// Waits until a list has more than `read` items, or any item if its id is another than `id`.
+    /// Waits until a list has more than `read` items, or until it has an item and an id other than `id`.
     ///
     /// # Errors
     /// [`crate::Error::System`] if no thread can be started.

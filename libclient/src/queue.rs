@@ -1,33 +1,35 @@
 //! Queues: each item goes to one of several consumers.
 
 mod claim;
+mod feed;
+pub mod items;
 mod offer;
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
-use crate::lease::items::item as lease_item;
 use crate::lease::value::Value;
 use crate::tensor::sendable::{Sendable, seal};
 use crate::wait::{Deadline, Timeout};
 pub use claim::Claim;
-use claim::{finish, give_back};
+pub use feed::Feed;
 pub use offer::Offer;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{QueueReply, QueueRequest, Reply, Request};
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// Time after which a waiting client asks the daemon again, even if the bell has not rung.
+/// Time after which a waiting client asks the daemon again, even if the bell has not rung. So it also notices a daemon that does
+/// not respond.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A queue: many producers, many consumers, and each item goes to one consumer ([`Client::queue`]).
 ///
-/// The daemon grants each item to one consumer at a time. The consumer confirms the item with [`QueueItem::done`];
-/// if its process ends before that, another consumer gets the item. Delivery is *at least once*: a consumer that is
-/// killed after its work, but before `done`, leaves an item that is delivered again.
+/// The daemon grants each item to one consumer at a time. The consumer confirms the item with [`QueueItem::done`]. If
+/// its process ends before that, another consumer gets the item. Delivery is *at least once*: if a consumer is killed
+/// after its work, but before `done`, the daemon delivers the item again.
 ///
-/// The items are those of the list with the queue's name, so that `tensorlend ls` shows the queue, and its values have
-/// the limits, the spill and the recovery of all values. Items that their producers put outlive these producers.
+/// The items are those of the list with the queue's name. So `tensorlend ls` shows the queue, and limits, spill and
+/// recovery apply to its values as to all values. Items outlive the producers that put them.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -49,8 +51,8 @@ pub struct Queue {
     max: u64,
 }
 
-/// An item that this consumer has claimed. No other consumer gets it until it is given back: by
-/// [`QueueItem::give_back`], by dropping it, or by the end of this client's session.
+/// An item that this consumer has claimed. No other consumer gets the item until it is given back: by
+/// [`QueueItem::give_back`], by dropping this value, or by the end of this client's session.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -68,7 +70,7 @@ pub struct QueueItem {
 }
 
 impl Client {
-    /// Returns the queue with this name. A queue exists once it has an item; its name is that of a list.
+    /// Returns the queue with this name. A queue exists when it has an item. Its name is that of a list.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -91,8 +93,8 @@ impl Client {
 }
 
 impl Queue {
-    /// Sets the number of waiting items at which [`Queue::put`] of this handle waits; 0, the default: none. Items that a
-    /// consumer has claimed do not count.
+    /// Sets the number of waiting items at which [`Queue::put`] of this handle waits. 0, the default, means no limit.
+    /// Items that a consumer has claimed are not included.
     pub fn max_waiting(mut self, items: u64) -> Self {
         self.max = items;
         self
@@ -103,21 +105,21 @@ impl Queue {
         &self.name
     }
 
-    /// Appends a draft or a dataset; returns the item's number. Waits while the queue is full, then blocks for a round
-    /// trip to the daemon. Wait with a timeout of 0 to try once.
+    /// Appends a draft or a dataset. Returns the item's number. Waits while the queue is full, then blocks for a round
+    /// trip to the daemon. A timeout of 0 tries once.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the queue was full the whole time: nothing was appended, and the draft is freed. Otherwise
-    /// as [`Client::append`].
+    /// [`Error::Timeout`] if the queue was full the whole time. Then the item was not appended, and its memory is
+    /// freed. Otherwise the errors of [`Client::append`].
     pub fn put(&self, item: impl Sendable, timeout: impl Into<Timeout>) -> Result<u64> {
         let timeout = timeout.into();
         self.offer(item)?.wait(timeout)
     }
 
-    /// Seals an item for [`Offer::wait`]. For callers that wait in slices.
+    /// Seals an item for [`Offer::wait`]. Bindings that wait in short intervals use this method.
     ///
     /// # Errors
-    /// As [`Queue::put`].
+    /// The errors of [`Queue::put`].
     #[doc(hidden)]
     pub fn offer(&self, item: impl Sendable) -> Result<Offer> {
         let session = self.client.session();
@@ -125,33 +127,69 @@ impl Queue {
         Ok(Offer { queue: self.clone(), value: Some(sealed.value) })
     }
 
-    /// Claims the first item that waits, and leases it. Waits while the queue is empty, with a timeout of 0 for one try.
+    /// Claims the first item that waits, and leases it. Waits while the queue is empty, with a timeout of 0 for one try. Each
+    /// item wakes one consumer. A consumer that waits asks again every second, and each time is the last of those that wait.
     ///
     /// # Errors
     /// * [`Error::Timeout`] if the queue was empty the whole time.
-    /// * [`Error::Refused`] without the right to write, or with 4096 claimed items.
-    /// * [`Error::Damaged`] if a faulty client put the item, which is then removed.
-    /// * [`Error::Leases`]: the item is given back.
+    /// * [`Error::Refused`] if this client has no right to write, or has already claimed 4096 items.
+    /// * [`Error::Damaged`] if a faulty client put the item. The client then removes the item.
+    /// * [`Error::Leases`] if this client has no free lease. The item is given back.
     pub fn get(&self, timeout: impl Into<Timeout>) -> Result<QueueItem> {
-        let deadline = Deadline::new(timeout);
-        match self.claim()? {
-            Some(claimed) => Ok(claimed),
-            None => self.ask_until(deadline, || self.claim()),
-        }
+        Feed::new(self.clone(), 1).next(None, Deadline::new(timeout))
+    }
+
+    /// Confirms an item of any queue, as [`QueueItem::done`] does, and claims the first item that waits, as [`Queue::get`] does:
+    /// in one request, so that it takes half the time of these two. The confirmation counts before any wait for the next item,
+    /// and whatever the result. To know whether the claim still existed, call [`QueueItem::done`].
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// use std::time::Duration;
+    ///
+    /// let jobs = client.queue("jobs")?;
+    /// for value in 0..3u8 {
+    ///     jobs.put(client.create_from(&[value])?, None)?;
+    /// }
+    /// let mut job = jobs.get(None)?;
+    /// loop {
+    ///     println!("{:?}", job.value().tensor()?.as_slice::<u8>()?);
+    ///     job = match jobs.next(job, Duration::ZERO) {
+    ///         Err(e) if e.is_timeout() => break,
+    ///         next => next?,
+    ///     };
+    /// }
+    /// assert_eq!((jobs.waiting()?, jobs.claimed()?), (0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Queue::get`]: the item is confirmed. After an error of [`QueueItem::done`] this client confirms it with its next
+    /// request, or when it reaches the next daemon.
+    pub fn next(&self, done: QueueItem, timeout: impl Into<Timeout>) -> Result<QueueItem> {
+        Feed::new(self.clone(), 1).next(Some(done.split().1), Deadline::new(timeout))
+    }
+
+    /// Returns a [`Feed`] that claims up to `prefetch` items at a time. For bindings.
+    #[doc(hidden)]
+    pub fn feed(&self, prefetch: u8) -> Feed {
+        Feed::new(self.clone(), prefetch)
     }
 
     /// Returns the number of items that wait for a consumer. Blocks for a round trip to the daemon.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] and the like, without a daemon.
+    /// [`Error::Disconnected`] or another error of the connection, if no daemon responds.
     pub fn waiting(&self) -> Result<u64> {
         Ok(self.sizes()?.0)
     }
 
-    /// Returns the number of items that consumers have claimed and not finished. Blocks as [`Queue::waiting`].
+    /// Returns the number of items that consumers have claimed and not finished. Blocks for a round trip to the
+    /// daemon.
     ///
     /// # Errors
-    /// As [`Queue::waiting`].
+    /// The errors of [`Queue::waiting`].
     pub fn claimed(&self) -> Result<u64> {
         Ok(self.sizes()?.1)
     }
@@ -170,48 +208,19 @@ impl Queue {
         session.control.call(&Request::Queue(request), doing, &self.name)
     }
 
-    /// Claims and leases the first item that waits; `None`: no item waits.
-    fn claim(&self) -> Result<Option<QueueItem>> {
-        const DOING: &str = "take from queue";
-        let session = self.client.session();
-        loop {
-            let granted = match self.request(QueueRequest::Claim { list: self.name.clone() }, DOING)? {
-                Reply::Queue(QueueReply::Claimed(granted)) => granted,
-                Reply::Queue(QueueReply::Empty) => return Ok(None),
-                _ => return Err(Error::Protocol { doing: DOING }),
-            };
-            session.queue_claims().add(granted);
-            tensorlend_layout::crash_point!("queue: claimed");
-            match lease_item(session, &self.name, granted.item.list, granted.item.number) {
-                Ok(Some(value)) => {
-                    let claim = Claim { client: self.client.clone(), granted, finished: false };
-                    tensorlend_layout::crash_point!("queue: leased");
-                    return Ok(Some(QueueItem { value, claim }));
-                }
-                // Its owner ended before the value was written, or the queue was cleared: no consumer can read it.
-                Ok(None) => {
-                    finish(session, granted)?;
-                }
-                Err(e @ Error::Damaged { .. }) => {
-                    finish(session, granted)?;
-                    return Err(e);
-                }
-                Err(e) => {
-                    give_back(session, granted)?;
-                    return Err(e);
-                }
-            }
-        }
+    /// Returns the error of a wait that took the whole time.
+    fn timed_out(&self, deadline: Deadline) -> Error {
+        deadline.error(format!("queue {:?} (see `tensorlend ls`)", self.name))
     }
 
-    /// Repeats a request whenever the namespace has changed, until it returns a value or the time is over.
+    /// Repeats a request whenever the namespace has changed, until the request returns a value or the time is over.
     fn ask_until<T>(&self, deadline: Deadline, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let session = self.client.session();
         session.waiter().enlist(deadline)?;
         let bell = &session.directory.head().bell;
         loop {
             let sample = bell.read();
-            // The daemon reads the parked word when it changes the queue, after it has answered this request.
+            // The daemon reads the parked word when it changes the queue after its reply to this request.
             let _parked = session.waiter().park(PARKED_ANY);
             if let Some(value) = ask()? {
                 return Ok(value);
@@ -220,14 +229,14 @@ impl Queue {
             while bell.read() == sample && asked.elapsed() < ASK_AGAIN {
                 session.control.check_daemon("wait for a queue")?;
                 let Some(nap) = deadline.nap() else {
-                    return Err(deadline.error(format!("queue {:?} (see `tensorlend ls`)", self.name)));
+                    return Err(self.timed_out(deadline));
                 };
                 futex::wait(bell, sample, nap);
             }
             if deadline.is_over() {
                 return match ask()? {
                     Some(value) => Ok(value),
-                    None => Err(deadline.error(format!("queue {:?} (see `tensorlend ls`)", self.name))),
+                    None => Err(self.timed_out(deadline)),
                 };
             }
         }
@@ -245,22 +254,22 @@ impl QueueItem {
         self.claim.granted.item.number
     }
 
-    /// Confirms the item, which the daemon deletes. Returns false if the claim was over: the queue was cleared, or the
-    /// daemon was replaced and gave the item to another consumer. After an error this client confirms the item with its
-    /// next request, or when it reaches the next daemon.
+    /// Confirms the item, which the daemon then deletes. Returns false if the claim was over: the queue was cleared, or
+    /// the daemon was replaced and gave the item to another consumer. After an error this client confirms the item with
+    /// its next request, or when it reaches the next daemon.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] and the like, without a daemon: the item is delivered again if this client's session ends
-    /// before its next request.
+    /// [`Error::Disconnected`] or another error of the connection, if no daemon responds. If this client's session then
+    /// ends before its next request, the daemon delivers the item again.
     pub fn done(self) -> Result<bool> {
         self.claim.done()
     }
 
-    /// Gives the item back: it is the next one that a consumer gets.
+    /// Gives the item back. It is the next item that a consumer gets.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] and the like, without a daemon. The claim ends all the same: with this client's next request,
-    /// with the daemon, or with this client's session.
+    /// [`Error::Disconnected`] or another error of the connection, if no daemon responds. The claim ends nevertheless:
+    /// with this client's next request, with the daemon, or with this client's session.
     pub fn give_back(self) -> Result<()> {
         self.claim.give_back()
     }

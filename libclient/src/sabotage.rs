@@ -1,23 +1,23 @@
-//! Steps of the protocol that a test can leave out, to show that it would notice. Only in builds with the feature
-//! `broken-for-tests`, and only if the variable `TENSORLEND_BROKEN` names the step.
+//! Steps of the protocol that a test can omit, to show that the test detects a missing step. Only builds with the
+//! feature `broken-for-tests` have them, and only if the variable `TENSORLEND_BROKEN` names the step.
 
 use std::sync::OnceLock;
 
 /// The omitted step, as `TENSORLEND_BROKEN` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// No step is omitted, but a reader waits for a long time between its first check and its lease: a correct protocol stays
-    /// correct.
+    /// Omits no step, but makes a reader wait for a long time between its first check and its lease. A correct protocol
+    /// stays correct.
     Slow,
-    /// As `Slow`, and a reader does not check again after it has stored its lease.
+    /// Waits like `Slow`, and omits the reader's second check after it has stored its lease.
     SecondRead,
-    /// An owner reuses a replaced slot without scanning the leases.
+    /// Omits the scan of the leases before an owner reuses a replaced slot.
     Scan,
-    /// A new name is announced without checking the claims, announcements and publications of others.
+    /// Omits the check of other clients' claims, announcements and publications before a client announces a new name.
     Claim,
 }
 
-/// Returns the step that this process leaves out.
+/// Returns the step that this process omits.
 pub fn broken() -> Option<Broken> {
     static BROKEN: OnceLock<Option<Broken>> = OnceLock::new();
     *BROKEN.get_or_init(|| {
@@ -31,7 +31,7 @@ pub fn broken() -> Option<Broken> {
     })
 }
 
-/// A delay between a reader's first check and its lease.
+/// Waits between a reader's first check and its lease.
 pub fn dawdle() {
     if matches!(broken(), Some(Broken::Slow | Broken::SecondRead)) {
         for _ in 0..4 {

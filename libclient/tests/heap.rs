@@ -70,6 +70,27 @@ fn drafts_of_many_threads_never_share_a_slot() {
     assert_eq!(client.memory().slot_bytes, 0);
 }
 
+/// Threads that find no room at the same time request one segment, not one each.
+#[test]
+fn threads_share_a_new_segment() {
+    const THREADS: usize = 32;
+    let broker = small_broker(256 * MIB, 4 * MIB);
+    let client = client(&broker);
+    assert_eq!(client.stat().unwrap().segments, 0);
+    let together = Barrier::new(THREADS);
+    let drafts: Vec<Draft> = std::thread::scope(|scope| {
+        let draft = || {
+            together.wait();
+            // All 32 slots fit into the first segment, of 1 MiB.
+            draft(&client, 20 * KIB)
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(draft)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+    });
+    assert_eq!(drafts.len(), THREADS);
+    assert_eq!(client.stat().unwrap().segments, 1, "{:?}", client.memory());
+}
+
 #[test]
 fn what_other_threads_keep_comes_back_before_memory_runs_out() {
     // Twice as much as the threads cache: they take their slots at the same time, and segments of 1 MiB fragment.

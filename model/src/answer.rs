@@ -1,4 +1,4 @@
-//! The part of a response that is not an output.
+//! The metadata of a response.
 
 use crate::document::{DOCUMENT_VERSION, encode};
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tensorlend::{Client, DType, Dataset, DatasetDraft, Error, Result, Version};
 
-/// The name of the tensor in a response that contains the versions of the published outputs.
+/// Name of the tensor in a response that contains the versions of the published outputs.
 const VERSIONS: &str = ".versions";
 
-/// The metadata of a response: how long the request took, and the versions of the outputs that the runner published.
+/// The metadata of a response: the times of the request, and the versions of the outputs that the
+/// runner published.
 ///
 /// ```no_run
 /// # let client = tensorlend::Client::connect()?;
@@ -22,9 +23,10 @@ const VERSIONS: &str = ".versions";
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelAnswer {
-    /// Time from sending the request to its run; zero if the request has no timestamp.
+    /// Time from the send of the request to the start of its run. Zero if the request has no
+    /// timestamp.
     pub queue: Duration,
-    /// Time of the model alone; for a batch of requests, of the whole batch.
+    /// Time of the model alone. For a batch of requests, the time of the whole batch.
     pub run: Duration,
     /// Versions of the published outputs, by the names of the outputs in the model.
     pub versions: BTreeMap<String, Version>,
@@ -62,11 +64,11 @@ impl ModelAnswer {
         Ok(Self { queue: span(queue_us)?, run: span(run_us)?, versions: published.into_iter().zip(versions).collect() })
     }
 
-    /// Adds the times to a response's metadata, and the versions of published outputs as a tensor. A model server
-    /// calls this.
+    /// Adds the times to a response's metadata, and the versions of published outputs as a tensor.
+    /// A model server calls this function.
     ///
     /// # Errors
-    /// As [`Client::create`] and [`DatasetDraft::add`].
+    /// The errors of [`Client::create`] and [`DatasetDraft::add`].
     pub fn write(&self, client: &Client, mut answer: DatasetDraft) -> Result<DatasetDraft> {
         let document = Document {
             v: DOCUMENT_VERSION,

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The version of all documents of models.
+/// Version of every JSON document in this module.
 pub const DOCUMENT_VERSION: u32 = 1;
 
 /// Maximum number of rows in a batch.
 const BATCH_MAX: u32 = 4096;
-/// Maximum time that a request waits for others to join its batch, in milliseconds.
+/// Maximum time that a request waits for other requests to join its batch, in milliseconds.
 const BATCH_WAIT_MS_MAX: f64 = 10_000.0;
 
 /// Encodes a document.
@@ -25,9 +25,10 @@ pub struct ModelOptions {
     pub device: String,
     /// Maximum number of rows (sizes of the first dimension, summed) in a batch; 1: no batches.
     pub batch_max: u32,
-    /// Number of rows at which a batch starts without waiting for more; default: `batch_max`.
+    /// Number of rows at which a batch starts without waiting for more. `None`: `batch_max`.
     pub batch_min: Option<u32>,
-    /// Time that the first request of a batch waits for others, in milliseconds; 0: only requests that have arrived join it.
+    /// Time that the first request of a batch waits for other requests, in milliseconds. 0: the
+    /// batch contains only requests that have already arrived.
     pub batch_wait_ms: f64,
     /// A label that the publisher of the model chooses.
     pub tag: String,
@@ -47,10 +48,10 @@ impl Default for ModelOptions {
 }
 
 impl ModelOptions {
-    /// Parses a model's metadata; empty metadata means the defaults.
+    /// Parses a model's metadata. Empty metadata means the defaults.
     ///
     /// # Errors
-    /// The reason, as text.
+    /// The reason for the failure, as text.
     pub fn parse(metadata: &[u8]) -> std::result::Result<Self, String> {
         if metadata.is_empty() {
             return Ok(Self::default());
@@ -90,8 +91,8 @@ pub struct Fault {
     pub why: String,
     /// Process id of the runner.
     pub runner: u32,
-    /// The version of the model that the runner cannot load, as [`tensorlend::Version::words`]; `None`: the worker ended while it
-    /// served.
+    /// The version of the model that the runner cannot load, as returned by
+    /// [`tensorlend::Version::words`]. `None`: the worker ended after it had loaded the model.
     pub refused: Option<[u64; 2]>,
 }
 
@@ -128,16 +129,16 @@ pub struct ModelStatistics {
     pub runs: u64,
     /// Runs by the number of their requests: the first element counts runs of one request.
     pub batches: Vec<u64>,
-    /// Rows (sizes of the first dimension, summed) of all runs; a run whose inputs have no first dimension in common counts as
-    /// one.
+    /// Rows (sizes of the first dimension, summed) of all runs. A run whose inputs have no common
+    /// size of the first dimension counts as one row.
     #[serde(default)]
     pub rows: u64,
     /// Total time of all runs, in microseconds.
     #[serde(default)]
     pub run_us_sum: f64,
-    /// Time from sending a request to its run, of the last 1024 requests.
+    /// Time from the send of a request to the start of its run, over the last 1024 requests.
     pub queue_us: Quantiles,
-    /// Time of the model alone, of the last 1024 runs.
+    /// Time of the model alone, over the last 1024 runs.
     pub run_us: Quantiles,
 }
 
@@ -148,45 +149,48 @@ impl ModelStatistics {
     }
 }
 
-/// One step of preparing an image as a model's input. An image has elements u8 or f32, and the shape (height, width, channels) or
-/// (images, height, width, channels).
+/// One step that prepares an image as a model's input. An image has elements u8 or f32, and the
+/// shape (height, width, channels) or (images, height, width, channels).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// Bilinear resampling, from all covered pixels (`antialias`, as Pillow does it) or from the four neighbours.
+    /// Bilinear resampling. With `antialias`, each new pixel is computed from all pixels that it
+    /// covers, as in Pillow; otherwise from the four neighbours.
     Resize {
         /// Width, in pixels.
         width: u32,
         /// Height, in pixels.
         height: u32,
-        /// Whether a smaller image averages all pixels that each of its pixels covers.
+        /// Whether each pixel of a smaller image averages all pixels that it covers.
         #[serde(default)]
         antialias: bool,
     },
-    /// Crops the centre. The left and upper edges round half to even, as torchvision's do.
+    /// Crops the centre. The left and upper edges round half to even, as in torchvision.
     CenterCrop {
         /// Width, in pixels.
         width: u32,
         /// Height, in pixels.
         height: u32,
     },
-    /// Multiplies each element by a number, as f32: 1/255 maps u8 to 0 to 1.
+    /// Multiplies each element by a number, as f32. For example, 1/255 maps u8 to the range 0 to 1.
     Scale(f32),
-    /// Subtracts its mean from each channel and divides by its standard deviation, as f32.
+    /// Subtracts each channel's mean from the channel and divides by the channel's standard
+    /// deviation, as f32.
     Normalize {
         /// One value for each channel.
         mean: Vec<f32>,
         /// One value for each channel.
         std: Vec<f32>,
     },
-    /// Moves the channels first: (channels, height, width). Only `batch` can follow.
+    /// Moves the channels to the front: (channels, height, width). Only `batch` can follow this
+    /// step.
     Chw,
     /// Inserts a first dimension of size 1.
     Batch,
 }
 
 impl Step {
-    /// Parses the steps of a request: a JSON list.
+    /// Parses the steps of a request from a JSON list.
     ///
     /// ```
     /// use tensorlend_model::Step;
@@ -196,7 +200,7 @@ impl Step {
     /// ```
     ///
     /// # Errors
-    /// The reason, as text.
+    /// The reason for the failure, as text.
     pub fn parse_list(text: &str) -> std::result::Result<Vec<Self>, String> {
         serde_json::from_str(text).map_err(|e| format!("the steps before a model: {e}"))
     }

@@ -7,12 +7,13 @@ use tensorlend::{Caller, Client, Dataset, Deadline, Error, Result, Timeout, Valu
 
 /// Interval at which a caller that waits for a runner checks whether the model exists and has a fault.
 const POLL: Duration = Duration::from_millis(200);
-/// Time that a caller waits for the reason why a worker ended.
+/// Time that a caller waits for the reason of a worker's end.
 const REASON: Duration = Duration::from_secs(1);
-/// Number of successive runners that may end without a reason before a request fails: each may have been replaced at that moment.
+/// Number of successive runners that may end without a reason before a request fails. Another runner
+/// may have replaced each of these runners during the request.
 const GONE_MAX: u32 = 3;
 
-/// A connection to the runners of one model. Open one for each thread.
+/// A connection to the runners of one model. Each thread opens a connection of its own.
 ///
 /// ```no_run
 /// # let client = tensorlend::Client::connect()?;
@@ -46,27 +47,30 @@ impl Model {
         &self.name
     }
 
-    /// Runs the model: sends the request to a runner and waits for the response, at most `timeout`. The response
-    /// is a dataset of outputs by name; [`ModelAnswer`](crate::ModelAnswer) reads its metadata.
+    /// Runs the model: sends the request to a runner and waits for the response, at most `timeout`.
+    /// The response is a dataset of outputs by name. [`ModelAnswer`](crate::ModelAnswer) reads its
+    /// metadata.
     ///
-    /// If a runner ends without a fault of the model, the client repeats a request whose inputs are all names. The model then may
-    /// run twice on the same inputs.
+    /// If a runner ends without a fault of the model, the client repeats a request whose inputs are
+    /// all names. The model may then run twice on the same inputs.
     ///
     /// # Errors
-    /// [`Error::Answer`] with the reason if the runner rejected the request, the model failed, or its worker crashed or was
-    /// stopped; [`Error::NotFound`] if there is no such model; [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended
-    /// without a reason, and the request cannot be repeated.
+    /// [`Error::Answer`] with the reason if the runner rejected the request, the model failed, or
+    /// its worker crashed or was stopped; [`Error::NotFound`] if there is no such model;
+    /// [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended without a reason and the request
+    /// cannot be repeated.
     pub fn run(&mut self, request: ModelRequest, timeout: impl Into<Timeout>) -> Result<Dataset> {
         // `|| true` never ends the wait: the result is a response or an error.
         let answer = self.run_while(request, timeout, || true)?;
         answer.ok_or_else(|| Error::ServerGone(model_service(&self.name)))
     }
 
-    /// As [`Model::run`], for waits that may have to end early: calls `goes_on` several times a second. If it returns false, the
-    /// client disconnects from the runner and returns `None`.
+    /// Runs the model like [`Model::run`], for a wait that may have to end early. The client calls
+    /// `goes_on` several times a second. If `goes_on` returns false, the client disconnects from
+    /// the runner and returns `None`.
     ///
     /// # Errors
-    /// As [`Model::run`].
+    /// The errors of [`Model::run`].
     pub fn run_while(
         &mut self,
         mut request: ModelRequest,
@@ -99,7 +103,7 @@ impl Model {
                         return Err(Error::ServerGone(service));
                     }
                 }
-                // The error names the whole wait, not only its last part.
+                // The error reports the duration of the whole wait, not of the last attempt.
                 Err(Error::Timeout { what, .. }) => return Err(deadline.error(what)),
                 Err(error) => return Err(error),
             }
@@ -110,12 +114,13 @@ impl Model {
         self.models.client()
     }
 
-    /// Connects to a runner. Returns false if `goes_on` ended the wait, and an error if no runner can come.
+    /// Connects to a runner. Returns false if `goes_on` ended the wait. Returns an error if no
+    /// runner can start.
     fn ready(&mut self, deadline: Deadline, goes_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         if self.caller.has_server()? {
             return Ok(true);
         }
-        // Faults of earlier runners do not concern the runner that this wait finds.
+        // The faults of earlier runners do not concern the next runner.
         if let Ok(old) = self.client().get(&model_fault_name(&self.name)) {
             self.seen = old.version();
         }
@@ -148,7 +153,7 @@ impl Model {
         }
     }
 
-    /// Waits for a fault that is newer than the last known one.
+    /// Waits for a fault that is newer than the last known fault.
     fn news(&mut self, timeout: Duration) -> Result<Option<Fault>> {
         match self.client().wait_newer(&model_fault_name(&self.name), self.seen, timeout) {
             Ok(lease) => {

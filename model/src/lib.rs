@@ -1,5 +1,5 @@
-//! Models on the machine of the tensors: clients put, run and delete them by name, and `tensorlend-runner` runs them in its own
-//! processes.
+//! Models in the memory that tensorlend shares. Clients put, run and delete models by name, and
+//! `tensorlend-runner` runs the models in its own processes.
 //!
 //! A model is a tensor with a name, and its runners are servers of a service ([`Client::serve`]). Each name has one owner:
 //!
@@ -10,7 +10,7 @@
 //! | `model/NAME/.stat/R` | [`ModelStatistics`] of one runner, ephemeral | the runner's worker |
 //! | `model/NAME/.fault` | [`Fault`]: the reason why the last worker ended, ephemeral | a runner |
 //!
-//! All documents are JSON with a version `v`, so that programs without this library can take part.
+//! All documents are JSON with a version `v`, so that programs can take part without this library.
 
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc, missing_debug_implementations)]
 
@@ -26,13 +26,13 @@ pub use request::{ModelRequest, RequestDocument};
 
 use tensorlend::{Client, DType, Dataset, Error, Lease, Result, Timeout, Version, check_name};
 
-/// Maximum size of a model in bytes, unless a runner allows more.
+/// Maximum size of a model in bytes. A runner can be configured to allow more.
 pub const MODEL_BYTES_MAX: u64 = 2 << 30;
 
-/// A model of the namespace.
+/// A model in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelInfo {
-    /// The model's name, as for [`Models::open`].
+    /// The model's name, for [`Models::open`].
     pub name: String,
     /// Size of the model's file, in bytes.
     pub nbytes: u64,
@@ -60,7 +60,7 @@ pub fn model_statistics_name(model: &str, runner: u32) -> String {
     format!("model/{model}/.stat/{runner}")
 }
 
-/// Returns the model to which the name of its bytes belongs.
+/// Returns the model's name, given the name of the model's bytes.
 pub fn model_of_bytes_name(name: &str) -> Option<&str> {
     name.strip_prefix("model/")?.strip_suffix("/.onnx").filter(|model| !model.is_empty())
 }
@@ -83,8 +83,8 @@ pub struct Models {
 }
 
 impl Models {
-    /// Returns the models of this client's namespace, without a request to the daemon. The returned value holds a clone of the
-    /// client.
+    /// Returns the models of this client's namespace, without a request to the daemon. The returned
+    /// value contains a clone of the client.
     pub fn new(client: &Client) -> Self {
         Self { client: client.clone() }
     }
@@ -94,7 +94,8 @@ impl Models {
         &self.client
     }
 
-    /// Adds a model, or replaces it: runners load it by themselves. The bytes are copied once, into shared memory.
+    /// Adds or replaces a model. Its runners load the new version without a further request. The
+    /// bytes are copied once, into shared memory.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -111,7 +112,8 @@ impl Models {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for invalid options or no bytes; [`Error::Name`]; otherwise as [`Client::put`].
+    /// [`Error::Argument`] for invalid options or no bytes; [`Error::Name`]; and the errors of
+    /// [`Client::put`].
     pub fn put(&self, model: &str, bytes: &[u8], options: &ModelOptions) -> Result<Version> {
         let name = model_bytes_name(model);
         check_name(&name)?;
@@ -125,7 +127,7 @@ impl Models {
         draft.publish(&name)
     }
 
-    /// Leases a model's bytes, and returns its options.
+    /// Leases a model's bytes, and returns the lease and the model's options.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Argument`] for options that this version does not know.
@@ -136,10 +138,10 @@ impl Models {
         Ok((lease, options))
     }
 
-    /// Deletes a model: its runners end. Returns false if it does not exist.
+    /// Deletes a model. Its runners then end. Returns false if the model does not exist.
     ///
     /// # Errors
-    /// As [`Client::delete`].
+    /// The errors of [`Client::delete`].
     pub fn delete(&self, model: &str) -> Result<bool> {
         self.client.delete(&model_bytes_name(model))
     }
@@ -147,7 +149,7 @@ impl Models {
     /// Lists the models whose names match a glob, sorted by name.
     ///
     /// # Errors
-    /// As [`Client::list`].
+    /// The errors of [`Client::list`].
     pub fn list(&self, glob: &str) -> Result<Vec<ModelInfo>> {
         let found = self.client.list(&model_bytes_name(glob))?.into_iter().filter_map(|info| {
             let name = model_of_bytes_name(&info.name)?.to_owned();
@@ -156,14 +158,15 @@ impl Models {
         Ok(found.collect())
     }
 
-    /// Returns the reason why a worker of this model ended last; `None`: no worker has ended, or the runner of the worker has
-    /// ended too. The runners do not serve the version in [`Fault::refused`] until it is replaced.
+    /// Returns the reason for the last end of a worker of this model. `None`: no worker has ended,
+    /// or the worker's runner has ended too. The runners do not serve the version in
+    /// [`Fault::refused`] until a client replaces it.
     ///
     /// # Errors
-    /// As [`Client::get`], except for a missing fault.
+    /// The errors of [`Client::get`], except for a missing fault.
     pub fn fault(&self, model: &str) -> Result<Option<Fault>> {
         match self.client.get(&model_fault_name(model)) {
-            // A document of another version of tensorlend counts as none.
+            // A document that this version of tensorlend cannot parse counts as no fault.
             Ok(lease) => Ok(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok())),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -173,12 +176,13 @@ impl Models {
     /// Returns the metrics of each of a model's runners.
     ///
     /// # Errors
-    /// As [`Client::list`].
+    /// The errors of [`Client::list`].
     pub fn statistics(&self, model: &str) -> Result<Vec<ModelStatistics>> {
         let of_one = format!("{}/.stat/*", globset::escape(&model_service(model)));
         let mut all = Vec::new();
         for info in self.client.list(&of_one)? {
-            // Skips runners that have ended since the list was read, and runners of another version.
+            // Skips runners that have ended since this function read the list, and runners of
+            // another version.
             let Ok(lease) = self.client.get(&info.name) else { continue };
             all.extend(lease.as_slice::<u8>().ok().and_then(|bytes| serde_json::from_slice(bytes).ok()));
         }
@@ -193,9 +197,12 @@ impl Models {
         Model::open(self, model)
     }
 
-    /// Runs a model once. Inputs and outputs are tensors of the namespace: each pair is the name in the model, and the name of
-    /// the tensor. Without `outputs` the returned dataset contains all outputs; otherwise [`ModelAnswer::of`] returns the
-    /// published versions from it. For many runs open a [`Model`]: this method opens a connection to a runner each time.
+    /// Runs a model once. Inputs and outputs are tensors of the namespace. Each pair is the name in
+    /// the model and the name of the tensor.
+    ///
+    /// If `outputs` is empty, the returned dataset contains all outputs. Otherwise the runner
+    /// publishes the outputs, and [`ModelAnswer::of`] returns their versions. For many runs, open a
+    /// [`Model`]: this method connects to a runner each time.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -209,7 +216,7 @@ impl Models {
     /// ```
     ///
     /// # Errors
-    /// As [`Model::run`].
+    /// The errors of [`Model::run`].
     pub fn run(
         &self,
         model: &str,

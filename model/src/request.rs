@@ -5,17 +5,20 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tensorlend::{Client, DatasetDraft, Draft, Result};
 
-/// The metadata of a request, as JSON. A request without metadata contains all inputs, and its response all outputs.
+/// The metadata of a request, as JSON. Without metadata, the request contains all inputs, and its
+/// response contains all outputs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestDocument {
     /// Version of this document: 1.
     pub v: u32,
-    /// Inputs that are tensors of the namespace: the name of each in the model, and the tensor's name.
+    /// Inputs that are tensors of the namespace. The key is the input's name in the model, the
+    /// value the tensor's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
-    /// Requested outputs: the name of each in the model, and the name under which the runner publishes it, or `null` for an
-    /// output in the response. If this is empty, the response contains all outputs.
+    /// Requested outputs. The key is the output's name in the model. The value is the name under
+    /// which the runner publishes the output, or `null` for an output in the response. If the map
+    /// is empty, the response contains all outputs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Option<String>>,
     /// Preparation steps, by input.
@@ -24,10 +27,10 @@ pub struct RequestDocument {
 }
 
 impl RequestDocument {
-    /// Parses a request's metadata; empty metadata means an empty document.
+    /// Parses a request's metadata. Empty metadata means an empty document.
     ///
     /// # Errors
-    /// The reason, as text.
+    /// The reason for the failure, as text.
     pub fn parse(metadata: &[u8]) -> std::result::Result<Self, String> {
         if metadata.is_empty() {
             return Ok(Self { v: DOCUMENT_VERSION, ..Self::default() });
@@ -67,7 +70,7 @@ pub struct ModelRequest {
 }
 
 impl ModelRequest {
-    /// Returns a request without inputs, for all outputs.
+    /// Returns a request without inputs. Its response contains all outputs.
     pub fn new() -> Self {
         Self { brought: Vec::new(), document: RequestDocument { v: DOCUMENT_VERSION, ..RequestDocument::default() } }
     }
@@ -78,7 +81,8 @@ impl ModelRequest {
         self
     }
 
-    /// Adds an input that is a tensor of the namespace. The runner reads its value when it takes the request.
+    /// Adds an input that is a tensor of the namespace. The runner reads the tensor's value when it
+    /// takes the request.
     pub fn input_from(mut self, input: &str, tensor: &str) -> Self {
         self.document.inputs.insert(input.to_owned(), tensor.to_owned());
         self
@@ -90,7 +94,8 @@ impl ModelRequest {
         self
     }
 
-    /// Requests an output in the response. A request that names no outputs gets all of them.
+    /// Requests an output in the response. A response to a request that names no outputs contains
+    /// all of them.
     pub fn output(mut self, output: &str) -> Self {
         self.document.outputs.insert(output.to_owned(), None);
         self
@@ -102,7 +107,8 @@ impl ModelRequest {
         self
     }
 
-    /// Returns true if the request can be sent again: it contains no tensors.
+    /// Returns true if the client can send the request again, because the request contains no
+    /// tensors.
     pub(crate) fn is_repeatable(&self) -> bool {
         self.brought.is_empty()
     }

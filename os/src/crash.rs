@@ -1,12 +1,13 @@
-//! Kills this process at a crash point, for tests: the hook of [`tensorlend_layout::crash`].
+//! Kills this process at a crash point, for tests. This is the hook of
+//! [`tensorlend_layout::crash`].
 
 use rustix::process::{Signal, getpid, kill_process};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The environment variable that names the crash point: `NUMBER:PASSAGE:FILE`. Passages count from the creation of the file; the
-/// first is 1.
+/// The environment variable that names the crash point: `NUMBER:PASSAGE:FILE`. The first passage
+/// since the creation of the file is number 1.
 pub const VARIABLE: &str = "TENSORLEND_CRASH";
 
 struct Plan {
@@ -19,10 +20,10 @@ struct Plan {
 
 static PLAN: OnceLock<Plan> = OnceLock::new();
 
-/// Reads the environment once. Without the variable, the process passes all crash points.
+/// Reads the environment variable once. Without the variable, the process passes all crash points.
 ///
 /// # Panics
-/// If the variable is invalid: otherwise a test would pass without having killed the process.
+/// If the variable is invalid. Otherwise a test would pass without having killed the process.
 pub fn arm() {
     let Some(text) = std::env::var_os(VARIABLE) else { return };
     let text = text.into_string().expect("TENSORLEND_CRASH is text");
@@ -46,7 +47,8 @@ fn pass(point: usize) {
         plan.counting.store(true, Ordering::Relaxed);
     }
     if plan.passed.fetch_add(1, Ordering::Relaxed) + 1 == plan.passage {
-        // Like a kill from outside: runs no destructor, flushes no buffer.
+        // The signal acts like a kill from another process: no destructor runs, no buffer is
+        // flushed.
         let _ = kill_process(getpid(), Signal::KILL);
         loop {
             std::thread::park();

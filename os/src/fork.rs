@@ -1,7 +1,9 @@
-//! Forks without a system call at each check: which process a value belongs to, and which of its mappings a child has.
+//! The detection of forks, without a system call at each check. A process can check whether a value
+//! belongs to it, and which mappings it inherited.
 //!
-//! A child never has its parent's writable mappings. It has the parent's read-only mappings if the [`Hooks`] have protected
-//! their contents at the fork, and otherwise none of them.
+//! A child never has its parent's writable mappings. The child has the parent's read-only mappings
+//! if the [`Hooks`] have protected their contents at the fork. Otherwise the child has none of the
+//! parent's mappings.
 #![allow(unsafe_code)]
 
 use crate::map;
@@ -11,51 +13,53 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// The lowest generation of which this process has the read-only mappings.
+/// The lowest generation whose read-only mappings this process has.
 static READABLE: AtomicU64 = AtomicU64::new(0);
 
-/// The actions around a fork of the process, which protect what its child may read.
+/// The actions around a fork of the process. They protect the memory that the child may read.
 #[derive(Debug)]
 pub struct Hooks {
     /// Runs in the parent before the fork.
     pub before: fn(),
-    /// Runs in the parent after the fork, also if the fork has failed.
+    /// Runs in the parent after the fork, even if the fork has failed.
     pub in_parent: fn(),
-    /// Runs in the child after the fork. Returns whether the child may read its parent's read-only mappings; if not, they are
-    /// replaced by a reservation. Must neither allocate nor panic, since another thread of the parent may have held a lock.
+    /// Runs in the child after the fork. Returns true if the child may read its parent's read-only
+    /// mappings. If not, a reservation replaces these mappings. Must neither allocate nor panic,
+    /// because another thread of the parent may have held a lock.
     pub in_child: fn() -> bool,
 }
 
 static HOOKS: OnceLock<Hooks> = OnceLock::new();
 
-/// Sets the actions around forks, once in a program. The first call wins.
+/// Sets the actions around forks, once in a program. Only the first call has an effect.
 pub fn on_fork(hooks: Hooks) {
     watch();
     let _ = HOOKS.set(hooks);
 }
 
-/// Returns the number of forks from the process that called [`watch`] first to this process. A session stores the
-/// number of the process that opened it. If this function later returns another number, this process is a forked child,
-/// to which the session does not belong.
+/// Returns this process's distance in forks from the process that first called [`watch`]. A session
+/// stores the number of the process that opened it. If this function later returns another number,
+/// this process is a forked child, and the session does not belong to it.
 #[inline]
 pub fn generation() -> u64 {
-    // Relaxed: only a child of a fork stores this number, before it has a second thread.
+    // Relaxed: only a child of a fork stores this number, before the child has a second thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Returns whether this process has the read-only mappings that a process of `generation` made.
+/// Returns true if this process has the read-only mappings that a process of `generation` made.
 #[inline]
 pub fn is_readable(generation: u64) -> bool {
-    // Relaxed: as in `generation`.
+    // Relaxed: only a child of a fork stores this number, before the child has a second thread.
     generation >= READABLE.load(Ordering::Relaxed)
 }
 
-/// The process that made a mapping, and whether its children may read there.
+/// The process that made a mapping, and whether that process's children may read the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(u64);
 
 impl Origin {
-    /// Returns the origin of a mapping that this process makes; `inherited` for one that its children may read.
+    /// Returns the origin of a mapping that this process makes. `inherited` is true for a mapping
+    /// that its children may read.
     pub fn here(inherited: bool) -> Self {
         Self(generation() << 1 | u64::from(inherited))
     }
@@ -65,13 +69,13 @@ impl Origin {
         Self(self.0 & !1)
     }
 
-    /// Returns whether this process made the mapping.
+    /// Returns true if this process made the mapping.
     #[inline]
     pub fn is_ours(self) -> bool {
         self.0 >> 1 == generation()
     }
 
-    /// Returns whether this process may read there: it made the mapping, or inherited it.
+    /// Returns true if this process may read the mapping, because it made or inherited the mapping.
     #[inline]
     pub fn is_readable(self) -> bool {
         self.is_ours() || self.is_inherited()
@@ -88,13 +92,14 @@ const UNSHARED_WORDS: usize = 1024;
 /// One bit for each descriptor below 65,536 that a child closes.
 static UNSHARED: [AtomicU64; UNSHARED_WORDS] = [const { AtomicU64::new(0) }; UNSHARED_WORDS];
 
-/// A descriptor that a forked child closes at once, if the process called [`watch`]: a socket whose other end must notice
-/// the death of this process while a child lives. A descriptor with a number above 65,535 stays open in the child.
+/// A descriptor that a forked child closes at once, if the process called [`watch`]. An example is
+/// a socket whose peer must notice the death of this process while a child lives. A descriptor with
+/// a number above 65,535 stays open in the child.
 #[derive(Debug)]
 pub struct Unshared(OwnedFd);
 
 impl Unshared {
-    /// Takes over a descriptor.
+    /// Takes ownership of a descriptor.
     pub fn new(fd: OwnedFd) -> Self {
         if let Some((word, bit)) = Self::place(&fd) {
             word.fetch_or(bit, Ordering::Relaxed);
@@ -107,14 +112,15 @@ impl Unshared {
         Some((UNSHARED.get(number / 64)?, 1 << (number % 64)))
     }
 
-    /// Closes the descriptors in a child, in which the values that own them are never dropped: they belong to threads that
-    /// the child does not have, or to objects that check the process.
+    /// Closes the descriptors in a child. The child never drops the values that own them: these
+    /// values belong to threads that the child does not have, or to objects that check the process.
     fn close_all_in_child() {
         for (at, word) in UNSHARED.iter().enumerate() {
             let mut bits = word.swap(0, Ordering::Relaxed);
             while bits != 0 {
                 let number = at * 64 + bits.trailing_zeros() as usize;
-                // SAFETY: close is async-signal-safe. The descriptor is the copy of one that the parent owned at the fork.
+                // SAFETY: close is async-signal-safe. The number is that of a descriptor that the
+                // parent owned at the fork, so this child has a copy of it.
                 unsafe { libc::close(number as i32) };
                 bits &= bits - 1;
             }
@@ -124,7 +130,7 @@ impl Unshared {
 
 impl Drop for Unshared {
     fn drop(&mut self) {
-        // Before the close, after which another thread may get the same number.
+        // This precedes the close, because another thread may get the same number after the close.
         if let Some((word, bit)) = Self::place(&self.0) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
@@ -145,7 +151,7 @@ impl AsFd for Unshared {
     }
 }
 
-/// Starts counting; must run before the first [`generation`] whose result matters.
+/// Starts counting forks. Must run before the first [`generation`] whose result matters.
 pub fn watch() {
     extern "C" fn before() {
         if let Some(hooks) = HOOKS.get() {
@@ -168,13 +174,15 @@ pub fn watch() {
     }
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: pthread_atfork requires functions that stay loaded for as long as the process may fork; these are part of the
-        // program. In the child of a process with several threads, `in_child` may run only async-signal-safe code: it touches
-        // static atomics, calls mmap, close and a hook of which the same is required, and can neither allocate, lock nor panic. The
-        // other two run in the parent, which has no such limits; a panic in them would end the process.
+        // SAFETY: pthread_atfork requires functions that stay loaded for as long as the process may
+        // fork. These functions are part of the program. In the child of a process with several
+        // threads, `in_child` may run only async-signal-safe code. It accesses static atomics, and
+        // calls mmap, close and a hook with the same duty. It can neither allocate, lock nor panic.
+        // `before` and `in_parent` run in the parent, which has no such limits. A panic in them
+        // would end the process.
         let registered = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-        // The call fails only if memory is exhausted. Without the handler, a child could write into its parent's
-        // session.
+        // Registration fails only if memory is exhausted. Without the handler, a child could write
+        // into its parent's session.
         assert_eq!(registered, 0, "pthread_atfork");
     });
 }

@@ -1,28 +1,32 @@
-//! Data that a process receives from others: descriptors that a service manager passed to it at its start, and the groups of
-//! the process behind a socket.
+//! Data that a process receives from others: descriptors from the service manager that started it,
+//! and the groups of the process behind a socket.
 #![allow(unsafe_code)]
 
 use rustix::io::FdFlags;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Takes over an inherited descriptor and makes it close-on-exec; `None` if this number is not open.
+/// Takes ownership of an inherited descriptor and makes it close-on-exec. Returns `None` if this
+/// number is not open.
 ///
-/// A number does not identify an owner, so the caller ensures that
-/// 1. the service manager named this number as one that it passed on;
-/// 2. the process has neither closed nor taken over an inherited descriptor before: it calls this function once for each number,
-///    at its start.
+/// A number does not identify an owner, so the caller ensures two conditions:
+/// 1. The service manager named this number as one that it passed on.
+/// 2. The process has neither closed this descriptor nor taken it over before. The process calls
+///    this function once for each number, at its start.
 pub fn take(number: RawFd) -> Option<OwnedFd> {
     if number < 3 {
         return None;
     }
-    // SAFETY: `number` is not -1, compared above. Nothing closes the descriptor during the borrow, which spans the two calls
-    // below: by 2 it has no other owner. If the number is not open, both calls fail with EBADF and touch nothing.
+    // SAFETY: `number` is not -1, because it is at least 3. The descriptor has no other owner,
+    // because no code has taken it over before (condition 2). So nothing closes the descriptor
+    // during the borrow, which spans the two calls below. If the number is not open, both calls
+    // fail with EBADF and have no effect.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = rustix::io::fcntl_getfd(borrowed).ok()?;
     rustix::io::fcntl_setfd(borrowed, flags | FdFlags::CLOEXEC).ok()?;
-    // SAFETY: the descriptor is open, as both calls have shown. It has no other owner: by 1 the service manager passed it to
-    // this process, and by 2 no code has taken it over before. OwnedFd closes it with close(), as a descriptor requires.
+    // SAFETY: the descriptor is open, as both calls have shown. The service manager passed it to
+    // this process (condition 1), and no code has taken it over before (condition 2). So the
+    // descriptor has no other owner. OwnedFd closes it with close(), as a descriptor requires.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -31,17 +35,18 @@ const GROUPS: usize = 64;
 /// Maximum number of groups of a process: the kernel's `NGROUPS_MAX`.
 const GROUPS_MAX: usize = 65_536;
 
-/// Returns the supplementary groups that the process at the other end of a Unix socket had when it connected, as the kernel
-/// recorded them. This needs no name service, and the process cannot change the recorded groups.
+/// Returns the supplementary groups of the process at the other end of a Unix socket. The kernel
+/// recorded the groups when that process connected. The query needs no name service, and the
+/// process cannot change the recorded groups.
 ///
 /// # Errors
-/// Those of getsockopt(2).
+/// The errors of getsockopt(2).
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; GROUPS];
     loop {
         let mut bytes = size_of_val(&groups[..]) as libc::socklen_t;
-        // SAFETY: `groups` has `bytes` bytes, which the kernel may write; any bytes are a `u32`. The descriptor is borrowed, so
-        // open, and `bytes` outlives the call.
+        // SAFETY: `groups` has `bytes` bytes, which the kernel may write, and any bytes are a valid
+        // `u32`. The descriptor is borrowed, so it is open. `bytes` outlives the call.
         let done = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

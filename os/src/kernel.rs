@@ -1,16 +1,17 @@
 //! The check of the kernel's version.
 
-/// The oldest usable kernel: `futex_waitv` came with 5.16 (`F_SEAL_FUTURE_WRITE` with 5.1, `pidfd_open` with 5.3).
+/// The oldest usable kernel: 5.16 added `futex_waitv`. (`F_SEAL_FUTURE_WRITE` came with 5.1,
+/// `pidfd_open` with 5.3.)
 pub const KERNEL_MIN: (u32, u32) = (5, 16);
 
-/// The running kernel is too old.
+/// The error for a running kernel that is too old.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this kernel is {found}; tensorlend needs Linux {}.{} or newer, for futex_waitv: update the kernel", KERNEL_MIN.0, KERNEL_MIN.1)]
 pub struct KernelTooOld {
     found: String,
 }
 
-/// Checks the running kernel.
+/// Checks the version of the running kernel.
 pub fn check() -> Result<(), KernelTooOld> {
     let found = rustix::system::uname().release().to_string_lossy().into_owned();
     match parse(&found) {

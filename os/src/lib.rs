@@ -1,5 +1,5 @@
-//! The few system calls that tensorlend's daemon and its clients share: sealed memfds and queries about them, mappings, futexes,
-//! barriers, packets with descriptors, and the check of the kernel.
+//! The system calls that tensorlend's daemon and its clients share: sealed memfds and queries about
+//! them, mappings, futexes, barriers, packets with descriptors, and the check of the kernel.
 //!
 //! The functions are thin: most of them make one system call and return its error.
 
@@ -22,3 +22,4 @@ pub mod socket_file;
 pub mod thread;
 pub mod token;
 pub mod toll;
+pub mod writeback;

@@ -8,13 +8,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// The permissions of every memfd.
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Makes a memfd of `bytes` zeroed bytes with a fixed length, readable and writable only by its owner's uid. Allocates every
-/// page, so that no later touch can fail and no reader can make pages.
+/// Creates a memfd of `bytes` zeroed bytes with a fixed length, readable and writable only by its
+/// owner's uid. Allocates every page, so that no later access can fail and no reader can allocate
+/// pages.
 pub fn create(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     create_while(name, bytes, &|| true)
 }
 
-/// Works as [`create`], but calls `go_on` before every 16 MiB; `ECANCELED` if it returns false.
+/// Creates a memfd like [`create`], but calls `go_on` before every 16 MiB. Returns `ECANCELED` if
+/// `go_on` returns false.
 pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<OwnedFd> {
     if !go_on() {
         return Err(Errno::CANCELED);
@@ -24,12 +26,15 @@ pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     Ok(fd)
 }
 
-/// Bytes zeroed by one write.
+/// Number of bytes that one write zeroes.
 const ZEROES: usize = 1 << 20;
 
-/// Zeroes every page, and calls `go_on` before every MiB; `ECANCELED` if it returns false. Without this call, the kernel zeroes
-/// a page at its first access, and the first user of the page waits for that. This function writes to the file instead of a
-/// mapping: a write takes half the time, and never delays threads that map memory.
+/// Zeroes every page, and calls `go_on` before every MiB. Returns `ECANCELED` if `go_on` returns
+/// false.
+///
+/// Without this function, the kernel zeroes a page at its first access, and the first user of the
+/// page waits. The function writes to the file instead of a mapping, because a write takes half the
+/// time and never delays threads that map memory.
 pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     let zeroes = vec![0; ZEROES.min(bytes as usize)];
     let mut at = 0;
@@ -57,7 +62,7 @@ pub enum HugePage {
 }
 
 impl HugePage {
-    /// Returns its length in bytes.
+    /// Returns the length of the page in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::Mib2 => 2 << 20,
@@ -66,8 +71,9 @@ impl HugePage {
     }
 }
 
-/// Makes a memfd for huge pages and allocates none. [`allocate`] takes the pages from the administrator's reserve, which may be
-/// too small (`ENOSPC`), and zeroes them. `bytes` is a multiple of the page.
+/// Creates a memfd for huge pages and allocates no pages. [`allocate`] takes the pages from the
+/// administrator's reserve and zeroes them. The reserve may be too small (`ENOSPC`). `bytes` is a
+/// multiple of the page's length.
 pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result<OwnedFd> {
     let page = match page {
         HugePage::Mib2 => MemfdFlags::HUGE_2MB,
@@ -76,8 +82,8 @@ pub fn create_huge(name: &str, bytes: u64, page: HugePage) -> rustix::io::Result
     empty(name, bytes, MemfdFlags::HUGETLB | page)
 }
 
-/// Works as [`create`], but allocates no pages: [`allocate`] does. Until then, any access to a page allocates it, even a
-/// reader's.
+/// Creates a memfd like [`create`], but allocates no pages. [`allocate`] allocates them later.
+/// Until then, any access to a page allocates the page, even a reader's access.
 pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     empty(name, bytes, MemfdFlags::empty())
 }
@@ -85,7 +91,7 @@ pub fn create_empty(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
 fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | more;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Kernels before 6.3 have no such flag.
+        // Kernels before 6.3 do not know the flag.
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         made => made?,
     };
@@ -96,8 +102,8 @@ fn empty(name: &str, bytes: u64, more: MemfdFlags) -> rustix::io::Result<OwnedFd
     Ok(fd)
 }
 
-/// Allocates the pages of a part of the memfd. If a signal interrupts the kernel, the function continues with the remaining
-/// pages.
+/// Allocates the pages in a part of the memfd. If a signal interrupts the kernel, the function
+/// continues with the remaining pages.
 pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
     // A huge page may be longer than one step.
     const STEP: u64 = 16 << 20;
@@ -120,19 +126,20 @@ pub fn allocate(fd: BorrowedFd<'_>, at: u64, bytes: u64, go_on: &dyn Fn() -> boo
 /// The access of a reopened descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read only: for all readers.
+    /// Read only, for all readers.
     Read,
-    /// Read and write: for the one writer.
+    /// Read and write, for the one writer.
     Write,
 }
 
-/// Opens the memfd again. The daemon never lends the original descriptor: when it asks the kernel whether a writer is left, only
-/// reopened descriptors count as writers.
+/// Opens the memfd again. The daemon never lends the original descriptor. So when the daemon asks
+/// the kernel whether a writer remains, only reopened descriptors count as writers.
 pub fn reopen(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
     reopen_patiently(fd, access, PROBED_PAUSES)
 }
 
-/// Works as [`reopen`], but does not wait for a lease on the file: `EAGAIN`.
+/// Opens the memfd like [`reopen`], but does not wait for the end of a file lease. Returns `EAGAIN`
+/// in that case.
 pub fn reopen_at_once(fd: BorrowedFd<'_>, access: Access) -> rustix::io::Result<OwnedFd> {
     reopen_patiently(fd, access, PROBED_YIELDS)
 }
@@ -142,10 +149,11 @@ fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::
         Access::Read => OFlags::RDONLY,
         Access::Write => OFlags::RDWR,
     };
-    // NONBLOCK: while a file lease is on the file, the kernel can delay a blocking open for 45 seconds.
+    // NONBLOCK: while a file lease exists, the kernel can delay a blocking open for 45 seconds.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let open = || {
-        // Another thread of this process may be probing the file: then a lease is on the file for the duration of two calls.
+        // Another thread of this process may be probing the file. The file then has a lease for the
+        // duration of two system calls.
         for pause in 0..pauses {
             match rustix::fs::open(&path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
                 Err(Errno::AGAIN) if pause < PROBED_YIELDS => std::thread::yield_now(),
@@ -156,8 +164,9 @@ fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::
         Err(Errno::AGAIN)
     };
     match open() {
-        // In user mode, a borrower has the daemon's uid and so owns the file: it can revoke all permissions through a read-only
-        // descriptor. Seals, not permissions, then limit its writes.
+        // In user mode, a client has the daemon's uid and so owns the file. The client can revoke
+        // all permissions through a read-only descriptor. Seals, not permissions, then limit its
+        // writes.
         Err(Errno::ACCESS) => {
             rustix::fs::fchmod(fd, OWNER_ONLY)?;
             open()
@@ -166,31 +175,33 @@ fn reopen_patiently(fd: BorrowedFd<'_>, access: Access, pauses: u32) -> rustix::
     }
 }
 
-/// Forbids writes by new writable descriptors, and new writable mappings, forever; existing mappings stay writable.
+/// Forbids, forever, writes through new writable descriptors and new writable mappings. Existing
+/// mappings stay writable.
 pub fn seal_writers(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
 }
 
-/// Returns whether no writer is left: the kernel grants a read lease only if no writable descriptor and no writable mapping of a
-/// reopened one exists in any process.
+/// Returns true if no writer remains. The kernel grants a read lease only if no process has a
+/// writable descriptor of the file, or a writable mapping made from a reopened descriptor.
 pub fn is_quiescent(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe_reopened(fd, Access::Read, libc::F_RDLCK)
 }
 
-/// Returns whether no other holder is left, neither descriptor nor mapping. Only for memfds without [`seal_writers`].
+/// Returns true if no other process or thread has a descriptor or a mapping of the file. Only for
+/// memfds without [`seal_writers`].
 pub fn is_unheld(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     probe_reopened(fd, Access::Write, libc::F_WRLCK)
 }
 
-/// Forbids further seals, so that no borrower can take rights from later borrowers.
+/// Forbids further seals, so that no client can take rights from later clients.
 pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
 }
 
-/// Records in the file's mode that its writer has mapped it, for a later daemon. Only a process of the owner's uid can
-/// do so.
+/// Records in the file's mode that its writer has mapped the file, for a later daemon. Only a
+/// process of the owner's uid can do so.
 pub fn mark_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    // The bit has an effect on directories only.
+    // The kernel ignores the SVTX bit except on directories.
     rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SVTX)
 }
 
@@ -199,32 +210,32 @@ pub fn is_marked_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SVTX))
 }
 
-/// Returns true if [`seal_writers`], or an equivalent seal of another process, was applied.
+/// Returns true if [`seal_writers`] was applied, or an equivalent seal by another process.
 pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(fd)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
 }
 
-/// Gives the pages back even if processes still map the file. Not for memfds with [`seal_writers`].
+/// Frees the pages even if processes still map the file. Not for memfds with [`seal_writers`].
 pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let bytes = rustix::fs::fstat(fd)?.st_size as u64;
     punch_part(fd, 0, bytes)
 }
 
-/// Works as [`punch`] on a part, which reads as zeroes from then on.
+/// Frees the pages in a part of the file like [`punch`]. The part reads as zeros from then on.
 pub fn punch_part(fd: BorrowedFd<'_>, at: u64, bytes: u64) -> rustix::io::Result<()> {
     rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, bytes)
 }
 
-/// Number of retries of an open without pauses, while a file lease is on the file.
+/// Number of attempts without pauses to open a file that has a file lease.
 const PROBED_YIELDS: u32 = 16;
-/// Maximum number of retries of an open while a file lease is on the file: 100 ms in total, in case the scheduler has
-/// suspended the thread that took the lease.
+/// Maximum number of attempts to open a file that has a file lease: 100 ms in total. The scheduler
+/// may have suspended the thread that took the lease.
 const PROBED_PAUSES: u32 = PROBED_YIELDS + 1000;
-/// `F_SETSIG` of fcntl(2), which libc does not name everywhere.
+/// `F_SETSIG` of fcntl(2). The crate libc does not define it on every target.
 const F_SETSIG: libc::c_int = 10;
 
-/// Probes through a new descriptor. If a file lease prevents the reopening, a client holds it: in user mode, clients can take
-/// file leases, and the caller must not wait for them.
+/// Probes through a new descriptor. If a file lease prevents the reopening, a client has that
+/// lease. In user mode, clients can take file leases, and the caller must not wait for them.
 fn probe_reopened(fd: BorrowedFd<'_>, access: Access, kind: libc::c_int) -> rustix::io::Result<bool> {
     match reopen_at_once(fd, access) {
         Err(Errno::AGAIN) => Ok(false),
@@ -233,9 +244,10 @@ fn probe_reopened(fd: BorrowedFd<'_>, access: Access, kind: libc::c_int) -> rust
 }
 
 fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
-    // A process that opens the file during the lease makes the kernel signal this process: by default with SIGIO, which would end
-    // it. SIGURG is ignored unless it has a handler.
-    // SAFETY: fcntl with F_SETSIG takes an int and touches no memory of ours; neither rustix nor nix has it.
+    // If a process opens the file during the lease, the kernel signals this process. The default
+    // signal SIGIO would end this process; SIGURG is ignored unless it has a handler.
+    // SAFETY: fcntl with F_SETSIG takes an int and accesses no memory of this process. Neither
+    // rustix nor nix has this call.
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } != 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
     }
@@ -249,16 +261,19 @@ fn probe(fd: OwnedFd, kind: libc::c_int) -> rustix::io::Result<bool> {
     }
 }
 
-/// Takes a write lease that lasts until the descriptor is closed. Tests of other crates act as a hostile process with it.
+/// Takes a write lease that lasts until the descriptor is closed. Tests of other crates use it to
+/// act as a hostile process.
 #[doc(hidden)]
 pub fn hold_with_lease(fd: &OwnedFd) -> bool {
-    // SAFETY: as in `probe`, which also explains the choice of the signal.
+    // SAFETY: fcntl with F_SETSIG takes an int and accesses no memory of this process. `probe`
+    // explains the choice of the signal.
     let is_set = unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) } == 0;
     is_set && set_lease(fd, libc::F_WRLCK) == 0
 }
 
 fn set_lease(fd: &OwnedFd, kind: libc::c_int) -> libc::c_int {
-    // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; neither rustix nor nix has it.
+    // SAFETY: fcntl with F_SETLEASE takes an int and accesses no memory of this process. Neither
+    // rustix nor nix has this call.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) }
 }
 

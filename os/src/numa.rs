@@ -12,7 +12,7 @@ pub enum Numa {
     Local,
     /// All nodes in turn.
     Interleave,
-    /// This node, and others when it is full.
+    /// This node, and other nodes when it is full.
     Node(u32),
 }
 
@@ -31,10 +31,10 @@ fn parse(text: &str) -> Option<Vec<u32>> {
     Some(nodes)
 }
 
-/// Sets the placement of those pages of a mapped memfd that do not exist yet, for all processes that touch these pages. The
-/// memfd stores the placement.
+/// Sets the placement of those pages of a mapped memfd that do not exist yet. The memfd stores the
+/// placement, so it applies to all processes that touch these pages.
 pub fn place(segment: &Segment, numa: Numa) -> io::Result<()> {
-    // Modes from <linux/mempolicy.h>.
+    // Values from <linux/mempolicy.h>.
     const PREFERRED: libc::c_int = 1;
     const INTERLEAVE: libc::c_int = 3;
     let (mode, nodes) = match numa {
@@ -47,8 +47,9 @@ pub fn place(segment: &Segment, numa: Numa) -> io::Result<()> {
         let word = mask.get_mut(node as usize / 64);
         *word.ok_or_else(|| io::Error::other(format!("node {node} is out of range")))? |= 1 << (node % 64);
     }
-    // SAFETY: mbind changes the policy of a mapping that the segment preserves, and touches none of its bytes; the mask has the
-    // given length (the kernel reads one bit less than that number).
+    // SAFETY: mbind changes the policy of a mapping that `segment` keeps mapped, and accesses none
+    // of its bytes. The kernel reads one bit less than the number that it gets, which is exactly
+    // the length of the mask.
     let done = unsafe {
         libc::syscall(libc::SYS_mbind, segment.start(), segment.bytes(), mode, mask.as_ptr(), mask.len() * 64 + 1, 0u32)
     };

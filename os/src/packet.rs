@@ -17,7 +17,8 @@ pub struct Packet {
     pub bytes: Vec<u8>,
     /// The packet's descriptors, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
-    /// Whether the peer sent more than the protocol allows, so that bytes or descriptors were cut off.
+    /// Whether the peer sent more than the protocol allows, so that bytes or descriptors were cut
+    /// off.
     pub truncated: bool,
 }
 
@@ -42,13 +43,15 @@ pub fn send(
     }
 }
 
-/// Maximum descriptors in one packet, by the kernel.
+/// The kernel's maximum number of descriptors in one packet.
 const SCM_MAX_FD: usize = 253;
 
-/// Receives one packet, with room for the maximum number of descriptors. Without this room, the kernel would close the surplus on
-/// this thread, and the owner of a hostile descriptor can delay its close without limit.
+/// Receives one packet, with room for the kernel's maximum number of descriptors. Without this
+/// room, the kernel would close the surplus descriptors on this thread. The owner of a hostile
+/// descriptor can delay its close without limit.
 pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet> {
-    // One byte more than allowed, to detect a packet that is too long instead of cutting it silently.
+    // One byte more than allowed. Otherwise the kernel would silently cut a packet that is too
+    // long.
     let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

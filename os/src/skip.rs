@@ -1,12 +1,12 @@
-//! Reports of tests that cannot run. Not part of the interface: all crates' tests share it.
+//! Reports of tests that cannot run. Not part of the interface; the tests of all crates use it.
 
 use std::io::Write;
 
-/// Reports that the calling test cannot run here: on standard error, and in the file that the variable `TENSORLEND_SKIPS` names,
-/// because cargo hides the output of a test that passes.
+/// Reports that the calling test cannot run here. Writes to standard error, and to the file that
+/// the variable `TENSORLEND_SKIPS` names, because cargo hides the output of a test that passes.
 ///
 /// # Panics
-/// If that file cannot be written.
+/// If the file cannot be written.
 pub fn skip(why: &str) {
     let thread = std::thread::current();
     let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));

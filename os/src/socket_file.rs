@@ -1,7 +1,8 @@
-//! The file of a Unix socket: its state, and how to replace or remove a stale one.
+//! The file of a Unix socket: its state, and the replacement or removal of a stale socket.
 //!
-//! A path comes from a command line or a configuration, so it may be wrong. This module unlinks or replaces only a socket of this
-//! user on which no process accepts connections, and follows no symbolic links.
+//! A path comes from a command line or a configuration, so it may be wrong. This module unlinks or
+//! replaces a socket only if the socket belongs to this user and no process accepts connections on
+//! it. The module follows no symbolic links.
 
 use rustix::fs::{
     CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, lstat, renameat_with, unlink,
@@ -18,20 +19,20 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two attempts to take the lock.
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The contents of a path at which a daemon wants to make a socket.
+/// The contents of a path at which a daemon wants to create a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No file exists.
+    /// No file exists at the path.
     Nothing,
     /// A socket of this user, on which no process accepts connections.
     Stale,
     /// A socket on which a process listens.
     Listening,
-    /// Any other file, described as text: it must stay.
+    /// Any other file, described as text. The caller must not replace the file.
     Other(String),
 }
 
-/// One file: its device and its inode.
+/// The identity of one file: its device and its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId(u64, u64);
 
@@ -43,11 +44,13 @@ impl FileId {
     }
 }
 
-/// The right to make and replace sockets in one folder. One process of a user has it at a time.
+/// The right to create and replace sockets in one directory. Only one process of a user has this
+/// right at a time.
 ///
-/// A socket that is bound and does not listen yet looks stale, so without the lock, daemons that start at the same time would
-/// replace each other's sockets. The lock is an advisory lock on a file that exists only while a process holds it; a killed
-/// process leaves an empty file, which the next process takes over.
+/// A socket that is bound and does not listen yet looks stale. So without the lock, daemons that
+/// start at the same time would replace each other's sockets. The lock is an advisory lock on a
+/// file that exists only while a process holds the lock. A killed process leaves an empty file,
+/// which the next process takes over.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -55,10 +58,11 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock of `socket`'s folder. `EWOULDBLOCK`: another process held it for 5 s; `EPERM`: its file belongs to another
-    /// user or is not empty.
+    /// Takes the lock of the socket's directory. `EWOULDBLOCK`: another process held the lock for 5
+    /// s. `EPERM`: the lock's file belongs to another user or is not empty.
     pub fn take(socket: &Path) -> Result<Self> {
-        // A folder such as /tmp may hold sockets of several users; each has a lock of its own.
+        // A directory such as /tmp may contain sockets of several users. Each user has a lock of
+        // its own.
         let uid = rustix::process::geteuid().as_raw();
         let path = socket.with_file_name(format!(".tensorlend-{uid}.lock"));
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -71,7 +75,8 @@ impl Lock {
                 return Err(Errno::PERM);
             }
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Only a holder removes the file, so the lock is valid if the path still leads to this file.
+                // Only a holder of the lock removes the file. So the lock is valid if the path
+                // still leads to this file.
                 Ok(()) if FileId::of(&path) == Ok(FileId(stat.st_dev, stat.st_ino)) => return Ok(Self { path, file }),
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(LOCK_INTERVAL),
@@ -88,7 +93,7 @@ impl Drop for Lock {
     }
 }
 
-/// Inspects `path` without changing it. Connects to a socket to test it.
+/// Inspects `path` without changing it. Connects to a socket to test whether a process listens.
 pub fn inspect(path: &Path) -> Result<Found> {
     let stat = match lstat(path) {
         Ok(stat) => stat,
@@ -112,20 +117,21 @@ pub fn inspect(path: &Path) -> Result<Found> {
         Err(Errno::CONNREFUSED) => Ok(Found::Other(format!("a socket of another user (uid {})", stat.st_uid))),
         Err(Errno::NOENT) => Ok(Found::Nothing),
         Err(Errno::ACCESS | Errno::PERM) => other("a socket to which this user may not connect"),
-        // EAGAIN means a full backlog, EPROTOTYPE a listener of another socket type: in both cases a process listens.
+        // EAGAIN means a full backlog, EPROTOTYPE a listener of another socket type. In both cases
+        // a process listens.
         Ok(()) | Err(_) => Ok(Found::Listening),
     }
 }
 
-/// Replaces a stale socket by the socket `new` in one step. Returns `false` if another file has replaced the stale socket: that
-/// file stays.
+/// Replaces a stale socket by the socket `new` in one step. Returns `false` if another file has
+/// replaced the stale socket. That file stays.
 ///
-/// Exchanges the two files and inspects the one that was at `path`: a process that does not take the [`Lock`] may have replaced
-/// the stale socket in the meantime.
+/// The function exchanges the two files, and then inspects the file that was at `path`. A process
+/// that does not take the [`Lock`] may have replaced the stale socket before the exchange.
 pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     match renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => {}
-        // The file system cannot exchange two files.
+        // The file system does not support the exchange of two files.
         Err(Errno::INVAL | Errno::NOSYS) => {
             if inspect(path)? != Found::Stale {
                 return Ok(false);
@@ -143,7 +149,7 @@ pub fn replace_stale(_: &Lock, path: &Path, new: &Path) -> Result<bool> {
     Ok(false)
 }
 
-/// Removes a stale socket. Returns `false` if another file is there: that file stays.
+/// Removes a stale socket. Returns `false` if the path contains another file. That file stays.
 pub fn remove_stale(path: &Path) -> Result<bool> {
     match inspect(path)? {
         Found::Nothing => Ok(true),
@@ -152,7 +158,7 @@ pub fn remove_stale(path: &Path) -> Result<bool> {
     }
 }
 
-/// Removes `path` if it is still this file: another process may have replaced it.
+/// Removes `path` if it still leads to this file. Another process may have replaced the file.
 pub fn remove(path: &Path, id: FileId) -> Result<()> {
     if FileId::of(path) == Ok(id) {
         unlink(path)?;

@@ -1,35 +1,36 @@
-//! Threads of a library inside programs that it does not know.
+//! Threads of this library inside programs that the library does not know.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Signals that a thread receives for its own faults. If they were blocked, they would end the process without a message from
-/// the handler that reports crashes.
+/// Signals that the kernel sends to a thread for its own faults. A thread must not block them. A blocked fault would
+/// end the process without a message from the handler that reports crashes.
 const FAULTS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
-/// Starts a thread that takes no signals from the program. The kernel then delivers such signals to the program's own threads,
-/// which may wait for them, be interrupted by them, or have handlers that rely on a certain stack. Threads that the new thread
-/// starts take no signals either.
+/// Starts a thread that takes no signals from the program. The kernel then delivers such signals to
+/// the program's own threads. Those may wait for signals, be interrupted by them, or have handlers
+/// that rely on a certain stack. Threads that the new thread starts take no signals either.
 ///
 /// # Errors
-/// Those of [`Builder::spawn`].
+/// The errors of [`Builder::spawn`].
 pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
-    // A thread inherits its creator's mask, so it starts with these signals blocked.
+    // A thread inherits its creator's signal mask, so the new thread starts with these signals
+    // blocked.
     let _blocked = Blocked::new();
     Builder::new().name(name.to_owned()).spawn(body)
 }
 
-/// A guard during which this thread takes no signals.
+/// A guard that blocks signals on this thread until it is dropped.
 struct Blocked(libc::sigset_t);
 
 impl Blocked {
     fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: sigfillset writes the whole set. The other calls read that set, and write the former mask into another set.
-        // None of them fails for signals that exist.
+        // SAFETY: sigfillset writes the whole set. The other calls read that set, and write the
+        // former mask into another set. None of the calls fails for signals that exist.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in FAULTS {
@@ -43,7 +44,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the call reads a mask that `new` has filled, the former mask of this thread.
+        // SAFETY: the call reads a mask that `new` has filled: the former mask of this thread.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) };
     }
 }

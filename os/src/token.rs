@@ -1,8 +1,10 @@
-//! A token that the children of a fork hold: the kernel reports when the last of them has ended or has executed another program.
+//! A token that the children of a fork hold. The kernel reports when the last of these children has
+//! ended or has executed another program.
 //!
-//! The token is a page of a memfd, which the parent maps for the fork and unmaps afterwards. Its children, and theirs, keep
-//! the mapping, even if they close all descriptors. The kernel refuses the seal [`SealFlags::WRITE`] while a mapping exists
-//! that may write (fcntl(2), `F_SEAL_WRITE`).
+//! The token is a page of a memfd, which the parent maps before the fork and unmaps afterwards. The
+//! children, and their own children, keep the mapping, even if they close all descriptors. The
+//! kernel refuses the seal [`SealFlags::WRITE`] while a writable mapping exists (fcntl(2),
+//! `F_SEAL_WRITE`).
 #![allow(unsafe_code)]
 
 use crate::memfd;
@@ -18,22 +20,24 @@ const BYTES: usize = 4096;
 pub struct Token {
     /// `None` in the children.
     fd: Option<OwnedFd>,
-    /// The address in the parent until [`Token::keep_to_children`], and in the children.
+    /// The address of the page, in the children and, until [`Token::keep_to_children`], in the
+    /// parent.
     mapped: Option<NonNull<libc::c_void>>,
 }
 
-// SAFETY: no code reads or writes the mapped page; `keep_to_children`, which unmaps it, has exclusive access.
+// SAFETY: no code reads or writes the mapped page. `keep_to_children`, which unmaps the page, has
+// exclusive access.
 unsafe impl Send for Token {}
 
 impl Token {
-    /// Makes a token that every child forked from now on holds.
+    /// Creates a token that every child forked from now on holds.
     ///
     /// # Errors
-    /// Those of the kernel: no descriptor or no memory is left.
+    /// The kernel's errors: no descriptor or no memory is left.
     pub fn new() -> io::Result<Self> {
         let fd = memfd::create("tensorlend-fork", BYTES as u64)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel chooses free addresses, and nothing refers to the page.
+        // SAFETY: the kernel chooses free addresses, and no reference points into the page.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -44,19 +48,21 @@ impl Token {
     /// Gives up the parent's own hold, after the fork.
     pub fn keep_to_children(&mut self) {
         if let Some(start) = self.mapped.take() {
-            // SAFETY: `new` mapped these bytes, nothing refers to them, and `take` ensures that this happens once.
+            // SAFETY: `new` mapped these bytes, no reference points into them, and `take` ensures
+            // that the unmapping happens once.
             let unmapped = unsafe { libc::munmap(start.as_ptr(), BYTES) };
             debug_assert_eq!(unmapped, 0, "the page is mapped until here");
         }
     }
 
-    /// Closes the descriptor, in a child that keeps the token. It is safe in the child of a process with several threads.
+    /// Closes the descriptor, in a child that keeps the token. The function is safe in the child of
+    /// a process with several threads.
     pub fn close(&mut self) {
         self.fd = None;
     }
 
-    /// Returns whether no process holds the token any more. Once this is true, it stays true. Always false after
-    /// [`Token::close`].
+    /// Returns true if no process holds the token any more. Once the result is true, it stays true.
+    /// The result is always false after [`Token::close`].
     pub fn is_free(&self) -> bool {
         self.fd.as_ref().is_some_and(|fd| rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE).is_ok())
     }

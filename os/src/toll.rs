@@ -1,44 +1,44 @@
-//! CPU time that system calls on another process's descriptor cost this thread.
+//! CPU time that system calls on another process's descriptor take from this thread.
 //!
-//! A write to a socket runs the callbacks of all watchers of the other end. A process can watch its own end as often as
-//! `/proc/sys/fs/epoll/max_user_watches` allows, millions of times; each message to it then takes a second of its
-//! sender's time.
+//! A write to a socket runs the callbacks of all watchers of the other end. A hostile process can
+//! watch its own end as often as `/proc/sys/fs/epoll/max_user_watches` allows, which is millions of
+//! times. Each message to that process then takes a second of the sender's time.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
-/// A call that takes less time than this counts as fast and adds no cost.
+/// Duration from which a call is slow. A faster call adds no cost.
 const SLOW: Duration = Duration::from_millis(1);
-/// Cost of several slow calls beyond which a peer counts as excessive.
+/// Total cost of several slow calls above which a peer is excessive.
 const COST_MAX: Duration = Duration::from_millis(20);
-/// Cost of one call beyond which a peer counts as excessive. It is larger, because a virtual machine that is paused counts its
-/// pause as CPU time.
+/// Cost of one call above which a peer is excessive. This limit is larger than the total limit,
+/// because a virtual machine counts a pause of its own as CPU time.
 const CALL_MAX: Duration = Duration::from_millis(100);
 /// A fast call reduces the accumulated cost by 1/PART.
 const PART: u32 = 16;
 /// Number of fast calls after which the thread's CPU clock is no longer read.
 const FAST_CALLS: u8 = 64;
 
-/// The cost of the calls for one peer. While the calls are fast, each adds two readings of a clock.
+/// The cost of the calls for one peer. Each fast call costs two readings of a clock.
 #[derive(Debug)]
 pub struct Toll {
     cost: Duration,
-    /// Number of further calls that read the thread's CPU clock. A slow call may have been interrupted by other
-    /// threads; only the CPU clock shows that.
+    /// Number of further calls that read the thread's CPU clock. Other threads may have interrupted
+    /// a slow call, and only the CPU clock shows such an interruption.
     suspected: u8,
     excessive: bool,
 }
 
 impl Default for Toll {
-    /// The first calls to a new peer read the thread's CPU clock, so that the first call detects a peer that has set its watches
-    /// already.
+    /// Creates a toll whose first calls read the thread's CPU clock. So even the first call detects
+    /// a peer that has set its watches already.
     fn default() -> Self {
         Self { cost: Duration::ZERO, suspected: FAST_CALLS, excessive: false }
     }
 }
 
 impl Toll {
-    /// Makes a call and adds its cost.
+    /// Runs a call, and adds the CPU time of a slow call to the peer's cost.
     #[inline]
     pub fn run<R>(&mut self, call: impl FnOnce() -> R) -> R {
         let own = (self.suspected > 0).then(thread_time);
@@ -66,12 +66,12 @@ impl Toll {
         }
     }
 
-    /// Returns true if the peer has cost too much. This is never reset.
+    /// Returns true if the peer has cost too much. The result never becomes false again.
     pub fn is_excessive(&self) -> bool {
         self.excessive
     }
 
-    /// Returns the cost of slow calls.
+    /// Returns the accumulated cost of slow calls. Fast calls reduce it.
     pub fn cost(&self) -> Duration {
         self.cost
     }

@@ -1,6 +1,8 @@
-//! First publications without the daemon: a client claims a name and announces it in its own catalogue, and the daemon
-//! enters the name into the directory later. A name moves from the claim to the ring of announcements to the directory.
-//! A reader that must not miss a name searches the three in this order.
+//! First publications without a request to the daemon.
+//!
+//! A client claims a name and announces the name in the client's own catalogue. The daemon enters
+//! the name into the directory later. So a name moves from the claim to the ring of announcements,
+//! then to the directory. A reader that must not miss a name searches the three in this order.
 
 use crate::catalogue::{Catalogue, RING};
 use crate::sync::{Ordering, fence};
@@ -13,10 +15,10 @@ const fn tag(hash: u64) -> u64 {
 }
 
 impl Catalogue {
-    /// Owner: claims the name with this hash, and reads the others' claims and announcements afterwards. If two clients
-    /// claim one name, at least one sees the other.
+    /// Owner: claims the name with this hash. The owner reads the claims and announcements of other
+    /// clients only afterwards. If two clients claim one name, at least one sees the other's claim.
     ///
-    /// After a crash the claim stays until the daemon ends this client.
+    /// After a crash of the owner, the claim stays until the daemon ends this client.
     #[inline]
     pub fn claim_name(&self, hash: u64) {
         self.claim.set(hash);
@@ -24,19 +26,21 @@ impl Catalogue {
         crate::crash_point!("first: claimed");
     }
 
-    /// Owner: withdraws its claim, whether or not it has announced the name.
+    /// Owner: withdraws its claim. The owner may have announced the name or not.
     #[inline]
     pub fn unclaim(&self) {
         self.claim.set(0);
         crate::crash_point!("first: unclaimed");
     }
 
-    /// Owner: announces the name with this hash for this cell; returns the announcement's number. The store of the head is the
-    /// moment of the publication. The caller has a claim on the name, has found no claim or announcement of another client, and
+    /// Owner: announces the name with this hash for this cell, and returns the announcement's
+    /// number. The store of the head publishes the name.
+    ///
+    /// The caller has claimed the name, has found no claim or announcement of another client, and
     /// has room in its ring.
     ///
-    /// A crash before the store of the head publishes nothing: no reader reads an entry beyond the head. A crash after that
-    /// store leaves the name published.
+    /// A crash before the store of the head publishes nothing, because no reader reads an entry
+    /// beyond the head. A crash after that store leaves the name published.
     #[inline]
     pub fn announce(&self, hash: u64, cell: u32) -> u64 {
         let number = self.ring_head.peek();
@@ -48,29 +52,31 @@ impl Catalogue {
     }
 }
 
-/// The announcements of a client that are not in the directory yet.
+/// A client's announcements that are not in the directory yet.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
     catalogue: &'a Catalogue,
-    /// The client's word `absorbed` as it was first read. A route over an announcement is valid only while that word is
-    /// unchanged.
+    /// The client's word `absorbed`, as read before the announcements. A route over an announcement
+    /// is valid only while that word is unchanged.
     pub absorbed: Absorbed,
     head: u64,
 }
 
-/// The daemon is entering the client's last announcements into the directory: try again.
+/// The error while the daemon enters the client's last announcements into the directory. The caller
+/// tries again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending;
 
 impl<'a> Waiting<'a> {
-    /// Reads a client's announcements. `None`: they no longer count, because the client has ended or may not announce.
+    /// Reads a client's announcements. Returns `None` if the client has ended or may not announce.
     ///
     /// # Errors
     /// [`Ending`] while the daemon enters the client's last announcements into the directory.
     #[inline]
     pub fn read(catalogue: &'a Catalogue, absorbed: &Word) -> Result<Option<Self>, Ending> {
-        // Read before the head: if the daemon enters an announcement into the directory between the two reads, the
-        // announcement is missing here, and the caller finds the name in the directory.
+        // This read precedes the read of the head. If the daemon enters an announcement into the
+        // directory between the two reads, the caller misses the announcement here but finds the
+        // name in the directory.
         let absorbed = Absorbed(absorbed.read());
         match absorbed.state() {
             MemberState::Open => Ok(Some(Self { catalogue, absorbed, head: catalogue.ring_head.read() })),
@@ -79,15 +85,15 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Returns the number of pending announcements. The client writes this number, so it may be false, but it never
-    /// exceeds the ring's capacity.
+    /// Returns the number of pending announcements. The client writes this number, so the number
+    /// may be false, but the result never exceeds the ring's capacity.
     #[inline]
     pub fn count(&self) -> u64 {
         self.head.wrapping_sub(self.absorbed.index()).min(RING as u64)
     }
 
-    /// Returns the cells announced under names with this hash's tag, the oldest first. Other names may have the same
-    /// tag.
+    /// Returns the cells announced under names with this hash's tag, the oldest first. The result
+    /// may include other names with the same tag.
     #[inline]
     pub fn cells(self, hash: u64) -> impl Iterator<Item = u32> + 'a {
         self.words().filter(move |word| word >> 24 == tag(hash)).map(|word| word as u32 & 0xFF_FFFF)

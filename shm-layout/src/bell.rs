@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// A counter that sleepers wait on: the 32 bits that `futex(2)` compares, in a word of its own.
+/// A counter that sleepers wait on. The 32 bits that `futex(2)` compares have a word of their own.
 #[repr(C)]
 pub struct Bell {
     count: AtomicU32,
@@ -15,7 +15,7 @@ impl Bell {
         Self { count: AtomicU32::new(0), unused: AtomicU32::new(0) }
     }
 
-    /// Returns the value that a waiter must sample *before* it checks whether there is anything to wait for.
+    /// Returns the counter's value. A waiter samples the value *before* it checks its condition.
     #[inline]
     pub fn read(&self) -> u32 {
         let count = self.count.load(Ordering::Relaxed);
@@ -23,7 +23,8 @@ impl Bell {
         count
     }
 
-    /// Writer only: increments the counter; the system call that wakes the sleepers follows.
+    /// Writer only: increments the counter. The caller then makes the system call that wakes the
+    /// sleepers.
     #[inline]
     pub fn ring(&self) {
         self.count.fetch_add(1, Ordering::Release);

@@ -1,11 +1,13 @@
 //! The catalogue: a client's published values and their locations.
 //!
-//! Writer: its client. Readers: the namespace's clients and the daemon. Its contents are allegations: a reader copies a
-//! record once, checks it against geometry that the daemon owns, and then uses the copy.
+//! Writer: its client. Readers: the namespace's clients and the daemon. The contents are
+//! allegations: a reader copies a record once, checks the copy against geometry that the daemon
+//! owns, and then uses the copy.
 //!
-//! A catalogue is a chain of sealed memfds: the first part, more cells as names are added (each part has a quarter of
-//! the cells at the last doubling, so that at most a fifth of them is unused), and one part per segment with its slot
-//! records.
+//! A catalogue is a chain of sealed memfds: the first part, further parts with cells, and one part
+//! with slot records for each segment. The daemon adds parts with cells as the client adds names.
+//! Each such part has a quarter of the cells at the last doubling, so at most a fifth of all cells
+//! is unused.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -15,8 +17,8 @@ use crate::word::{Bell, Word};
 pub const RING: usize = if cfg!(loom) { 2 } else { 4096 };
 /// Number of cells in the first part.
 pub const FIRST_CELLS: usize = if cfg!(loom) { 2 } else { 4096 };
-/// Maximum number of parts with cells: the first part has 4096 cells, and twelve doublings, in four parts each, lead to
-/// 2^24 cells.
+/// Maximum number of parts with cells. The first part has 4096 cells. Twelve doublings, in four
+/// parts each, lead to 2^24 cells.
 pub const CELL_PARTS: u8 = 49;
 /// Words of a name that its cell record contains.
 pub const CELL_NAME_WORDS: usize = 8;
@@ -25,7 +27,7 @@ structure! {
     /// The value of one name, and the data by which a new daemon finds it again.
     pub struct CellRecord [96] {
         /// generation 40 . slot 24: the name's latest value. The owner overwrites the value by exchanging this word, which is
-        /// the moment of the put. Slot 0xFFFFFF: the owner deleted the value.
+        /// the linearization point of the put. Slot 0xFFFFFF: the owner deleted the value.
         0 cell: Word,
         /// The latest owner word for this cell that the owner has read: for rebuilding a lost directory.
         8 granted: Word,
@@ -45,7 +47,7 @@ structure! {
         0 sheet: SheetHeader,
         /// Hash of the name that its client is publishing for the first time; 0: none.
         64 claim: Word,
-        /// Number of announcements ever made. The store of this word is the moment of a first publication.
+        /// Number of announcements ever made. The store of this word is the linearization point of a first publication.
         72 ring_head: Word,
         /// Reserved; always 0.
         80 reserved: [Word; pad(6)],
@@ -97,7 +99,8 @@ structure! {
     }
 }
 
-/// Returns a cell's part, and its index there. Part 0 is the catalogue's first part.
+/// Returns the part that contains a cell, and the cell's index in that part. Part 0 is the
+/// catalogue's first part.
 #[cfg(not(loom))]
 #[inline]
 pub const fn cell_place(cell: u32) -> (u8, usize) {

@@ -1,17 +1,19 @@
 //! Holds of forked children on a lease of their parent.
 //!
-//! The state is private to the parent P; a child C only reads the leased bytes. The lease's entry in the lease table, which the
-//! owner O of the slot scans, stays until P has released the lease *and* the last child of each fork has ended.
+//! The state is private to the parent P. A child C only reads the leased bytes. Owner O of the slot
+//! scans the lease table. The lease's entry stays in that table until P has released the lease
+//! *and* the last child of each fork has ended.
 //!
-//! * Threads of P: F forks and counts a hold before the fork, R releases the lease, W learns from the kernel that the children
-//!   of a fork have ended, and ends the hold. Each change is one read-modify-write, so R and W agree on which of them clears
-//!   the entry.
-//! * If R begins before the fork, C has no value by which it could read. R may then clear the entry although F counts a hold.
-//!   That hold ends without effect, or delays the release of the entry's next lease.
-//! * If a thread of P takes a lease after F has counted the holds and before the fork, C has the value without a hold. C's copy
-//!   of the state tells ([`ChildHolds::is_held`]).
-//! * Crashes: with P, its state ends; the daemon keeps the lease table while a child has it mapped. The end of C is what W waits
-//!   for.
+//! * Three kinds of threads of P take part. F counts a hold and then forks. R releases the lease. W
+//!   learns from the kernel that the children of a fork have ended, and then ends the hold. Each
+//!   change is one read-modify-write, so R and W agree on which of them clears the entry.
+//! * If R begins before the fork, C has no value with which it could read. R may then clear the
+//!   entry although F counts a hold. That hold ends without effect, or delays the release of the
+//!   entry's next lease.
+//! * If a thread of P takes a lease after F has counted the holds and before the fork, C has the
+//!   value without a hold. C detects this in its copy of the state ([`ChildHolds::is_held`]).
+//! * Crashes: the state ends with P. The daemon preserves the lease table while a child has the
+//!   table mapped. The end of C is the event that W waits for.
 
 use crate::leases;
 use crate::sync::{AtomicU32, Ordering};
@@ -32,24 +34,27 @@ impl ChildHolds {
         Self(AtomicU32::new(0))
     }
 
-    /// Counts a hold, before a fork.
+    /// Adds a hold, before a fork.
     pub fn add(&self) {
-        // Relaxed: the count orders nothing but itself; the fork follows in this thread.
+        // Relaxed: the count orders no other memory access. The same thread forks afterwards.
         self.0.fetch_add(HOLD, Ordering::Relaxed);
     }
 
-    /// Returns whether there is a hold; in C, with the state of the moment of the fork: whether C reads under the lease.
+    /// Returns true if there is a hold. In C, the state is a copy from the moment of the fork, so
+    /// the result is true if C may read under the lease.
     pub fn is_held(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= HOLD
     }
 
-    /// Releases the lease in `entry`, from any thread of P: now, or when the last hold ends.
+    /// Releases the lease in `entry`, from any thread of P. The entry is cleared now, or when the
+    /// last hold ends.
     #[inline]
     pub fn release(&self, entry: &Word) {
         let mut state = self.0.load(Ordering::Relaxed);
         while state != 0 {
             debug_assert_eq!(state & RELEASED, 0, "a lease is released once");
-            // Release: P's own reads of the bytes precede the clearing store, which W may make.
+            // Release: P's reads of the bytes precede the store that clears the entry. W may make
+            // that store.
             match self.0.compare_exchange_weak(state, state | RELEASED, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => state = now,
@@ -58,13 +63,13 @@ impl ChildHolds {
         leases::release(entry);
     }
 
-    /// Ends a hold; clears `entry` if P has released the lease and no hold is left.
+    /// Ends a hold. Clears `entry` if P has released the lease and no hold remains.
     pub fn end(&self, entry: &Word) {
         let mut state = self.0.load(Ordering::Relaxed);
         loop {
             debug_assert!(state >= HOLD, "each hold ends once");
             let left = if state == HOLD | RELEASED { 0 } else { state - HOLD };
-            // Acquire pairs with the Release of `release`.
+            // Acquire pairs with the Release of `ChildHolds::release`.
             match self.0.compare_exchange_weak(state, left, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if state == HOLD | RELEASED => return leases::release(entry),
                 Ok(_) => return,

@@ -1,13 +1,15 @@
-//! Crash points: places in the code, between any two stores that other processes read, at which a test kills the
-//! process.
+//! Crash points: places in the code at which a test kills the process. Each is between two stores
+//! that other processes read.
 //!
-//! They exist only in builds with the feature `crash-points`; without it the macro is empty. A process under test
-//! installs a [hook](install), which is called with the number of each crash point that it passes.
+//! Crash points exist only in builds with the feature `crash-points`. Without the feature the macro
+//! is empty. A process under test installs a [hook](install). Each crash point that the process
+//! passes calls the hook with its number.
 
 use std::sync::OnceLock;
 
-/// The names of the crash points; a point's number is its index here. The points that begin with "daemon" or "device" are in
-/// the daemon's code. The daemon passes those that begin with "device" only if it lends device memory.
+/// The names of the crash points. A point's number is its index in this array. The points that begin with "daemon" or
+/// "device" are in the daemon's code. The daemon passes the points that begin with "device" only if it lends device
+/// memory.
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
@@ -68,6 +70,8 @@ pub const POINTS: &[&str] = &[
     "fetch: segment mapped",
     "queue: claimed",
     "queue: leased",
+    "queue: blocked",
+    "queue: stopped",
     "queue: confirmation sent",
     "queue: confirmed",
     "fork: leases held",
@@ -108,6 +112,8 @@ pub const POINTS: &[&str] = &[
     "daemon: claim granted",
     "daemon: claim given back",
     "daemon: item confirmed",
+    "daemon: request blocked",
+    "daemon: blocked request answered",
     "daemon: stream written",
     "daemon: stream listed",
     "daemon: subscriber written",
@@ -125,7 +131,8 @@ pub const POINTS: &[&str] = &[
 
 static HOOK: OnceLock<fn(usize)> = OnceLock::new();
 
-/// Calls `hook` at every crash point passed from now on. Only the first hook of a process is installed.
+/// Installs `hook`, which every later crash point calls. Only the first hook of a process is
+/// installed.
 pub fn install(hook: fn(usize)) {
     let _ = HOOK.set(hook);
 }
@@ -150,7 +157,7 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     at == a.len() && at == b.len()
 }
 
-/// Passes a crash point.
+/// Reports to the hook that the process passes a crash point.
 pub fn pass(point: usize) {
     if let Some(hook) = HOOK.get() {
         hook(point);

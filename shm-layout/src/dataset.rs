@@ -1,6 +1,7 @@
 //! The index of a dataset: the bytes of its first slot, with the names and slots of its members.
 //!
-//! The members live as long as the index: one publication, one lease. All numbers are little endian:
+//! The members live as long as the index. A dataset is one publication and needs one lease. All
+//! numbers are little endian:
 //!
 //! ```text
 //! members 32 . 0 32
@@ -11,10 +12,11 @@
 //! the names, one behind the other, each up to its end
 //! ```
 //!
-//! The `order` fields form a separate array, independent of their members: the first is the number of the member whose
-//! name sorts first by its bytes, the next that of the following name, and so on. If the names rise strictly in this
-//! order, they are all different: so a reader verifies in one pass that no name occurs twice, and finds a name by
-//! binary search.
+//! The `order` fields form a separate array, independent of the members around them. The first
+//! field is the number of the member whose name sorts first by its bytes, the second that of the
+//! next name, and so on. If the names rise strictly in this order, all names are different. So a
+//! reader verifies in one pass that no name occurs twice. The reader also finds a name by binary
+//! search.
 
 use crate::name::{self, NAME_BYTES_MAX};
 use crate::stream::HeaderSummary;
@@ -38,12 +40,12 @@ pub struct DatasetMember<'n> {
     pub slot: u32,
     /// The slot's generation.
     pub generation: u64,
-    /// A summary of the slot's record; zeros if the record does not fit into a summary, or is not known yet: see
-    /// [`set_summary`].
+    /// A summary of the slot's record. All zeros if the record does not fit into a summary, or if
+    /// the record is not known yet (see [`set_summary`]).
     pub summary: HeaderSummary,
 }
 
-/// Encodes an index. At most [`MEMBERS_MAX`] members, with different valid names.
+/// Encodes an index of at most [`MEMBERS_MAX`] members with different valid names.
 pub fn encode(members: &[DatasetMember<'_>]) -> Vec<u8> {
     let names: usize = members.iter().map(|m| m.name.len()).sum();
     let mut bytes = Vec::with_capacity(HEAD_BYTES + members.len() * RECORD_BYTES + names);
@@ -75,8 +77,9 @@ pub fn set_summary(index: &mut [u8], at: usize, summary: &HeaderSummary) {
     }
 }
 
-/// An index over encoded bytes. A reader copies the bytes first, wraps the copy, and trusts it only after
-/// [`Index::check`]. Before the check its methods may return nonsense, but have no other effect.
+/// An index over encoded bytes. A reader copies the bytes first, wraps the copy, and trusts the
+/// copy only after [`Index::check`]. Before the check, the methods may return nonsense, but have no
+/// other effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Index<'b> {
     records: &'b [[u8; RECORD_BYTES]],
@@ -90,7 +93,8 @@ fn word(record: &[u8; RECORD_BYTES], at: usize) -> u64 {
 }
 
 impl<'b> Index<'b> {
-    /// Wraps bytes; `None` if they are too few or the index would have too many members. Ignores bytes after the index.
+    /// Wraps bytes. Returns `None` if the bytes are too few or the index would have too many
+    /// members. Ignores bytes after the index.
     #[inline]
     pub fn new(bytes: &'b [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
@@ -159,8 +163,8 @@ impl<'b> Index<'b> {
         })
     }
 
-    /// Returns a member, in the order in which they were added. Its slot and summary are allegations of the owner, to be
-    /// checked.
+    /// Returns the member with number `at`, in the order in which members were added. The slot and
+    /// the summary are allegations of the owner, so the caller checks them.
     ///
     /// # Panics
     /// If there is no such member.

@@ -1,4 +1,4 @@
-//! Shared structures that check their own sizes and offsets at compile time, with tables that describe them:
+//! Shared structures that check their own sizes and offsets at compile time, and tables that describe the structures.
 //! docs/layout.md and the layout's hash are generated from these tables.
 
 /// One field of a shared structure.
@@ -27,8 +27,8 @@ pub struct Structure {
     pub fields: &'static [Field],
 }
 
-/// Defines a `repr(C)` structure of shared words with its byte length and the offset of each field; a wrong number does
-/// not compile.
+/// Defines a `repr(C)` structure of shared words, with the structure's length in bytes and the
+/// offset of each field. A wrong number does not compile.
 macro_rules! structure {
     ($(#[doc = $doc:literal])* pub struct $name:ident [$bytes:expr] {
         $($(#[doc = $fdoc:literal])* $offset:literal $field:ident: $kind:ty,)*
@@ -69,8 +69,9 @@ macro_rules! structure {
             }
         }
 
-        // SAFETY: every field is Shared (checked below), and the asserts above leave no gap between them: sizes and
-        // offsets are multiples of 8, and every field's end is the next one's offset or the structure's end.
+        // SAFETY: every field is Shared (checked below). The asserts above leave no gap between the
+        // fields: sizes and offsets are multiples of 8, and every field ends where the next field
+        // or the structure ends.
         #[allow(unsafe_code)]
         unsafe impl $crate::raw::Shared for $name {}
         const _: () = {
@@ -87,7 +88,7 @@ macro_rules! structure {
 }
 pub(crate) use structure;
 
-/// Returns the length of a reserved field in words; 0 under loom, which counts every word.
+/// Returns the length of a reserved field in words. Returns 0 under loom, which tracks every word.
 pub const fn pad(words: usize) -> usize {
     if cfg!(loom) { 0 } else { words }
 }
@@ -117,7 +118,8 @@ impl<T: Model, const N: usize> Model for [T; N] {
     }
 }
 
-/// FNV-1a over names, kinds and offsets of every structure. Two programs whose hashes differ do not communicate.
+/// Returns the FNV-1a hash over the names, kinds and offsets of every structure. Two programs whose
+/// hashes differ do not communicate.
 #[cfg(not(loom))]
 pub const fn hash(structures: &[Structure], version: u32) -> u64 {
     const fn eat(mut hash: u64, text: &str) -> u64 {

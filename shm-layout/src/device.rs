@@ -1,10 +1,11 @@
-//! Devices whose memory contains tensors, by `DLPack`'s codes (`DLDevice` in `dlpack.h`, version 1.3).
+//! Devices whose memory contains tensors, with `DLPack`'s codes (`DLDevice` in `dlpack.h`, version
+//! 1.3).
 
 use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
-/// A device: `DLPack`'s type and number.
+/// A device, identified by `DLPack`'s type and number.
 ///
 /// ```
 /// use tensorlend_layout::Device;
@@ -22,13 +23,14 @@ impl Device {
     /// Host memory: `kDLCPU`, number 0.
     pub const CPU: Self = Self { kind: 1, id: 0 };
 
-    /// Returns a CUDA device by its number in this process: `kDLCUDA`. Processes may number devices differently; the [`Uuid`]
-    /// is common to all.
+    /// Returns the CUDA device with this number in this process (`kDLCUDA`). Processes may number
+    /// devices differently. The [`Uuid`] of a device is the same in all processes.
     pub const fn cuda(id: u8) -> Self {
         Self { kind: 2, id }
     }
 
-    /// Returns a device by its codes; `None` for a type that this version does not know (1 CPU, 2 CUDA, 3 pinned host memory).
+    /// Returns the device with these codes. Known types are 1 (CPU), 2 (CUDA) and 3 (pinned host
+    /// memory). Returns `None` for any other type.
     ///
     /// ```
     /// use tensorlend_layout::Device;
@@ -40,12 +42,12 @@ impl Device {
         matches!(kind, 1..=3).then_some(Self { kind, id })
     }
 
-    /// `DLDevice.device_type`.
+    /// Returns `DLDevice.device_type`.
     pub const fn kind(self) -> u8 {
         self.kind
     }
 
-    /// `DLDevice.device_id`.
+    /// Returns `DLDevice.device_id`.
     pub const fn id(self) -> u8 {
         self.id
     }
@@ -61,7 +63,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// A CUDA device's UUID: its name in every process.
+/// A CUDA device's UUID, which names the device in every process.
 ///
 /// ```
 /// use tensorlend_layout::Uuid;
@@ -81,7 +83,7 @@ impl Uuid {
         [half(0), half(8)]
     }
 
-    /// Converts words back to a UUID: the inverse of [`Uuid::words`].
+    /// Converts two words to a UUID: the inverse of [`Uuid::words`].
     pub fn from_words(words: [u64; 2]) -> Self {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&words[0].to_le_bytes());
@@ -102,12 +104,13 @@ impl fmt::Display for Uuid {
     }
 }
 
-/// The text is not a device's UUID.
+/// The error for a text that is not a device's UUID.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no UUID of a device: `nvidia-smi -L` lists them, such as GPU-6b1b6e3c-0a5e-4a10-9d3f-1c3a4b5c6d7e")]
 pub struct BadUuid(String);
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+/// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print
+/// errors with `Debug`.
 impl core::fmt::Debug for BadUuid {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         core::fmt::Display::fmt(self, f)

@@ -1,7 +1,7 @@
 //! The directory of a namespace: the owners of its names, its members, and the memory lent to them.
 //!
-//! Writer: the daemon. Readers: the namespace's clients. The head contains the offsets of the tables. The configuration sets the
-//! sizes of the tables, and a client maps the whole sheet once.
+//! Writer: the daemon. Readers: the namespace's clients. The head contains the offsets of the
+//! tables. The configuration sets the sizes of the tables. A client maps the whole sheet once.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -28,7 +28,7 @@ pub use search::{FoundName, Replaced, begin_table_in, find_in};
 pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Maximum number of devices whose memory one daemon lends.
 pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
-/// Number of words of the bitmaps over members: 65,536 bits.
+/// Number of words in a bitmap over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
 
 structure! {
@@ -213,23 +213,25 @@ pub struct Directory {
     head: Sheet<DirectoryHead>,
     /// The table of members, by catalogue number.
     pub members: Records<MemberEntry>,
-    /// The places of all tables of names; [`Directory::table`] returns the range of the current table.
+    /// The places of all tables of names. [`Directory::table`] returns the range of the current
+    /// table.
     pub places: Records<Word>,
-    /// Names' entries.
+    /// The names' entries.
     pub names: Records<NameEntry>,
-    /// Tails of long names.
+    /// The blocks with the tails of long names.
     pub long_names: Records<LongName>,
-    /// Lists.
+    /// The table of lists.
     pub lists: Records<ListEntry>,
-    /// Streams.
+    /// The table of streams.
     pub streams: Records<StreamEntry>,
-    /// Segments.
+    /// The table of segments.
     pub segments: Records<SegmentEntry>,
 }
 
 #[cfg(not(loom))]
 impl Directory {
-    /// Returns the tables of a mapped directory; `None` if one of them would lie outside the mapping.
+    /// Returns the tables of a mapped directory. Returns `None` if a table would lie outside the
+    /// mapping.
     pub fn new(view: &View) -> Option<Self> {
         let head: Sheet<DirectoryHead> = Sheet::new(view.clone())?;
         let place = |at: &Word, count: &Word| (at.read() as usize, count.read() as usize);
@@ -249,8 +251,9 @@ impl Directory {
         })
     }
 
-    /// Returns the sizes of the tables; `None` if the tables are not where they are in a directory of these sizes and of this
-    /// length, or if the length exceeds the maximum. A daemon calls this before it writes a directory that it did not make.
+    /// Returns the sizes of the tables. Returns `None` if the length exceeds the maximum, or if the
+    /// offsets do not match a directory of these sizes and this length. A daemon calls this before
+    /// it writes a directory that another daemon made.
     pub fn geometry(&self, bytes: u64) -> Option<Geometry> {
         let count = |count: usize, most: u32| u32::try_from(count).ok().filter(|count| *count <= most);
         let most = Geometry::LARGEST;
@@ -285,7 +288,7 @@ impl Directory {
         &self.head
     }
 
-    /// Returns the location of the current table of names.
+    /// Returns the word with the location of the current table of names.
     #[inline]
     pub fn table(&self) -> TableWord {
         TableWord(self.head.table.read())
@@ -297,7 +300,7 @@ impl Directory {
         self.head.table_seeds[table.half()].read()
     }
 
-    /// Daemon: begins another table in the half of the places that the current one does not use.
+    /// Daemon: begins another table, in the half of the places that the current table does not use.
     pub fn begin_table(&self, table: TableWord, seed: u64) {
         begin_table_in(&self.head.table_seeds, table, seed);
     }
@@ -308,22 +311,26 @@ impl Directory {
         xxhash_rust::xxh3::xxh3_64_with_seed(key, self.head.seed.peek())
     }
 
-    /// Looks a key up. `Err`: the table was replaced during the look-up; the caller searches the new one. `Ok(None)`: no entry
-    /// had this key while the table was current. A found entry may be in any state; its owner word did not change while the key
-    /// was compared. See [`find_in`].
+    /// Looks a key up. See [`find_in`].
+    ///
+    /// `Err`: the daemon replaced the table during the look-up, and the caller searches the new
+    /// table. `Ok(None)`: no entry had this key while the table was current. A found entry may be
+    /// in any state. Its owner word did not change during the comparison of the key.
     #[inline]
     pub fn find(&self, hash: u64, key: &[u8]) -> Result<Option<FoundName>, Replaced> {
         let (table, seeds) = (&self.head.table, &self.head.table_seeds);
         find_in(table, seeds, &self.places, &self.names, &self.long_names, hash, key)
     }
 
-    /// Returns true if a search for this hash passes more than [`SEARCH_MAX`] places. The daemon refuses such a name if most of
-    /// them belong to the client's user, so a client requests it from the daemon instead of announcing it.
+    /// Returns true if a search for this hash passes more than [`SEARCH_MAX`] places. The daemon
+    /// refuses such a name if most of these places belong to the client's user. So the client
+    /// requests the name from the daemon instead of announcing it.
     pub fn is_long_search(&self, hash: u64) -> bool {
         self.passed_by(hash).nth(SEARCH_MAX as usize).is_some()
     }
 
-    /// Returns the places of the current table that a search for this hash passes, up to the first free one.
+    /// Returns the places of the current table that a search for this hash passes, up to the first
+    /// free place.
     pub fn passed_by(&self, hash: u64) -> impl Iterator<Item = PlaceWord> + '_ {
         let table = self.table();
         Search::new(hash, self.table_seed(table), table.log2())
@@ -332,14 +339,15 @@ impl Directory {
             .take_while(|place| !place.is_free())
     }
 
-    /// Returns the entries that may be in use, with their numbers, for readers that visit all names. A name that is added during
-    /// the iteration may be missed.
+    /// Returns the entries that may be in use, with their numbers. Readers that visit all names use
+    /// this. The iteration may miss a name that the daemon adds during the iteration.
     pub fn entries(&self) -> impl Iterator<Item = (u32, &NameEntry)> {
         let end = (self.head.names_end.read() as usize).min(self.names.len());
         (0..).zip(&self.names[..end]).skip(1)
     }
 
-    /// Copies an entry's key. The caller checks that the owner word did not change during the copy.
+    /// Copies an entry's key. The caller then checks that the owner word did not change during the
+    /// copy.
     pub fn key(&self, entry: &NameEntry) -> Option<Vec<u8>> {
         let (word, bytes) = (entry.key.peek(), entry.key_bytes());
         let tail =
@@ -357,8 +365,8 @@ impl Directory {
         bits(&self.head.present, self.members.len())
     }
 
-    /// Returns the members that may have leases on this owner's slots, and the members that share a bit with one of
-    /// them; never the owner itself.
+    /// Returns the members that may have leases on this owner's slots, and the members that share
+    /// an audience bit with one of them. The result never includes the owner itself.
     pub fn audience(&self, owner: u16) -> impl Iterator<Item = u16> + '_ {
         let shown = &self.members[usize::from(owner)].audience;
         audience(&self.head.present, shown, self.members.len()).filter(move |&reader| reader != owner)

@@ -1,4 +1,4 @@
-//! Element types, by `DLPack`'s codes (`DLDataTypeCode` in `dlpack.h`, version 1.3).
+//! Element types, with `DLPack`'s codes (`DLDataTypeCode` in `dlpack.h`, version 1.3).
 
 use core::fmt;
 use core::str::FromStr;
@@ -21,7 +21,7 @@ pub struct DType {
     lanes: u16,
 }
 
-/// An element type that this version does not know.
+/// The error for an element type that this version does not know.
 ///
 /// ```
 /// use tensorlend_layout::DType;
@@ -33,7 +33,8 @@ pub struct DType {
 #[error("unknown dtype {0}: use one of bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, c64, c128 or an f8_* kind")]
 pub struct UnknownDType(pub String);
 
-/// Prints the same text as `Display`: a `main` that returns this error, and `unwrap`, print with `Debug`.
+/// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print
+/// errors with `Debug`.
 impl core::fmt::Debug for UnknownDType {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         core::fmt::Display::fmt(self, f)
@@ -57,7 +58,8 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Returns true if the codes are one of [`DType::ALL`]. Called for every lease.
+            /// Returns true if the codes are those of a type in [`DType::ALL`]. Every lease calls
+            /// this.
             #[allow(clippy::unnested_or_patterns)]
             #[inline]
             const fn is_known(self) -> bool {
@@ -102,7 +104,8 @@ dtypes! {
 }
 
 impl DType {
-    /// Returns the type with these codes, if this version supports it (one lane, whole bytes).
+    /// Returns the type with these codes. Returns `None` if this version does not support the type.
+    /// Supported types have one lane and whole bytes.
     ///
     /// ```
     /// use tensorlend_layout::DType;
@@ -118,17 +121,17 @@ impl DType {
         it.is_known().then_some(it)
     }
 
-    /// `DLDataType.code`.
+    /// Returns `DLDataType.code`.
     pub const fn code(self) -> u8 {
         self.code
     }
 
-    /// `DLDataType.bits`: the width of one lane.
+    /// Returns `DLDataType.bits`: the width of one lane.
     pub const fn bits(self) -> u8 {
         self.bits
     }
 
-    /// `DLDataType.lanes`: always 1 for the types of [`DType::ALL`].
+    /// Returns `DLDataType.lanes`, which is 1 for every type in [`DType::ALL`].
     pub const fn lanes(self) -> u16 {
         self.lanes
     }
@@ -139,7 +142,8 @@ impl DType {
         (self.bits as usize * self.lanes as usize).div_ceil(8)
     }
 
-    /// Returns the packed form that a slot record holds: code in bits 0 to 7, bits in 8 to 15, lanes in 16 to 31.
+    /// Returns the packed form in a slot record: code in bits 0 to 7, bits in 8 to 15, lanes in 16
+    /// to 31.
     ///
     /// ```
     /// use tensorlend_layout::DType;
@@ -176,7 +180,7 @@ impl fmt::Debug for DType {
 impl FromStr for DType {
     type Err = UnknownDType;
 
-    /// Reads the short name (`f32`) or numpy's (`float32`).
+    /// Parses the short name (`f32`) or numpy's name (`float32`).
     ///
     /// # Errors
     /// [`UnknownDType`] for any other text.

@@ -1,4 +1,4 @@
-//! The first cache line of every sheet: its kind, and the layout that its writer uses.
+//! The header of every sheet: the sheet's kind, and the layout that the sheet's writer uses.
 
 use crate::describe::structure;
 use crate::word::Word;
@@ -57,7 +57,7 @@ pub struct WrongSheet {
 
 #[cfg(not(loom))]
 impl SheetHeader {
-    /// Called by the daemon before it lends the sheet.
+    /// Writes the header. The daemon calls this before it lends the sheet.
     pub fn initialise(&self, magic: Magic, bytes: u64, owner: u16, count: u64, first: u64) {
         self.version.put(u64::from(crate::LAYOUT_VERSION));
         self.hash.put(crate::LAYOUT_HASH);
@@ -68,10 +68,10 @@ impl SheetHeader {
         self.magic.set(magic as u64);
     }
 
-    /// Checks that this sheet has the expected kind, and this program's layout.
+    /// Checks that this sheet has the expected kind and this program's layout.
     ///
     /// # Errors
-    /// [`WrongSheet`] otherwise.
+    /// [`WrongSheet`] if the kind or the layout differs.
     pub fn check(&self, expected: Magic) -> Result<(), WrongSheet> {
         let wrong = |what| Err(WrongSheet { expected, version: crate::LAYOUT_VERSION, what });
         if self.magic.read() != expected as u64 {

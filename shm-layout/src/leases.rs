@@ -1,13 +1,14 @@
 //! The lease table: a client's leases, its positions in streams, and whether it sleeps.
 //!
-//! Writer: its client. Readers: the producers of the namespace, before they reuse a slot, the client's callers, and the
-//! daemon.
+//! Writer: its client. Readers: the daemon, the client's callers, and the producers of the
+//! namespace. A producer reads the table before it reuses a slot.
 //!
-//! Producers ignore a cursor without a stream (`stream` is 0). A server of requests has such a cursor, whose `next`
-//! publishes its load to callers (`libclient/src/call/load.rs`).
+//! Producers ignore a cursor without a stream (`stream` is 0). A server of requests has such a
+//! cursor. Callers read its `next` as the server's load (`libclient/src/call/load.rs`).
 //!
-//! One rule explains every ordering in this file: *each party stores its own word, fences, and then reads the others' words*.
-//! Of two parties that do so, at least one sees the other's store.
+//! One rule explains every ordering in this file: *each party stores its own word, fences, and then
+//! reads the others' words*. Of two parties that follow the rule, at least one sees the other's
+//! store.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -16,7 +17,7 @@ use crate::word::{Bell, LeaseWord, Word};
 
 /// Number of entries of a shard.
 pub const SHARD_ENTRIES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Number of shards of a table; one thread at a time uses a shard.
+/// Number of shards of a table. Only one thread at a time uses a shard.
 pub const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Maximum number of simultaneous subscriptions of a client.
 pub const CURSORS: usize = if cfg!(loom) { 1 } else { 256 };
@@ -77,25 +78,29 @@ structure! {
 }
 
 impl Cursor {
-    /// Producer P of a deleted stream, after [`scan_fence`]: returns true if subscriber S may still read one of the
-    /// stream's messages, of which the last is `sent - 1`, without a lease on it.
+    /// Producer P of a deleted stream, after [`scan_fence`]: returns true if subscriber S may still
+    /// read one of the stream's messages without a lease. `sent - 1` is the number of the last
+    /// message.
     ///
-    /// S reads messages without a lease after it has leased an earlier one by the stream's owner word. That lease was
-    /// valid, so the owner word had not changed before S's fence. P has seen the owner word change and has fenced, so P
-    /// sees the words that S stored before its own fence. `next` only grows, and S advances it after reading: an early
-    /// check by P can only delay freeing.
+    /// S reads messages without a lease after it has leased an earlier message through the stream's
+    /// owner word. That lease was valid, so the owner word had not changed before S's fence. P has
+    /// seen the owner word change and has fenced. So P sees the words that S stored before S's
+    /// fence. `next` only grows, and S advances it after reading. An early check by P can therefore
+    /// only delay the release of the messages.
     pub fn keeps(&self, stream: u64, sent: u64) -> bool {
-        // Acquire (read) pairs with the Release store of `next`: S's reading happened before.
+        // Acquire (in `read`) pairs with the Release store of `next`. S's reads of the messages
+        // happened before that store.
         self.next.read() < sent && self.stream.read() == stream
     }
 }
 
-/// Takes a lease: stores it, then checks *every* word that led to the slot again. Returns true if the value is valid: then its
-/// slot is not reused before [`release`]. Returns false if a word has changed: then the entry is empty again, and the caller
-/// starts over.
+/// Takes a lease. Stores the lease, then checks *every* word that led to the slot again.
 ///
-/// A crash in between leaves an entry for a slot that no thread reads. The entry stops counting when the daemon ends the
-/// client.
+/// Returns true if the value is valid. The owner does not reuse the slot before [`release`].
+/// Returns false if a word has changed. The entry is then empty again, and the caller starts over.
+///
+/// A crash before the check leaves an entry for a slot that no thread reads. The entry stops
+/// counting when the daemon ends the client.
 #[inline]
 pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
     store(entry, lease);
@@ -104,27 +109,30 @@ pub fn acquire(entry: &Word, lease: LeaseWord, route: &[(&Word, u64)]) -> bool {
     confirm(entry, route)
 }
 
-/// The first step of [`acquire`], for taking many leases at once: store all of them, call [`lease_fence`] once, then
-/// [confirm] each.
+/// Performs the first step of [`acquire`], for taking many leases at once. The caller stores all
+/// leases, calls [`lease_fence`] once, and then calls [confirm] for each lease.
 #[inline]
 pub fn store(entry: &Word, lease: LeaseWord) {
-    // Release: a scanner that finds this lease in place of another infers that the previous reading has ended.
+    // Release: a scanner that finds this lease in place of an earlier one infers that all reads
+    // under the earlier lease have ended.
     entry.set(lease.0);
 }
 
-/// The second step, between storing leases and checking their routes.
+/// Performs the second step of [`acquire`]: the fence between storing leases and checking their
+/// routes.
 #[inline]
 pub fn lease_fence() {
-    // SeqCst pairs with the owner's fence between replacing the value and reading this table: either the owner sees the
-    // lease, or this thread sees that the value was replaced.
+    // SeqCst pairs with the owner's fence between replacing the value and reading this table.
+    // Either the owner sees the lease, or this thread sees that the owner has replaced the value.
     fence(Ordering::SeqCst);
 }
 
-/// The last step: returns true if the stored lease is valid. Otherwise the entry is empty again.
+/// Performs the last step of [`acquire`]. Returns true if the stored lease is valid. Otherwise the
+/// entry is empty again.
 #[inline]
 pub fn confirm(entry: &Word, route: &[(&Word, u64)]) -> bool {
     if route.iter().all(|(word, seen)| word.peek() == *seen) {
-        // Acquire: the value's bytes are read after the words that led to it.
+        // Acquire: the caller reads the value's bytes after the words that led to the value.
         crate::crash_point!("lease: confirmed");
         fence(Ordering::Acquire);
         true
@@ -141,25 +149,28 @@ pub fn release(entry: &Word) {
     crate::crash_point!("lease: released");
 }
 
-/// Called by an owner between replacing values and reading the lease tables (and the list of members): the scan that
-/// follows sees every reader that took a lease on a replaced value before noticing.
+/// Called by an owner after it replaces values and before it reads the list of members and the
+/// lease tables. The scan that follows finds every reader that took a lease before it noticed the
+/// replacement.
 #[inline]
 pub fn scan_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Called by an owner after its last read of members and lease tables, before it fills a freed slot. If the daemon ends reader
-/// R while R reads the slot, R's lease is not valid any more, and R checks its own member word after the use: if R saw the new
-/// bytes, it also sees that it was ended.
+/// Called by an owner after its last read of members and lease tables, before it fills a freed
+/// slot.
+///
+/// The daemon may end reader R while R reads the slot. R's lease is then invalid, and R checks its
+/// own member word after the use. If R saw the new bytes, R also sees that the daemon has ended it.
 #[inline]
 pub fn reuse_fence() {
-    // Release, between the read of the member word and the new bytes.
+    // Release orders the read of the member word before the stores of the new bytes.
     fence(Ordering::Release);
 }
 
 impl LeaseTable {
-    /// Calls `found` for every lease in the table. Ends with the fence that allows the caller to reuse slots without
-    /// leases.
+    /// Calls `found` for every lease in the table. Ends with a fence, after which the caller may
+    /// reuse slots without leases.
     pub fn scan(&self, mut found: impl FnMut(LeaseWord)) {
         let mut shards = self.shards_used.read();
         while shards != 0 {
@@ -173,7 +184,8 @@ impl LeaseTable {
                 }
             }
         }
-        // Acquire: a reader's last read of the bytes precedes its clearing store, which precedes the reuse.
+        // Acquire: a reader's last read of the bytes precedes the store that clears its lease. That
+        // store precedes the reuse of the slot.
         fence(Ordering::Acquire);
     }
 }
@@ -185,24 +197,26 @@ pub struct Shard<'t> {
 }
 
 impl<'t> Shard<'t> {
-    /// Shard `index` of `table`; the caller ensures that one thread at a time uses it.
+    /// Creates shard `index` of `table`. The caller ensures that only one thread at a time uses the
+    /// shard.
     pub fn new(table: &'t LeaseTable, index: usize) -> Self {
         Self { table, index }
     }
 
-    /// Returns the lowest free entry, ready for [`acquire`]; `None` if all are taken. It is not reserved: until a lease
-    /// is stored in it, the next call returns it again.
+    /// Returns the lowest free entry, ready for [`acquire`]; `None` if all entries are taken. The
+    /// entry is not reserved: the next call returns the same entry until a lease is stored in it.
     #[inline]
     pub fn free_entry(&self) -> Option<&'t Word> {
         self.free_entry_from(0).map(|(_, entry)| entry)
     }
 
-    /// Returns the lowest free entry from number `from` on, and its number; otherwise as [`Shard::free_entry`].
+    /// Returns the lowest free entry from number `from` on, and the entry's number. Like
+    /// [`Shard::free_entry`], does not reserve the entry.
     #[inline]
     pub fn free_entry_from(&self, from: usize) -> Option<(usize, &'t Word)> {
         let entries = &self.table.entries[self.index];
-        // Acquire (read): an entry that another thread freed is taken only after seeing its 0, which implies that the
-        // other thread's reading has ended.
+        // Acquire (in `read`): another thread may have freed the entry. This thread takes the entry
+        // only after it has read 0, so the other thread's reads under the old lease have ended.
         let at = from + entries.get(from..)?.iter().position(|e| e.read() == 0)?;
         let high = &self.table.high_water[self.index];
         if high.peek() <= at as u64 {
@@ -214,8 +228,8 @@ impl<'t> Shard<'t> {
         Some((at, &entries[at]))
     }
 
-    /// Gives the shard up. Returns false if the shard still contains leases: then it stays marked as used, and its next owner
-    /// continues with it.
+    /// Gives the shard up. Returns false if the shard still contains leases. The shard then stays
+    /// marked as used, and its next owner continues with the leases.
     pub fn retire(self) -> bool {
         if self.table.entries[self.index].iter().any(|e| e.read() != 0) {
             return false;

@@ -1,31 +1,40 @@
-//! The shared conventions of tensorlend processes: the words in shared memory, the steps over them, and the messages on
-//! the control socket. This crate makes no system calls.
+//! The conventions that tensorlend processes share: the words in shared memory, the steps over
+//! these words, and the messages on the control socket. This crate makes no system calls.
 //!
 //! # Vocabulary, largest to smallest
 //!
-//! * **namespace**: the clients that may see and write each other's tensors; the unit of confidentiality and quota.
-//! * **pool**: the memory that the daemon owns: `pool = lent + spare + idle` bytes, at most `pool.bytes_max`.
-//! * **segment**: one sealed memfd of tensor bytes, lent to one client, which alone may write it. Every lent segment
-//!   has an aligned range of its client's 24-bit slot numbers. The daemon records it, so that (catalogue, slot)
-//!   identifies the segment without trusting any client.
-//! * **slot**: a piece of a segment that holds one tensor: a draft, published, retired or free.
-//! * **generation**: one use of a slot; 40 bits, advanced whenever the slot is filled again.
-//! * **draft**: a slot being written. It becomes published, or is dropped.
-//! * **cell**: the latest value of a name: one word, generation 40 . slot 24, in the owner's catalogue.
-//! * **owner word**: the owner of a name, and its cell there; one word in the directory, which only the daemon stores.
+//! * **namespace**: the clients that may see and write each other's tensors; the unit of
+//!   confidentiality and quota.
+//! * **pool**: the memory that the daemon owns. `pool = lent + spare + idle` bytes, at most
+//!   `pool.bytes_max`.
+//! * **segment**: one sealed memfd of tensor bytes, lent to one client. Only that client may write
+//!   the segment. Every lent segment has an aligned range of its client's 24-bit slot numbers. The
+//!   daemon records the range, so that (catalogue, slot) identifies the segment without trust in
+//!   any client.
+//! * **slot**: a piece of a segment that contains one tensor: a draft, published, retired or free.
+//! * **generation**: one use of a slot; a number of 40 bits that advances whenever the owner fills
+//!   the slot again.
+//! * **draft**: a slot that its owner is writing. The owner publishes or drops the draft.
+//! * **cell**: the latest value of a name: one word, generation 40 . slot 24, in the owner's
+//!   catalogue.
+//! * **owner word**: the owner of a name, and the name's cell in the owner's catalogue. It is one
+//!   word in the directory, which only the daemon stores.
 //! * **lease**: the right to read one (slot, generation): one word in the reader's lease table.
-//! * **stream**: a ring of messages by one producer for many subscribers. **List**: a collection that many producers
-//!   append to and the daemon orders. **Dataset**: several tensors that are published and leased as one.
-//! * **sheet**: one sealed memfd of shared words with one writer: directory (daemon), catalogue (client), lease table
-//!   (client), ring (producer).
-//! * **member**: a client as its namespace sees it. **Epoch**: the time during which one client has one catalogue
-//!   number.
-//! * **account**: the memory charged to one uid; every charge is eventually returned to it.
+//! * **stream**: a ring of messages from one producer to many subscribers. **List**: a collection
+//!   that many producers append to and the daemon orders. **Dataset**: several tensors that a
+//!   client publishes and leases as one.
+//! * **sheet**: one sealed memfd of shared words with one writer: directory (daemon), catalogue
+//!   (client), lease table (client), ring (producer).
+//! * **member**: a client as its namespace sees it. **Epoch**: the time during which one client has
+//!   one catalogue number.
+//! * **account**: the memory charged to one uid. The daemon eventually returns every charge to the
+//!   account.
 //!
 //! # The one rule
 //!
-//! Every shared page has exactly one writer. All other processes map it read-only. A client's words are *allegations*:
-//! a reader copies them once, checks the copy against geometry that the daemon owns, and only then uses it.
+//! Every shared page has exactly one writer. All other processes map the page read-only. A client's
+//! words are *allegations*: a reader copies them once, checks the copy against geometry that the
+//! daemon owns, and only then uses the copy.
 //!
 //! # Life of a slot
 //!
@@ -89,7 +98,8 @@ macro_rules! crash_point {
 pub use device::{BadUuid, Device, Uuid};
 pub use dtype::DType;
 
-/// Version of the shared-memory layout; moves with every change that an older program would misread.
+/// Version of the shared-memory layout. The version advances with every change that an older
+/// program would misread.
 pub const LAYOUT_VERSION: u32 = 5;
 
 /// Every shared structure, in the order of docs/layout.md.
@@ -114,6 +124,6 @@ pub const STRUCTURES: &[describe::Structure] = &[
     stream::RingEntry::STRUCTURE,
 ];
 
-/// Hash of the layout: client and daemon compare it when the client connects.
+/// Hash of the layout. Client and daemon compare their hashes when the client connects.
 #[cfg(not(loom))]
 pub const LAYOUT_HASH: u64 = describe::hash(STRUCTURES, LAYOUT_VERSION);

@@ -1,4 +1,5 @@
-//! Kinds of limits, by which programs decide how to handle a refusal. The texts of errors are for people.
+//! Kinds of limits. Programs use the kind to decide how to handle a refusal; the texts of errors
+//! are for people.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
@@ -6,10 +7,12 @@ use std::fmt;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $number:literal, $name:literal;)+) => {
-        /// The limit that an operation has reached. The numbers and the names are stable; others may be added.
+        /// The limit that an operation has reached. The numbers and the names are stable. Later
+        /// versions may add kinds.
         ///
-        /// The daemon reports the limits of its configuration. The client library has limits of its own, and detects the limits
-        /// of the process and the machine by itself: see `tensorlend::Error::limit_kind`.
+        /// The daemon reports the limits of its configuration. The client library has limits of its
+        /// own, and itself detects the limits of the process and the machine: see
+        /// `tensorlend::Error::limit_kind`.
         ///
         /// ```
         /// use tensorlend_layout::wire::LimitKind;
@@ -34,7 +37,7 @@ macro_rules! kinds {
                 match self { $(Self::$kind => $name,)+ }
             }
 
-            /// [`LimitKind::name`] for C.
+            /// Returns [`LimitKind::name`] as a C string.
             pub const fn c_name(self) -> &'static CStr {
                 const fn text(name: &'static str) -> &'static CStr {
                     match CStr::from_bytes_with_nul(name.as_bytes()) {
@@ -83,7 +86,7 @@ kinds! {
     LongNames = 16, "long-names";
     /// Cells of one client, by `names_max` of its namespace.
     Cells = 17, "cells";
-    /// `members_max` of a namespace: its clients, and those that left tensors.
+    /// `members_max` of a namespace: clients, and ended clients whose tensors still exist.
     Members = 18, "members";
     /// A user's share of a namespace's members.
     MemberShare = 19, "member-share";
@@ -123,7 +126,8 @@ impl LimitKind {
         self as u8
     }
 
-    /// Returns true if the limit is a user's share of a common resource: other users may still get more of the resource.
+    /// Returns true if the limit is a user's share of a common resource. Other users may still get
+    /// more of the resource.
     pub const fn is_share(self) -> bool {
         matches!(
             self,
@@ -140,12 +144,14 @@ impl LimitKind {
         )
     }
 
-    /// Returns true if tensors in host memory count against the limit: spilling some of them makes room.
+    /// Returns true if tensors in host memory count against the limit. Spilling some of them makes
+    /// room.
     pub const fn is_tensor_memory(self) -> bool {
         matches!(self, Self::PoolBytes | Self::PoolShare | Self::NamespaceBytes | Self::UserBytes)
     }
 
-    /// Returns true if names and list items count against the limit: deleting some of them makes room.
+    /// Returns true if names and list items count against the limit. Deleting some of them makes
+    /// room.
     pub const fn is_names(self) -> bool {
         matches!(self, Self::Names | Self::NameShare | Self::LongNames | Self::Cells)
     }

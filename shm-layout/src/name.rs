@@ -26,7 +26,8 @@ impl From<BadName> for crate::wire::Refusal {
     }
 }
 
-/// The kind of a key. Keys of the other kinds begin with a control character, which names do not contain.
+/// The kind of a key. A key of a kind other than `Name` begins with a control character, which
+/// names do not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     /// A tensor or a dataset.
@@ -45,7 +46,8 @@ const LIST: u8 = 2;
 const STREAM: u8 = 3;
 
 impl KeyKind {
-    /// Returns the kind of the key that an entry holds. The caller checks that the owner word did not change during the read.
+    /// Returns the kind of an entry's key. The caller then checks that the owner word did not
+    /// change during the read.
     #[inline]
     pub fn of(entry: &NameEntry) -> Self {
         Self::of_byte(entry.name[0].peek().to_le_bytes()[0])
@@ -60,15 +62,16 @@ impl KeyKind {
         }
     }
 
-    /// Returns whether the owner word of a key of this kind leads to a cell. The owner words of names and items do; those of
-    /// lists and streams lead to a line of their table.
+    /// Returns true if the owner word of a key of this kind leads to a cell. The owner words of
+    /// names and items do. The owner word of a list or stream leads to an entry in the table of
+    /// lists or streams.
     #[inline]
     pub const fn leads_to_cell(self) -> bool {
         matches!(self, Self::Name | Self::Item)
     }
 }
 
-/// Returns whether an entry's key is that of an item of this list.
+/// Returns true if the entry's key is the key of an item of this list.
 #[cfg(not(loom))]
 pub fn is_item_of(entry: &NameEntry, list: u64) -> bool {
     // The first nine bytes of `item_key`, as words.
@@ -79,7 +82,7 @@ pub fn is_item_of(entry: &NameEntry, list: u64) -> bool {
 /// Checks a name: 1 to 255 bytes of UTF-8 without control characters.
 ///
 /// # Errors
-/// [`BadName`] otherwise.
+/// [`BadName`] for any other name.
 #[inline]
 pub fn check(name: &str) -> Result<(), BadName> {
     if name.is_empty() {
@@ -88,7 +91,7 @@ pub fn check(name: &str) -> Result<(), BadName> {
     if name.len() > NAME_BYTES_MAX {
         return Err(BadName::Long(name.len()));
     }
-    // Fast path for printable ASCII, as almost every name is.
+    // Fast path for printable ASCII: almost every name is printable ASCII.
     if name.bytes().fold(true, |plain, b| plain & matches!(b, b' '..=b'~')) {
         return Ok(());
     }
@@ -103,7 +106,8 @@ pub fn list_key(name: &str) -> Vec<u8> {
     prefixed(LIST, name.as_bytes())
 }
 
-/// As [`list_key`], without an allocation: the key is the beginning of `buffer`. `None`: the name is too long for a list.
+/// Returns the same key as [`list_key`], without an allocation. The key is the beginning of
+/// `buffer`. Returns `None` if the name is too long for a list.
 #[inline]
 pub fn list_key_in<'b>(buffer: &'b mut [u8; KEY_BYTES_MAX], name: &str) -> Option<&'b [u8]> {
     let key = buffer.get_mut(..=name.len())?;
@@ -120,7 +124,8 @@ pub fn stream_key(name: &str) -> Vec<u8> {
 
 const ITEM_KEY_BYTES: usize = 17;
 
-/// Returns the key of a list's item: byte 1, the list's id and the item's number, little endian.
+/// Returns the key of a list's item: byte 1, then the list's id and the item's number, both little
+/// endian.
 pub fn item_key(list: u64, number: u64) -> [u8; ITEM_KEY_BYTES] {
     let mut key = [ITEM; ITEM_KEY_BYTES];
     key[1..9].copy_from_slice(&list.to_le_bytes());
@@ -135,7 +140,8 @@ fn prefixed(kind: u8, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Splits a key into its kind and its name (empty for an item); `None` if it is invalid.
+/// Splits a key into its kind and its name (empty for an item). Returns `None` if the key is
+/// invalid.
 pub fn parse(key: &[u8]) -> Option<(KeyKind, &str)> {
     let kind = KeyKind::of_byte(*key.first()?);
     let name = match kind {

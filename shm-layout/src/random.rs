@@ -1,7 +1,8 @@
-//! Numbers that follow from a seed. They are the same on every machine and in every version, so a recorded seed reproduces a
-//! test run.
+//! Pseudorandom numbers from a seed. The numbers are the same on every machine and in every
+//! version, so a recorded seed reproduces a test run.
 
-/// Draws the next number of a sequence (SplitMix64; Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+/// Returns the next number of a sequence (SplitMix64; Steele, Lea, Flood: Fast splittable
+/// pseudorandom number generators, 2014).
 ///
 /// ```
 /// use tensorlend_layout::random::splitmix64;

@@ -8,18 +8,20 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// A type that may be in memory which other processes write.
+/// A type that may lie in memory that other processes write.
 ///
 /// # Safety
-/// 1. It consists of atomics only, without padding, so that every bit pattern is a value and every access is atomic.
-/// 2. It needs no alignment above 64 bytes.
+/// 1. The type consists of atomics only, without padding. So every bit pattern is a value and every
+///    access is atomic.
+/// 2. The type needs no alignment above 64 bytes.
 pub unsafe trait Shared: Sized {}
 
 // SAFETY: a Word is one atomic, aligned to its size.
 unsafe impl Shared for Word {}
 // SAFETY: a Bell is two atomics of 4 bytes, without padding.
 unsafe impl Shared for Bell {}
-// SAFETY: the elements fulfil both rules, and arrays have no padding.
+// SAFETY: the elements consist of atomics without padding and need no alignment above 64 bytes.
+// Arrays add no padding.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 /// A mapped sheet: its address, its length, and the object that keeps it mapped.
@@ -32,7 +34,8 @@ pub struct View {
 
 // SAFETY: a view returns atomics only, and the object that keeps the mapping alive is itself Send and Sync.
 unsafe impl Send for View {}
-// SAFETY: as above.
+// SAFETY: a shared view also returns atomics only, and the object that keeps the mapping alive is
+// Sync.
 unsafe impl Sync for View {}
 
 impl View {
@@ -40,9 +43,9 @@ impl View {
     ///
     /// # Safety
     /// 1. `start` is aligned to 64 bytes and valid for reads of `bytes` bytes for as long as `keep` lives.
-    /// 2. This process accesses these bytes through views only.
-    /// 3. No code stores through a view of a read-only mapping (the page protection would kill the process, without
-    ///    harm to memory).
+    /// 2. This process accesses these bytes only through views.
+    /// 3. No code stores through a view of a read-only mapping. (The page protection would end the
+    ///    process, without harm to the memory.)
     pub unsafe fn new(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert_eq!(start.as_ptr() as usize % 64, 0, "a sheet begins on a cache line");
         Self { start, bytes, _keep: keep }
@@ -56,12 +59,13 @@ impl View {
         #[cfg(loom)]
         let lines: Arc<[Line]> =
             (0..bytes.div_ceil(64)).map(|_| Line(core::array::from_fn(|_| Word::new(0)))).collect();
-        // SAFETY: a line is eight atomics without padding, of which every bit pattern is a value.
+        // SAFETY: a `Line` is eight atomics without padding, so all zeros are a valid value.
         #[cfg(not(loom))]
         let lines: Arc<[Line]> = unsafe { Arc::new_zeroed_slice(bytes.div_ceil(64)).assume_init() };
         let start = NonNull::from(&*lines).cast::<u8>();
-        // SAFETY: 1: `keep` owns the slice, whose elements are aligned to 64 and whose length covers `bytes`; under atomics a
-        // shared reference permits writing. 2: no other code accesses it. 3: it is writable.
+        // SAFETY: `keep` owns the slice, whose elements are aligned to 64 bytes and whose length
+        // covers `bytes`. Atomics permit writes through a shared reference. No other code accesses
+        // the slice, and the slice is writable.
         unsafe { Self::new(start, bytes, Arc::new(lines)) }
     }
 
@@ -70,21 +74,25 @@ impl View {
         self.bytes
     }
 
-    /// Returns the `T` at `offset`; `None` if it would be outside the sheet or misaligned.
+    /// Returns the `T` at `offset`. Returns `None` if the `T` would lie outside the sheet or
+    /// misaligned.
     #[inline]
     pub fn at<T: Shared>(&self, offset: usize) -> Option<&T> {
         self.array(offset, 1).map(|a: &[T]| &a[0])
     }
 
-    /// Returns `count` of `T` from `offset` on; `None` if they would be outside the sheet or misaligned.
+    /// Returns a slice of `count` elements from `offset` on. Returns `None` if the slice would lie
+    /// outside the sheet or misaligned.
     #[inline]
     pub fn array<T: Shared>(&self, offset: usize, count: usize) -> Option<&[T]> {
         let end = count.checked_mul(size_of::<T>())?.checked_add(offset)?;
         if end > self.bytes || !offset.is_multiple_of(align_of::<T>()) || count > isize::MAX as usize {
             return None;
         }
-        // SAFETY: inside the mapping (View::new, 1), aligned (start by 64, offset by T); T is Shared: any bits are a
-        // value and all access is atomic, so that a writer in another process is no data race.
+        // SAFETY: the slice is inside the mapping, which `View::new` requires to be valid. The
+        // slice is aligned, because `start` is aligned to 64 bytes and `offset` to `T`. T is
+        // Shared: any bits are a value and all access is atomic, so a writer in another process
+        // causes no data race.
         Some(unsafe { core::slice::from_raw_parts(self.start.as_ptr().add(offset).cast::<T>(), count) })
     }
 }
@@ -102,13 +110,15 @@ pub struct Sheet<T> {
     _is: PhantomData<fn() -> T>,
 }
 
-// SAFETY: as View, which it holds; T is accessed by shared reference only and consists of atomics.
+// SAFETY: the sheet holds a View, which is Send. The sheet gives out only shared references to T,
+// which consists of atomics.
 unsafe impl<T: Shared> Send for Sheet<T> {}
-// SAFETY: as above.
+// SAFETY: the sheet holds a View, which is Sync. The sheet gives out only shared references to T,
+// which consists of atomics.
 unsafe impl<T: Shared> Sync for Sheet<T> {}
 
 impl<T: Shared> Sheet<T> {
-    /// Returns `None` if the view is too short for a `T`.
+    /// Creates a sheet over the view. Returns `None` if the view is too short for a `T`.
     pub fn new(view: View) -> Option<Self> {
         let head = NonNull::from(view.at::<T>(0)?);
         Some(Self { view, head, _is: PhantomData })
@@ -131,7 +141,8 @@ impl<T: Shared> Deref for Sheet<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `new` has checked the pointer by View::at; the view that keeps the memory mapped is a field of this value.
+        // SAFETY: `new` got the pointer from `View::at`, which checks it. The view that keeps the
+        // memory mapped is a field of this value.
         unsafe { self.head.as_ref() }
     }
 }
@@ -144,13 +155,16 @@ pub struct Records<T> {
     _is: PhantomData<fn() -> T>,
 }
 
-// SAFETY: as Sheet.
+// SAFETY: the records hold a View, which is Send. They give out only shared references to T, which
+// consists of atomics.
 unsafe impl<T: Shared> Send for Records<T> {}
-// SAFETY: as Sheet.
+// SAFETY: the records hold a View, which is Sync. They give out only shared references to T, which
+// consists of atomics.
 unsafe impl<T: Shared> Sync for Records<T> {}
 
 impl<T: Shared> Records<T> {
-    /// Returns `count` records from byte `at` on; `None` if they would be outside the view.
+    /// Returns `count` records from byte `at` on. Returns `None` if the records would lie outside
+    /// the view.
     pub fn new(view: &View, at: usize, count: usize) -> Option<Self> {
         let first = NonNull::from(view.array::<T>(at, count)?).cast();
         Some(Self { view: view.clone(), first, count, _is: PhantomData })
@@ -173,7 +187,8 @@ impl<T: Shared> Deref for Records<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` has checked the pointer by View::array; the view that keeps the memory mapped is a field of this value.
+        // SAFETY: `new` got the pointer from `View::array`, which checks it. The view that keeps
+        // the memory mapped is a field of this value.
         unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 }

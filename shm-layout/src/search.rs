@@ -1,22 +1,25 @@
 //! The order in which a search visits the places of a table of names.
 
-/// Places of a bucket in a table of names: one cache line.
+/// Number of places in a bucket of a table of names: one cache line.
 pub const BUCKET: u64 = if cfg!(loom) { 1 } else { 8 };
 
-/// The daemon refuses a user a name if the search for it passes more than this many places with names of the same user.
+/// Maximum number of a user's own places that a search for a new name of this user may pass. The
+/// daemon refuses the name above this number.
 pub const SEARCH_MAX: u64 = 16 * BUCKET;
 
-/// The buckets of a search for a hash in the order of the search, each as the number of its first place in the table.
+/// The buckets of a search for a hash, in the order of the search. Each bucket is given by the
+/// number of its first place in the table.
 ///
-/// This is double hashing (Knuth, The Art of Computer Programming 3, section 6.4, algorithm D) over buckets: the first bucket
-/// and the distance to the next one come from the hash and the table's seed. The distance is odd, so that a search visits every
-/// bucket once.
+/// The search is double hashing (Knuth, The Art of Computer Programming 3, section 6.4, algorithm
+/// D) over buckets. The first bucket and the distance to the next one come from the hash and the
+/// table's seed. The distance is odd, so a search visits every bucket once.
 ///
-/// Every member knows the hash's key and can choose names that collide. The daemon draws a table's seed when it begins the
-/// table, so the next table spreads names that were chosen earlier like any other names.
+/// Every member knows the hash's key and can choose names that collide. The daemon draws a table's
+/// seed when it begins the table. So the next table spreads the colliding names like any other
+/// names.
 ///
-/// The search uses only those bits of the hash that a [`crate::word::PlaceWord`] contains, so that the daemon can build a table
-/// from the previous table alone.
+/// The search uses only those bits of the hash that a [`crate::word::PlaceWord`] contains. So the
+/// daemon can build a table from the previous table alone.
 #[derive(Clone, Debug)]
 pub struct Search {
     bucket: u64,
@@ -31,10 +34,11 @@ impl Search {
     pub const fn new(hash: u64, seed: u64, log2: u8) -> Self {
         let bits = (log2 as u32).saturating_sub(BUCKET.ilog2());
         let buckets = 1u64 << bits;
-        // Folded multiplication, as wyhash mixes: the halves of the product, one over the other.
+        // Folded multiplication, as in wyhash: XOR of the halves of the product.
         let product = (hash >> 28 ^ seed) as u128 * (seed.rotate_left(32) | 1) as u128;
         let mixed = product as u64 ^ (product >> 64) as u64;
-        // Two shifts: for a table of one bucket, one shift by 64 would overflow.
+        // Two shifts instead of one: for a table of one bucket, a single shift by 64 would
+        // overflow.
         Self { bucket: mixed >> 1 >> (63 - bits), step: mixed << 1 | 1, mask: buckets - 1, left: buckets }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer};
 use std::str::FromStr;
 
-/// A number of bytes: in TOML an integer, or a string such as `"64MiB"`.
+/// A number of bytes. In TOML, the value is an integer or a string such as `"64MiB"`.
 ///
 /// ```
 /// use tensorlend_layout::size::Bytes;
@@ -62,7 +62,7 @@ pub fn bytes_text(bytes: u64) -> String {
         if whole == 0 {
             continue;
         }
-        // Rounds to tenths; more digits would suggest a precision that readers do not need.
+        // Rounds to tenths. More digits would suggest a precision that people do not need.
         let tenths = (u128::from(rest) * 10 + (1 << (shift - 1))) >> shift;
         let (whole, tenths) = if tenths == 10 { (whole + 1, 0) } else { (whole, tenths) };
         return if tenths == 0 { format!("{whole} {unit}") } else { format!("{whole}.{tenths} {unit}") };

@@ -1,9 +1,10 @@
 //! A stream's ring: the latest messages of one producer, for many subscribers.
 //!
-//! Writer: the producer. Readers: the subscribers, whose cursors are in their own lease tables. An entry is one cache
-//! line and contains everything that a subscriber polls and reads: the message's cell, its number, and a summary
-//! of its record. A subscriber leases a message as it leases a name's value: by [`crate::leases::acquire`]
-//! over the entry's cell.
+//! Writer: the producer. Readers: the subscribers, whose cursors are in their own lease tables.
+//!
+//! An entry is one cache line. It contains everything that a subscriber polls and reads: the
+//! message's cell, the message's number, and a summary of its record. A subscriber leases a message
+//! like a name's value, by [`crate::leases::acquire`] over the entry's cell.
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
@@ -16,15 +17,15 @@ pub const CAPACITY_MAX: u32 = 1 << 16;
 /// Number of words of a summary.
 pub const SUMMARY_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
 
-/// A summary of a message's record, as [`crate::tensor::SlotInfo::summary`] packs it. All zero: the slot's record must be
-/// read.
+/// A summary of a message's record, as packed by [`crate::tensor::SlotInfo::summary`]. All zeros
+/// mean that the reader must read the slot's record.
 pub type HeaderSummary = [u64; SUMMARY_WORDS];
 
 structure! {
     /// An entry of a ring: one message. A cache line, so that one transfer brings all of it.
     pub struct RingEntry [64] {
-        /// generation 40 . slot 24: the message. EMPTY while the words below are written. Storing the message is the moment
-        /// of a send.
+        /// generation 40 . slot 24: the message. EMPTY while the words below are written. Storing the message is the
+        /// linearization point of a send.
         0 cell: Word,
         /// The message's number.
         8 number: Word,
@@ -62,12 +63,12 @@ structure! {
 /// The state of a message in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The message, and its summary. Both are valid only if the entry's cell is unchanged after the lease, or
-    /// [stands](Ring::stands).
+    /// The message and its summary. Both are valid only if the entry's cell is unchanged after the
+    /// lease, or if the message [stands](Ring::stands).
     Message(Cell, HeaderSummary),
-    /// Not sent yet.
+    /// The producer has not sent the message yet.
     NotYet,
-    /// Replaced: the oldest remaining message has this number.
+    /// The producer has replaced the message. The oldest remaining message has this number.
     Lost(u64),
 }
 
@@ -84,32 +85,51 @@ impl<'a> Ring<'a> {
     /// Returns the entry of message `number`.
     #[inline]
     pub fn entry(&self, number: u64) -> &'a RingEntry {
-        // The number of entries is a power of two, so the mask computes the remainder without a division.
+        // The number of entries is a power of two, so a mask computes the remainder without a
+        // division.
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 
-    /// Producer: sends a message, and returns the cell that the ring no longer holds. `head` is the producer's own
-    /// count of messages.
+    /// Producer: sends a message, and returns the cell that the ring no longer contains. `head` is
+    /// the producer's own count of messages.
     ///
-    /// Order of the stores: tail, the emptied cell of the entry, the entry's other words, its new cell, head. Subscriber S that
-    /// has read a new word of the entry sees on its next read that the old cell is gone, and sees the tail, which shows the
-    /// lost messages.
+    /// Order of the stores: tail, the emptied cell of the entry, the entry's other words, its new
+    /// cell, head. Subscriber S may read a new word of the entry. On its next read S then sees that
+    /// the old cell is gone. S also sees the tail, which shows the lost messages.
     ///
-    /// A crash after the store of `tail` loses the oldest message. If the crash comes before the store of the new cell, it
-    /// loses nothing else: the message was not sent, and the daemon frees its slot with the producer's other drafts. After that
-    /// store the message was sent; `head` then stays one behind, and later subscribers begin one message earlier.
+    /// A crash after the store of `tail` loses the oldest message. If the crash precedes the store
+    /// of the new cell, the message was not sent, and nothing else is lost. The daemon then frees
+    /// the message's slot with the producer's other drafts. After the store of the new cell the
+    /// message was sent. `head` then stays one behind, and later subscribers begin one message
+    /// earlier.
     #[inline]
     pub fn send(&self, head: u64, message: Cell, summary: &HeaderSummary) -> Option<Cell> {
+        let before = self.empty(head);
+        self.fill(head, message, summary);
+        before
+    }
+
+    /// Producer: the first steps of [`Ring::send`], up to the emptied cell; returns the cell that the ring no longer holds. A
+    /// producer that then writes the message's record lets the processor fetch the entry's cache line in the meantime.
+    #[inline]
+    pub fn empty(&self, head: u64) -> Option<Cell> {
         let entry = self.entry(head);
         let before = Cell(entry.cell.peek());
         let capacity = self.entries.len() as u64;
         if head >= capacity {
             self.head.tail.set(head - capacity + 1);
         }
-        // Release: a subscriber that finds the entry empty finds the tail.
+        // Release: a subscriber that finds the entry empty also finds the new tail.
         crate::crash_point!("send: tail moved");
         entry.cell.set(Cell::EMPTY.0);
         crate::crash_point!("send: entry emptied");
+        before.is_value().then_some(before)
+    }
+
+    /// Producer: the other steps of [`Ring::send`], after [`Ring::empty`].
+    #[inline]
+    pub fn fill(&self, head: u64, message: Cell, summary: &HeaderSummary) {
+        let entry = self.entry(head);
         // Release, between the emptied cell and the words: a subscriber that reads one of the words finds the cell
         // changed.
         fence(Ordering::Release);
@@ -122,24 +142,32 @@ impl<'a> Ring<'a> {
         crate::crash_point!("send: cell stored");
         self.head.head.set(head + 1);
         crate::crash_point!("send: head moved");
-        before.is_value().then_some(before)
     }
 
-    /// Subscriber: returns true if a message's number and summary still belong to this cell. For a message that the
-    /// subscriber's cursor keeps, this check replaces a lease.
+    /// Subscriber: returns true if a message's number and summary still belong to this cell. For a
+    /// message that the subscriber's cursor keeps, this check replaces a lease.
     #[inline]
     pub fn stands(&self, number: u64, cell: Cell) -> bool {
-        // Acquire pairs with the producer's Release fence after it has emptied the cell: a subscriber that has read a
-        // word of the next message in this entry finds another cell here.
+        // Acquire pairs with the producer's Release fence after it has emptied the cell. A
+        // subscriber that has read a word of this entry's next message finds another cell here.
         fence(Ordering::Acquire);
         self.entry(number).cell.peek() == cell.0
+    }
+
+    /// Subscriber: returns whether the entry of message `number` has this message or a later one. A hint for loops that poll:
+    /// false also while the entry is empty, when [`Ring::find`] may find that the message is lost.
+    #[inline]
+    pub fn is_sent(&self, number: u64) -> bool {
+        let entry = self.entry(number);
+        // Relaxed: the caller reads the message by `find`.
+        Cell(entry.cell.peek()).is_value() && entry.number.peek() >= number
     }
 
     /// Subscriber: reads message `number`. While it is not sent yet, this reads its entry only.
     #[inline]
     pub fn find(&self, number: u64) -> Found {
         let entry = self.entry(number);
-        // Acquire: the words of a message are read after its cell.
+        // Acquire: the subscriber reads the words of a message after its cell.
         let cell = Cell(entry.cell.read());
         let empty = !cell.is_value();
         if !empty {
@@ -150,11 +178,35 @@ impl<'a> Ring<'a> {
             if found < number {
                 return Found::NotYet;
             }
-            // Acquire: this subscriber reads the tail after the entry's number, which was ahead of the wanted message.
+            // Acquire: the subscriber reads the tail after the entry's number, which was ahead of
+            // the requested message.
             fence(Ordering::Acquire);
         }
-        // The entry was never used, has a later message, or is about to get one.
+        // The entry was never used, has a later message, or the producer is about to overwrite it.
         let tail = self.head.tail.read();
         if tail > number { Found::Lost(tail) } else { Found::NotYet }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::raw::{Records, Sheet, View};
+
+    #[test]
+    fn a_message_counts_as_sent_from_its_cell_on_and_also_when_it_is_replaced() {
+        let head = Sheet::new(View::anonymous(size_of::<StreamRing>())).unwrap();
+        let entries = Records::new(&View::anonymous(2 * size_of::<RingEntry>()), 0, 2).unwrap();
+        let ring = Ring { head: &head, entries: &entries };
+        assert!(!ring.is_sent(0));
+        for number in 0..4 {
+            assert!(!ring.is_sent(number), "{number} is not sent, and a former message is in its entry");
+            ring.send(number, Cell::new(1 + number, 7), &[0; SUMMARY_WORDS]);
+            assert!(ring.is_sent(number));
+        }
+        assert!(ring.is_sent(0) && ring.find(0) == Found::Lost(2));
+        // The producer writes message 4.
+        ring.entry(4).cell.set(Cell::EMPTY.0);
+        assert!(!ring.is_sent(4) && !ring.is_sent(2));
     }
 }

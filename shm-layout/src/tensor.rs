@@ -1,4 +1,5 @@
-//! The contents of a slot: the record of sixteen words, and the checks that turn an allegation into a tensor.
+//! The contents of a slot: the record of sixteen words, and the checks that make a record
+//! trustworthy.
 
 use crate::catalogue::SlotRecord;
 #[cfg(not(loom))]
@@ -6,7 +7,11 @@ use crate::stream::HeaderSummary;
 use crate::word::SLOT_NONE;
 use crate::{DType, Device};
 
+#[cfg(not(loom))]
+mod plain;
 mod shape;
+#[cfg(not(loom))]
+pub use plain::PlainTensor;
 use shape::elements;
 pub use shape::{NDIM_MAX, Shape, Strides};
 
@@ -16,10 +21,11 @@ pub const METADATA_MAX: usize = 64 * 1024;
 pub const METADATA_INLINE: usize = 32;
 /// Dimensions that fit into the record itself.
 pub const NDIM_INLINE: usize = 4;
-/// Length of the mark at the end of an early tensor's extension: the 64 bytes by which readers open the event, and for
-/// observers the event's number in its producer's ring of events.
+/// Length of the trailer in an early tensor's extension: 64 bytes with which readers open the
+/// event, then the event's number in its producer's ring of events, for observers.
 pub const EARLY_BYTES: usize = 72;
-/// Alignment of all data: a cache line, so that elements of any type are aligned. [`SlotInfo::check`] verifies it.
+/// Alignment of all data: a cache line, so that elements of any type are aligned.
+/// [`SlotInfo::check`] verifies the alignment.
 pub const ALIGN: u64 = 64;
 /// Alignment of data that fill at least one page.
 pub const PAGE: u64 = 4096;
@@ -35,7 +41,8 @@ pub enum SlotKind {
     Extension,
 }
 
-/// The reason why a record is not a valid tensor. For a reader it means that the writer is malicious or broken.
+/// The reason why a record is not a valid tensor. For a reader, an invalid record means that the
+/// writer is malicious or broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTensor {
     /// The codes of the element type are not in [`DType::ALL`].
@@ -47,7 +54,7 @@ pub enum BadTensor {
     /// More or fewer strides than dimensions.
     #[error("it needs one stride for each dimension")]
     Strides,
-    /// A size, the number of elements or that of bytes does not fit into 63 bits.
+    /// A size, the number of elements, or the number of bytes does not fit into 63 bits.
     #[error("its size overflows")]
     Overflow,
     /// An element would lie outside the slot.
@@ -62,15 +69,15 @@ pub enum BadTensor {
     /// The record belongs to another generation or kind than the word that referred to it.
     #[error("its slot record does not belong to it")]
     Record,
-    /// Metadata is too long or at a wrong place.
+    /// The metadata is too long or at a wrong offset.
     #[error("its metadata is damaged")]
     Metadata,
 }
 
-/// Checks that a tensor lies inside `bytes` bytes; returns its number of elements.
+/// Checks that a tensor lies inside `bytes` bytes. Returns the tensor's number of elements.
 ///
-/// Strides are in elements; an element's position is `byte_offset / item + sum(index * stride)`, as `DLPack` defines
-/// it.
+/// Strides are in elements. An element's position is `byte_offset / item + sum(index * stride)`, as
+/// in `DLPack`.
 #[inline]
 pub fn check_extent(
     dtype: DType,
@@ -86,7 +93,8 @@ pub fn check_extent(
         return Err(BadTensor::Strides);
     }
     let elements = elements(shape).ok_or(BadTensor::Overflow)?;
-    // If one size is 0, larger other sizes would be harmless here; but later code takes sizes as signed numbers.
+    // If one size is 0, larger other sizes would be harmless here. But later code treats sizes as
+    // signed numbers.
     if elements == 0 && shape.iter().any(|&dim| i64::try_from(dim).is_err()) {
         return Err(BadTensor::Overflow);
     }
@@ -111,10 +119,11 @@ pub fn check_extent(
     Ok(elements)
 }
 
-/// A slot record, unpacked. The owner writes it; a reader copies it once, and trusts it only after [`SlotInfo::check`].
+/// A slot record, unpacked. The owner writes the record. A reader copies the record once and trusts
+/// the copy only after [`SlotInfo::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotInfo {
-    /// The slot's generation: equals that of the cell.
+    /// The slot's generation. Equals the generation in the cell.
     pub generation: u64,
     /// The kind of the slot.
     pub kind: SlotKind,
@@ -124,16 +133,18 @@ pub struct SlotInfo {
     pub device: Device,
     /// Number of dimensions.
     pub ndim: u8,
-    /// Whether the extension contains strides (otherwise row-major).
+    /// Whether the extension contains strides. Without strides the tensor is row-major.
     pub strided: bool,
-    /// Whether the next slot of the chain is this slot's extension, which then contains shape, strides and metadata.
+    /// Whether the next slot of the chain is this slot's extension. The extension then contains
+    /// shape, strides and metadata.
     pub extended: bool,
-    /// Whether the tensor was published before the work on it was done (on a device only). Its extension then ends with
-    /// the event to wait for, [`EARLY_BYTES`] long. The owner clears the flag, by one store, when that event has fired.
+    /// Whether the owner published the tensor before the work on it was done. Only tensors on a
+    /// device can be early. The extension then ends with the event to wait for, [`EARLY_BYTES`]
+    /// long. The owner clears the flag, by one store, after the event has fired.
     pub early: bool,
     /// Bytes of user metadata.
     pub metadata_bytes: u32,
-    /// The next slot of the chain, which lives as long as this slot; `SLOT_NONE` if there is none.
+    /// The next slot of the chain, which lives as long as this slot. `SLOT_NONE` if there is none.
     pub next: u32,
     /// Offset of the slot's bytes in its segment.
     pub data_offset: u64,
@@ -151,24 +162,30 @@ pub struct SlotInfo {
     pub metadata: [u64; METADATA_INLINE / 8],
 }
 
-/// Position of the device's codes in a record's second word, and their value for host memory.
+/// Mask of the device's codes in a record's second word, and the value of these bits for host
+/// memory.
 #[cfg(not(loom))]
 const DEVICE: u64 = 0xFFFF << 16;
 #[cfg(not(loom))]
 const CPU: u64 = (Device::CPU.kind() as u64) << 24 | (Device::CPU.id() as u64) << 16;
 const STRIDED: u64 = 1 << 8;
 const EXTENDED: u64 = 1 << 9;
-/// Flag of a summary: it is valid.
+/// Flag in a summary's first word. The flag distinguishes a valid summary from zeros.
 #[cfg(not(loom))]
 const SUMMARY: u64 = 1 << 10;
 /// Flag of a record: the tensor was published early. A summary never has this flag.
 const EARLY: u64 = 1 << 11;
 
 impl SlotInfo {
-    /// Returns the record's sixteen words: 0 generation 40 . kind 8; 1 dtype 32 . device type 8 . device number 8 .
-    /// flags 8 . ndim 8; 2 metadata bytes 32 . next slot 24; 3 data offset; 4 data bytes; 5 byte offset; 6 timestamp; 7
-    /// sequence; 8 to 11 sizes; 12 to 15 metadata. Flags: 1 strided, 2 extended, 8 published early (4 occurs in summaries
-    /// only).
+    /// Returns the record's sixteen words. Fields are listed from the highest bits on, with their widths in bits.
+    ///
+    /// * Word 0: generation (40), kind (8). Word 1: dtype (32), device type (8), device number (8), flags (8), ndim
+    ///   (8).
+    /// * Word 2: metadata bytes (32), next slot (24). Words 3 to 7: data offset, data bytes, byte offset, timestamp,
+    ///   sequence.
+    /// * Words 8 to 11: sizes. Words 12 to 15: metadata.
+    ///
+    /// The flags are 1 (strided), 2 (extended) and 8 (published early). The flag 4 occurs only in summaries.
     pub fn pack(&self) -> [u64; 16] {
         let mut words = [0; 16];
         words[0] = self.generation << 24 | self.kind as u64;
@@ -228,11 +245,13 @@ impl SlotInfo {
         })
     }
 
-    /// Returns the summary of a record, for a stream's entry: element type, location and up to four sizes below 2^32,
-    /// which suffices for almost every message in host memory. `None`: the record contains more.
+    /// Returns the summary of a record, for a stream's entry: element type, location and up to four
+    /// sizes below 2^32. Almost every message in host memory fits into a summary. Returns `None` if
+    /// the record contains more.
     ///
-    /// Words: 0 is the record's second word, with a flag that marks a summary; 1 data offset; 2 data bytes; 3 and 4 two sizes
-    /// each, the first in the low half; 5 timestamp.
+    /// Word 0 is the record's second word, with a flag that marks a summary. Words 1 and 2 are the
+    /// data offset and the data bytes. Words 3 and 4 contain two sizes each, the first in the low
+    /// half. Word 5 is the timestamp.
     #[cfg(not(loom))]
     #[inline]
     pub fn summary(&self) -> Option<HeaderSummary> {
@@ -249,8 +268,9 @@ impl SlotInfo {
         Some([self.kind_word() | SUMMARY, self.data_offset, self.data_bytes, sizes[0], sizes[1], self.timestamp_ns])
     }
 
-    /// Converts the words of a summary to a record, the one of the message whose cell has this generation: the inverse of
-    /// [`SlotInfo::summary`], for any words. `None`: the slot's record must be read.
+    /// Converts the words of a summary to the record of the message whose cell has this generation.
+    /// This is the inverse of [`SlotInfo::summary`] and accepts any words. Returns `None` if the
+    /// caller must read the slot's record.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn of_summary(words: &HeaderSummary, generation: u64) -> Option<Result<Self, BadTensor>> {
@@ -271,22 +291,24 @@ impl SlotInfo {
         Some(Self::unpack(&record))
     }
 
-    /// Checks a summary as [`SlotInfo::check`] and [`check_extent`] check a record, without unpacking it: if true,
-    /// [`SlotInfo::of_summary`] returns a tensor whose elements are in the slot, and the slot is in the segment. False
-    /// also for an invalid summary.
+    /// Checks a summary like [`SlotInfo::check`] and [`check_extent`] check a record, without
+    /// unpacking the summary.
+    ///
+    /// If the result is true, [`SlotInfo::of_summary`] returns a tensor whose elements are in the
+    /// slot, and the slot is in the segment. The result is also false for an invalid summary.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn check_summary(words: &HeaderSummary, segment_bytes: u64) -> bool {
         let [first, data_offset, data_bytes, low, high, _] = *words;
         let ndim = first as u8;
         let Some(dtype) = DType::unpack((first >> 32) as u32) else { return false };
-        // Sizes beyond `ndim` do not count. The product of two sizes below 2^32 is below 2^64, and the product of all
-        // four fits into 128 bits.
+        // Sizes beyond `ndim` are ignored. The product of two sizes below 2^32 is below 2^64, and
+        // the product of all four fits into 128 bits.
         let sizes = [low & 0xFFFF_FFFF, low >> 32, high & 0xFFFF_FFFF, high >> 32];
         let size = |at: u8| if at < ndim { sizes[usize::from(at)] } else { 1 };
         let (front, back) = (u128::from(size(0) * size(1)), size(2) * size(3));
         let elements = front * u128::from(back);
-        // An element has 16 bytes at most; so nothing overflows below 2^123.
+        // An element has at most 16 bytes, so nothing overflows below 2^123.
         elements < 1 << 64
             && elements * (dtype.item_bytes() as u128) <= u128::from(data_bytes)
             && i64::try_from(data_bytes).is_ok()
@@ -296,11 +318,12 @@ impl SlotInfo {
             && usize::from(ndim) <= NDIM_INLINE
     }
 
-    /// Checks the conditions of every use: the record belongs to `generation`, and its bytes are in the segment,
-    /// aligned.
+    /// Checks the conditions that every use requires: the record belongs to `generation`, its bytes
+    /// are aligned and in the segment, its metadata is not too long, and a record without an
+    /// extension needs none.
     ///
     /// # Errors
-    /// [`BadTensor`] otherwise.
+    /// [`BadTensor`] if a condition does not hold.
     #[inline(always)]
     pub fn check(&self, generation: u64, segment_bytes: u64) -> Result<(), BadTensor> {
         if self.generation != generation {
@@ -326,15 +349,16 @@ impl SlotInfo {
         Ok(())
     }
 
-    /// Returns the minimum bytes of the extension: sizes, strides, metadata, in this order. An early tensor's event
-    /// follows them.
+    /// Returns the minimum length of the extension in bytes: sizes, strides and metadata, in this
+    /// order. An early tensor's event follows the metadata.
     pub fn extension_bytes(&self) -> usize {
         usize::from(self.ndim) * if self.strided { 16 } else { 8 } + self.metadata_bytes as usize
     }
 }
 
 impl SlotRecord {
-    /// Owner: writes the record of a draft. The publication that follows releases it.
+    /// Owner: writes the record of a draft. The publication that follows makes the record visible
+    /// to readers.
     #[inline]
     pub fn write(&self, info: &SlotInfo) {
         for (word, value) in self.words.iter().zip(info.pack()) {
@@ -342,16 +366,17 @@ impl SlotRecord {
         }
     }
 
-    /// Owner: records that the work on an early tensor is done. One store, concurrent with readers: they may see either
-    /// value, and everything else stays unchanged.
+    /// Owner: records that the work on an early tensor is done. The owner makes one store,
+    /// concurrently with readers. Readers may see either value, and everything else stays
+    /// unchanged.
     #[inline]
     pub fn settle(&self) {
         let word = &self.words[1];
         word.put(word.peek() & !EARLY);
     }
 
-    /// Reader: reads the record once, as a summary; `None` if it contains more than a summary can, or has another
-    /// generation.
+    /// Reader: reads the record once, as a summary. Returns `None` if the record does not fit into
+    /// a summary, or has another generation.
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn summary(&self, generation: u64) -> Option<HeaderSummary> {
@@ -374,7 +399,7 @@ impl SlotRecord {
         self.words[0].peek() >> 24
     }
 
-    /// Reader: copies the record, once.
+    /// Reader: copies the record. Reads each word once.
     #[inline]
     pub fn copy(&self) -> [u64; 16] {
         core::array::from_fn(|i| self.words[i].peek())

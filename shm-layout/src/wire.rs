@@ -1,9 +1,10 @@
 //! The control protocol: the messages between client and daemon over the Unix socket (`SOCK_SEQPACKET`, one message per
 //! packet, postcard encoding).
 //!
-//! The client sends a [`Request`], the daemon responds with one [`Reply`], in order; it sends nothing else. The client
-//! must acknowledge a reply that carries descriptors with [`Request::Ack`] before its next request. So a client never
-//! has more than one message with descriptors in flight. The daemon disconnects a client that breaks these rules.
+//! The client sends a [`Request`], and the daemon responds with one [`Reply`], in order. The daemon
+//! sends nothing else. The client must acknowledge a reply that carries descriptors with
+//! [`Request::Ack`] before its next request. So at most one message with descriptors is in flight
+//! for each client. The daemon disconnects a client that breaks these rules.
 
 mod device;
 mod inspect;
@@ -18,7 +19,7 @@ pub use inspect::{
     CLIENTS_SHOWN_MAX, ClientShown, Holds, Inspect, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown,
     STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown, View,
 };
-pub use queue::{ASSERTED_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest};
+pub use queue::{ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest};
 pub use refusal::{Reason, Refusal};
 pub use stat::{Holder, NamespaceUse, Refusals, Stat, UidUse};
 pub use value::{NameAt, VALUES_MAX, ValueAt};
@@ -27,7 +28,7 @@ use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
@@ -45,9 +46,9 @@ pub enum Policy {
     /// The producer waits until every subscriber has taken the oldest message.
     #[default]
     Block,
-    /// The oldest message is replaced; a subscriber learns how many it lost.
+    /// The producer replaces the oldest message. A subscriber learns how many messages it lost.
     DropOldest,
-    /// The send fails.
+    /// The producer's send fails.
     Error,
 }
 
@@ -62,13 +63,13 @@ pub struct Hello {
     pub layout_version: u32,
     /// The hash of the client's layout.
     pub layout_hash: u64,
-    /// Namespace to join; none: the private one of the client's uid.
+    /// Namespace to join. `None`: the private namespace of the client's uid.
     pub namespace: Option<String>,
-    /// Name of this client in listings; at most 63 bytes are kept.
+    /// Name of this client in listings. The daemon stores at most 63 bytes.
     pub label: String,
 }
 
-// The models of loom have no layout.
+// The models of loom have no layout hash.
 #[cfg(not(loom))]
 impl Hello {
     /// Returns the hello of a client that was built with this crate.
@@ -84,7 +85,7 @@ impl Hello {
     }
 }
 
-/// First message of a client that was connected to the daemon's predecessor.
+/// First message of a client that was connected to the previous daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
     /// Oldest protocol version that the client speaks.
@@ -101,10 +102,10 @@ pub struct Return {
     pub catalogue: u16,
     /// The client's member word.
     pub member: u64,
-    /// First slots of the client's segments. None: too many to list.
+    /// First slots of the client's segments. `None`: the client has too many segments to list.
     pub segments: Option<Vec<u32>>,
-    /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]): it has no descriptors of them
-    /// to hand back.
+    /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]). The
+    /// client has no descriptors of these segments to hand back.
     pub shelved: Vec<u32>,
     /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
@@ -126,17 +127,17 @@ pub enum Item {
         /// The part's number.
         part: u8,
     },
-    /// A segment of the client's own.
+    /// One of the client's own segments.
     Segment {
         /// Number of the segment's first slot.
         base: u32,
     },
-    /// The slot records of a segment of the client's own.
+    /// The slot records of one of the client's own segments.
     Slots {
         /// Number of the segment's first slot.
         base: u32,
     },
-    /// The ring of a stream of the client's own.
+    /// The ring of one of the client's own streams.
     Ring {
         /// The stream's index in the directory.
         stream: u32,
@@ -162,8 +163,9 @@ pub enum Request {
     /// Continues a session after the daemon was replaced. Reply: [`Reply::Welcome`] with the directory, and this
     /// daemon's wakeup eventfd.
     Return(Return),
-    /// Hands one of the session's descriptors back to a daemon that does not know the session. Reply: [`Reply::Done`].
-    /// After all of them, [`Request::Return`] continues the session.
+    /// Hands one of the session's descriptors back to a daemon that does not know the session.
+    /// Reply: [`Reply::Done`]. After the last descriptor, [`Request::Return`] continues the
+    /// session.
     HandBack {
         /// The namespace.
         namespace: String,
@@ -174,45 +176,50 @@ pub enum Request {
         /// The kind of descriptor.
         item: Item,
     },
-    /// The descriptors of the last reply have arrived and, if the client may write them, are mapped. No reply.
+    /// Acknowledges the descriptors of the last reply. The client has mapped those that it may
+    /// write. No reply.
     Ack,
-    /// Requests a segment of at least `bytes` with 2^`slots_log2` slots. Above 7/8 of the ordinary length, the segment
-    /// has at least the ordinary length. Reply: [`Reply::Segment`] with segment and slots.
+    /// Requests a segment of at least `bytes` with 2^`slots_log2` slots. A segment of more than 7/8
+    /// of the ordinary length has at least the ordinary length. Reply: [`Reply::Segment`] with
+    /// segment and slots.
     Segment {
         /// Minimum length in bytes.
         bytes: u64,
         /// log2 of the number of slots, at most 20.
         slots_log2: u8,
     },
-    /// Returns a segment that contains no draft, no named and no retired slot. Reply: [`Reply::Done`].
+    /// Returns a segment to the daemon. The segment contains no draft, no named and no retired
+    /// slot. Reply: [`Reply::Done`].
     ReturnSegment {
         /// Number of the segment's first slot.
         base: u32,
     },
     /// Requests the next part of the client's own cells. Reply: [`Reply::Cells`] with the part.
     GrowCells,
-    /// Requests the segment of a slot. Reply: [`Reply::Segment`] with segment and slots, both read-only; or
-    /// [`Reply::DeviceSegment`] with segment and read-only slots: for device memory the importer itself chooses the
-    /// access.
+    /// Requests the segment of a slot. Reply: [`Reply::Segment`] with segment and slots, both
+    /// read-only. For device memory: [`Reply::DeviceSegment`] with segment and read-only slots. The
+    /// importer of device memory chooses the access to the segment itself.
     SegmentOf {
         /// The owner's catalogue number.
         catalogue: u16,
         /// The slot.
         slot: u32,
     },
-    /// Requests a part of a member's cells, 0 being the catalogue. Reply: [`Reply::Cells`] with the part, read-only.
+    /// Requests a part of a member's cells. Part 0 is the catalogue. Reply: [`Reply::Cells`] with
+    /// the part, read-only.
     CellsOf {
         /// The member's catalogue number.
         catalogue: u16,
         /// The part's number.
         part: u8,
     },
-    /// Requests a member's lease table. Reply: [`Reply::Sheet`] with it, read-only.
+    /// Requests a member's lease table. Reply: [`Reply::Sheet`] with the table, read-only.
     LeasesOf {
         /// The member's catalogue number.
         catalogue: u16,
     },
-    /// Binds a name to a filled cell of the client: first publication, or takeover. Reply: [`Reply::Bound`].
+    /// Binds a name to a filled cell of the client, as a first publication or a takeover. Reply:
+    /// [`Reply::Bound`].
     Bind {
         /// The name.
         name: String,
@@ -224,34 +231,37 @@ pub enum Request {
         /// The name.
         name: String,
     },
-    /// Asks the daemon to remove names from the directory that the client has deleted in its cells, and on which no
-    /// operation of the client is in progress. Reply: [`Reply::Done`].
+    /// Asks the daemon to remove names from the directory. The client has deleted these names in
+    /// its cells, and has no operation on them in progress. Reply: [`Reply::Done`].
     Tidy {
         /// Each name, and its cell.
         names: Vec<(String, u32)>,
     },
-    /// Renames a name whose owner is gone. Reply: [`Reply::Done`]; `NotQuiet` if the owner is alive.
+    /// Renames a name whose owner has ended. Reply: [`Reply::Done`]; `NotQuiet` if the owner is
+    /// alive.
     Rename {
         /// Old name.
         from: String,
-        /// New name; its previous value is replaced.
+        /// New name. Its previous value is replaced.
         to: String,
     },
-    /// Requests the cells that the daemon took from this client since the last such request. Reply: [`Reply::Notices`].
+    /// Requests the cells that the daemon took from this client since the last such request. Reply:
+    /// [`Reply::Notices`].
     Notices,
-    /// Announces that this client may park from now on, so publishers must read its parked word. Reply:
-    /// [`Reply::Done`].
+    /// Announces that this client may park from now on. Publishers must then read the client's
+    /// parked word. Reply: [`Reply::Done`].
     Wait,
     /// Opens a stream as its producer. Reply: [`Reply::Stream`] with the writable ring.
     StreamOpen {
         /// The stream's name.
         name: String,
-        /// Number of messages that the stream holds; rounded up to a power of two.
+        /// Number of messages that the stream holds. The daemon rounds it up to a power of two.
         capacity: u32,
         /// The policy when a subscriber lags.
         policy: Policy,
     },
-    /// Subscribes, after the client has set the cursor's words. Reply: [`Reply::Stream`] with the ring, read-only.
+    /// Subscribes to a stream. The client has set the cursor's words before. Reply:
+    /// [`Reply::Stream`] with the ring, read-only.
     Subscribe {
         /// The stream's name.
         name: String,
@@ -269,8 +279,8 @@ pub enum Request {
         /// Index of the cursor.
         cursor: u16,
     },
-    /// A producer's request for a subscriber's wake descriptor. Reply: [`Reply::Sheet`] with it, or [`Reply::Done`] if
-    /// there is none.
+    /// Requests a subscriber's wake descriptor, for the producer. Reply: [`Reply::Sheet`] with the
+    /// descriptor, or [`Reply::Done`] if there is none.
     WakeDescriptor {
         /// Index in the table of streams.
         stream: u32,
@@ -284,11 +294,11 @@ pub enum Request {
         /// The stream's name.
         name: String,
     },
-    /// Appends filled cells to a list, which the first item creates. Reply: [`Reply::Appended`].
+    /// Appends filled cells to a list. The first item creates the list. Reply: [`Reply::Appended`].
     ListAppend {
         /// The list's name.
         list: String,
-        /// The cells, fresh and filled, in order; at most [`APPEND_MAX`].
+        /// The cells, fresh and filled, in order. At most [`APPEND_MAX`].
         cells: Vec<u32>,
     },
     /// Removes a list and its items. Reply: [`Reply::Deleted`].
@@ -300,27 +310,29 @@ pub enum Request {
     ListRename {
         /// Old name.
         from: String,
-        /// New name; a list with this name is removed.
+        /// New name. The daemon removes an existing list with this name.
         to: String,
     },
     /// Requests the daemon's metrics. Reply: [`Reply::Stat`].
     Stat,
     /// Checks that the daemon responds. Reply: [`Reply::Done`].
     Ping,
-    /// As [`Request::Bind`], for a name with a limited lifetime, of any owner, this client included. Reply:
-    /// [`Reply::Bound`].
+    /// Binds a name with a limited lifetime, like [`Request::Bind`]. Any client may own the name so
+    /// far, including this client. Reply: [`Reply::Bound`].
     BindFor {
         /// The name.
         name: String,
         /// The cell, fresh and filled.
         cell: u32,
-        /// Nanoseconds until the name ends, unless a client overwrites it; not 0. `None`: no deadline.
+        /// Nanoseconds until the name ends, unless a client overwrites the name. Not 0. `None`: no
+        /// deadline.
         ttl_ns: Option<u64>,
         /// Whether the name ends with this client's session.
         ephemeral: bool,
     },
-    /// As [`Request::Segment`], for a device's memory: the reply waits until the client has acknowledged earlier
-    /// lendings. Reply: [`Reply::DeviceSegment`] with segment and slots.
+    /// Requests a segment of device memory, like [`Request::Segment`]. The reply waits until the
+    /// client has acknowledged earlier lendings. Reply: [`Reply::DeviceSegment`] with segment and
+    /// slots.
     DeviceSegment {
         /// The device.
         uuid: Uuid,
@@ -329,60 +341,66 @@ pub enum Request {
         /// log2 of the number of slots, at most 20.
         slots_log2: u8,
     },
-    /// Reports the device memory that this client has mapped, its own and others', to a daemon that has taken over and
-    /// does not know it. Until the last report that daemon assumes that all of it is mapped. Reply: [`Reply::Done`].
+    /// Reports the device memory that this client has mapped, its own and other clients'. The
+    /// recipient is a daemon that has taken over and does not know which memory is mapped. Until
+    /// the last report that daemon assumes that all of it is mapped. Reply: [`Reply::Done`].
     Mapped {
         /// The lendings' ids, at most 1,024.
         lendings: Vec<LendingId>,
         /// Whether this is the last report.
         last: bool,
     },
-    /// Reports segments of device memory, its own or others', that this client no longer has mapped, and on which it
-    /// has no pending work. The daemon ignores those that it does not know. Reply: [`Reply::Done`].
+    /// Reports segments of device memory that this client no longer has mapped, its own or other
+    /// clients'. The client has no pending work on them. The daemon ignores segments that it does
+    /// not know. Reply: [`Reply::Done`].
     Unmapped {
         /// The lendings' ids, at most 1,024.
         lendings: Vec<LendingId>,
     },
-    /// Releases a segment of the client for spill, at the latest when the reply arrives: until the client returns the
-    /// segment, it neither maps it writable nor has a descriptor of it, so that the daemon may move it to a file.
-    /// Reply: [`Reply::Done`]; a limit if spilling is disabled, and then nothing changes.
+    /// Releases a segment of the client for spill, at the latest when the reply arrives. The daemon
+    /// may then move the segment to a file. Until the client gets the segment back, it neither maps
+    /// the segment writable nor has a descriptor of it. Reply: [`Reply::Done`]. If spilling is
+    /// disabled, the reply is a limit, and nothing changes.
     Shelve {
         /// Number of the segment's first slot.
         base: u32,
     },
-    /// As [`Request::SegmentOf`], for the slot records only: a spilled segment's bytes stay in the file. Reply:
-    /// [`Reply::Segment`] with the slots, read-only; not for device memory.
+    /// Requests only the slot records, like [`Request::SegmentOf`]. The bytes of a spilled segment
+    /// stay in the file. Not for device memory. Reply: [`Reply::Segment`] with the slots,
+    /// read-only.
     SlotsOf {
         /// The owner's catalogue number.
         catalogue: u16,
         /// The slot.
         slot: u32,
     },
-    /// Reports that the producer has closed its stream. The daemon reads the ring's word `closed`. It ends a closed
-    /// stream some time after the last subscriber has left it. Reply: [`Reply::Done`].
+    /// Reports that the producer has closed its stream. The daemon then reads the ring's word
+    /// `closed`. The daemon ends a closed stream some time after the last subscriber has left.
+    /// Reply: [`Reply::Done`].
     StreamClosed {
         /// Index in the table of streams.
         stream: u32,
         /// The stream's id at the time of its opening.
         id: u64,
     },
-    /// As [`Request::ListAppend`], for items that end with this client's session. A list that never had other items
-    /// ends with the last of them.
+    /// Appends items that end with this client's session, like [`Request::ListAppend`]. A list that
+    /// has only ever had such items ends with the last of them.
     ListAppendEphemeral {
         /// The list's name.
         list: String,
         /// The cells, fresh and filled, in order.
         cells: Vec<u32>,
     },
-    /// Requests the cells and slot records of names, for a listing: the client needs neither the owners' cells nor the
-    /// records of their segments. Reply: [`Reply::Values`].
+    /// Requests the cells and slot records of names, for a listing. So the client needs neither the
+    /// owners' cells nor the records of their segments. Reply: [`Reply::Values`].
     ValuesOf {
         /// The names, at most [`VALUES_MAX`].
         names: Vec<NameAt>,
     },
     /// A request about a queue.
     Queue(QueueRequest),
-    /// A request of an observer, who need not join a namespace. Reply: [`Reply::Shown`]; it has no descriptors.
+    /// A request of an observer, which need not join a namespace. Reply: [`Reply::Shown`], without
+    /// descriptors.
     Inspect(Inspect),
 }
 
@@ -392,8 +410,8 @@ impl Request {
         matches!(self, Self::Hello(_) | Self::Return(_) | Self::HandBack { .. })
     }
 
-    /// Returns true if the client may repeat the request when its reply was lost: the second request has the same
-    /// effect, and its reply the same meaning.
+    /// Returns true if the client may repeat the request after a lost reply. The second request
+    /// then has the same effect, and its reply the same meaning.
     pub fn is_repeatable(&self) -> bool {
         !matches!(
             self,
@@ -408,21 +426,21 @@ impl Request {
                 | Self::ListAppendEphemeral { .. }
                 | Self::ListDelete { .. }
                 | Self::ListRename { .. }
-                | Self::Queue(QueueRequest::Put { .. } | QueueRequest::Done(_))
+                | Self::Queue(QueueRequest::Put { .. } | QueueRequest::Done(_) | QueueRequest::Stop)
         )
     }
 }
 
-/// Maximum number of items in one request to append: the daemon binds all of them in one step, during which other
-/// requests wait.
+/// Maximum number of items in one request to append. The daemon binds all of them in one step,
+/// during which other requests wait.
 pub const APPEND_MAX: usize = 1024;
 
 /// A response of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Joined. Descriptors: directory, catalogue, lease table.
+    /// The client has joined. Descriptors: directory, catalogue, lease table.
     Welcome(Welcome),
-    /// Descriptors: segment, slots.
+    /// A segment of host memory. Descriptors: segment, slots.
     Segment {
         /// Length of the segment in bytes.
         bytes: u64,
@@ -432,21 +450,22 @@ pub enum Reply {
         slots_log2: u8,
         /// The member's geometry word for which the reply is valid.
         geometry: u64,
-        /// Whether the pool, or the owner's share of it, is nearly full. Writers should then release segments for spill
-        /// to which they will not write any more.
+        /// Whether the pool, or the owner's share of the pool, is nearly full. A writer should then
+        /// release for spill the segments that it will not write any more.
         short: bool,
-        /// Whether the segment's bytes are in a file, or on the way there or back. Only replies to [`Request::SlotsOf`]
-        /// set it: all others come with the bytes.
+        /// Whether the segment's bytes are in a file, or the daemon is moving them to or from a
+        /// file. Only a reply to [`Request::SlotsOf`] sets this field. All other replies carry the
+        /// segment.
         in_file: bool,
     },
-    /// Descriptor: the part.
+    /// A part of a member's cells. Descriptor: the part.
     Cells {
         /// The part's number.
         part: u8,
         /// The member's geometry word for which the reply is valid.
         geometry: u64,
     },
-    /// Descriptor: the requested sheet or wake descriptor.
+    /// A requested sheet or wake descriptor. Descriptor: the sheet or the wake descriptor.
     Sheet {
         /// The member word for which the reply is valid.
         member: u64,
@@ -470,7 +489,7 @@ pub enum Reply {
         /// Whether the daemon has further cells to report.
         more: bool,
     },
-    /// Descriptor: the ring.
+    /// An open stream. Descriptor: the ring.
     Stream {
         /// Index in the table of streams.
         stream: u32,
@@ -480,9 +499,9 @@ pub enum Reply {
         entry: u32,
         /// The entry's owner word.
         owner_word: u64,
-        /// Entries of the ring.
+        /// Number of entries of the ring.
         capacity: u32,
-        /// Policy.
+        /// The policy when a subscriber lags.
         policy: Policy,
     },
     /// The items are in the list.
@@ -492,14 +511,15 @@ pub enum Reply {
     },
     /// The daemon's metrics.
     Stat(Box<Stat>),
-    /// Descriptors: segment, slots.
+    /// A segment of device memory. Descriptors: segment, slots.
     DeviceSegment(DeviceSegment),
-    /// Done.
+    /// The daemon has completed the request.
     Done,
-    /// Refused.
+    /// The daemon has refused the request.
     Refused(Refusal),
-    /// The contents of names, in the order of the request: at least those of the first name. The daemon bounds its work
-    /// for one reply, so the client requests the remaining names again.
+    /// The contents of names, in the order of the request. The reply covers at least the first
+    /// name. The daemon bounds its work for one reply, so the client requests the remaining names
+    /// again.
     Values(Vec<ValueAt>),
     /// A response about a queue.
     Queue(QueueReply),
@@ -522,11 +542,11 @@ pub struct Welcome {
     pub namespace: String,
     /// Whether the client may publish.
     pub writer: bool,
-    /// Whether the daemon seals each segment, so that only one producer can ever write it (user mode).
+    /// Whether the daemon seals each segment against all writers except one producer (user mode).
     pub user_mode: bool,
     /// Default length of a segment in bytes.
     pub segment_bytes: u64,
-    /// Devices whose memory is lent.
+    /// Devices whose memory the daemon lends.
     pub devices: Vec<DeviceOffer>,
     /// Whether processes that use a device lock the pages of the host segments that they map.
     pub page_lock: bool,
@@ -537,7 +557,7 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     postcard::to_allocvec(message).expect("messages hold nothing that cannot be encoded")
 }
 
-/// Decodes a packet; `None` if it is damaged or has bytes left over.
+/// Decodes a packet. Returns `None` if the packet is damaged or longer than its message.
 pub fn decode<T: for<'a> Deserialize<'a>>(packet: &[u8]) -> Option<T> {
     match postcard::take_from_bytes(packet) {
         Ok((message, [])) => Some(message),

@@ -1,7 +1,8 @@
 //! A word that two processes share, and the bit fields that the protocol packs into one.
 //!
-//! A word has one writer process. Its readers may map it read-only, where Rust defines only relaxed loads of at most 8
-//! bytes: so a reader's load is relaxed and a fence follows ([`Word::read`]). The writer's stores are `Release`.
+//! A word has one writer process. The readers may map the word read-only, where Rust defines only
+//! relaxed loads of at most 8 bytes. So a reader's load is relaxed and a fence follows
+//! ([`Word::read`]). The writer's stores are `Release`.
 
 use crate::search::Search;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -19,22 +20,25 @@ impl Word {
         Self(AtomicU64::new(value))
     }
 
-    /// Loads, and orders all later accesses after the load. For words that another process writes.
+    /// Loads the word, and orders all later accesses after the load. Readers of words that another
+    /// process writes use this method.
     #[inline]
     pub fn read(&self) -> u64 {
         let value = self.0.load(Ordering::Relaxed);
-        // Acquire: all that the writer stored before it released this value is visible from here on.
+        // Acquire: everything that the writer stored before it released this value is visible from
+        // here on.
         fence(Ordering::Acquire);
         value
     }
 
-    /// Loads without ordering: for a re-check after a fence, or for payload words that a later check validates.
+    /// Loads the word without ordering, for a check after a fence or for payload words that a later
+    /// check validates.
     #[inline]
     pub fn peek(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Writer only: stores, and publishes everything stored before.
+    /// Writer only: stores a value, and publishes everything that this thread stored before.
     #[inline]
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Release);
@@ -46,32 +50,33 @@ impl Word {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Writer only: exchanges. Release publishes the new value; Acquire sees the value that another thread of the same
-    /// process stored, so that each value is retired exactly once.
+    /// Writer only: exchanges the value. Release publishes the new value. Acquire sees the value
+    /// that another thread of the same process stored, so each value is retired exactly once.
     #[inline]
     pub fn swap(&self, value: u64) -> u64 {
         self.0.swap(value, Ordering::AcqRel)
     }
 
-    /// Writer only: exchanges if the word equals `before`; returns true if it did. Orders as [`Word::swap`].
+    /// Writer only: stores `value` if the word equals `before`. Returns true if it did. The
+    /// ordering is that of [`Word::swap`].
     #[inline]
     pub fn replace(&self, before: u64, value: u64) -> bool {
         self.0.compare_exchange(before, value, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Writer only: sets the bits of `mask`; returns the previous value.
+    /// Writer only: sets the bits of `mask`. Returns the previous value.
     #[inline]
     pub fn set_bits(&self, mask: u64) -> u64 {
         self.0.fetch_or(mask, Ordering::AcqRel)
     }
 
-    /// Writer only: clears the bits of `mask`; returns the previous value.
+    /// Writer only: clears the bits of `mask`. Returns the previous value.
     #[inline]
     pub fn clear_bits(&self, mask: u64) -> u64 {
         self.0.fetch_and(!mask, Ordering::AcqRel)
     }
 
-    /// Writer only: adds, for counters that several threads of the writer update.
+    /// Writer only: adds to a counter that several threads of the writer update.
     #[inline]
     pub fn add(&self, value: u64) -> u64 {
         self.0.fetch_add(value, Ordering::AcqRel)
@@ -88,7 +93,7 @@ const fn field(word: u64, shift: u32, bits: u32) -> u64 {
     (word >> shift) & ((1 << bits) - 1)
 }
 
-/// The state of an entry, as its owner word says.
+/// The state of an entry, according to its owner word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerKind {
     /// The entry has no name, or its name has ended.
@@ -99,10 +104,11 @@ pub enum OwnerKind {
     Reserved,
 }
 
-/// The owner of a name, and the cell of its value: kind 2 . version 22 . catalogue 16 . cell 24.
+/// The owner of a name, and the cell of its value. Fields, highest first: kind (2 bits), version (22), catalogue
+/// (16), cell (24).
 ///
-/// Only the daemon stores it, and every store advances the version. So a reader that finds an equal word knows that the daemon
-/// has stored nothing in between.
+/// Only the daemon stores this word, and every store advances the version. So a reader that finds
+/// an equal word knows that the daemon has stored nothing between the reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OwnerWord(pub u64);
 
@@ -159,16 +165,16 @@ impl fmt::Debug for OwnerWord {
     }
 }
 
-/// The lifetime of a name, unless a client overwrites the name: ends with its owner's session 1 . deadline 63, in
-/// nanoseconds of CLOCK_BOOTTIME. 0: until it is deleted.
+/// The lifetime of a name, unless a client overwrites the name. Fields, highest first: ends with its owner's session
+/// (1 bit), deadline in nanoseconds of CLOCK_BOOTTIME (63). 0: until a client deletes the name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LifeWord(pub u64);
 
 impl LifeWord {
-    /// The value lives until it is deleted.
+    /// The value lives until a client deletes it.
     pub const FOREVER: Self = Self(0);
 
-    /// Returns the word with these fields; a deadline of 0 means none.
+    /// Returns the word with these fields. A deadline of 0 means none.
     pub const fn new(deadline_ns: u64, ephemeral: bool) -> Self {
         let most = u64::MAX >> 1;
         let deadline_ns = if deadline_ns > most { most } else { deadline_ns };
@@ -180,7 +186,7 @@ impl LifeWord {
         self.0 >> 63 == 1
     }
 
-    /// Returns the deadline; `None` if there is none.
+    /// Returns the deadline. Returns `None` if there is none.
     pub const fn deadline_ns(self) -> Option<u64> {
         match self.0 & (u64::MAX >> 1) {
             0 => None,
@@ -194,7 +200,7 @@ pub const SLOT_NONE: u32 = 0xFF_FFFF;
 /// Maximum number of slots of one catalogue.
 pub const SLOTS_MAX: u32 = SLOT_NONE;
 
-/// The latest value of a name: generation 40 . slot 24.
+/// The latest value of a name. Fields, highest first: generation (40 bits), slot (24).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cell(pub u64);
 
@@ -204,7 +210,8 @@ impl Cell {
     /// The owner has deleted the value.
     pub const DELETED: Self = Self(SLOT_NONE as u64);
 
-    /// The owner has deleted the value and asked the daemon to forget the name. The owner does not use the cell any more.
+    /// The owner has deleted the value and asked the daemon to forget the name. The owner does not
+    /// use the cell any more.
     pub const CLOSING: Self = Self(1 << 24 | SLOT_NONE as u64);
 
     /// Returns the value in `slot` with this generation.
@@ -239,8 +246,8 @@ impl fmt::Debug for Cell {
     }
 }
 
-/// Returns the following generation: 40 bits, never 0, and never one whose low 24 bits are all ones, which leases of a
-/// whole segment use.
+/// Returns the following generation of 40 bits. The result is never 0. Its low 24 bits are never
+/// all ones, because leases of a whole segment use that value.
 pub const fn next_generation(generation: u64) -> u64 {
     let mut next = (generation + 1) & 0xFF_FFFF_FFFF;
     if next & 0xFF_FFFF == 0xFF_FFFF {
@@ -249,16 +256,17 @@ pub const fn next_generation(generation: u64) -> u64 {
     if next == 0 { 1 } else { next }
 }
 
-/// A lease: catalogue 16 . slot 24 . low 24 bits of the generation; 0: none.
+/// A lease. Fields, highest first: catalogue (16 bits), slot (24), low bits of the generation (24). 0: none.
 ///
-/// A scanner uses the generation to *exclude* leases only: 24 bits may match by chance, which delays freeing a slot but
-/// never frees one too early.
+/// A scanner uses the generation only to *exclude* leases. The 24 bits may match by chance. A
+/// chance match delays freeing a slot, but no slot is freed too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseWord(pub u64);
 
 impl LeaseWord {
-    /// Returns a lease of a whole segment, identified by its first slot. The daemon neither frees nor relends the
-    /// segment. The lease pins none of its slots: the owner still reuses those without leases.
+    /// Returns a lease of a whole segment, identified by the segment's first slot. While the lease
+    /// exists, the daemon neither frees nor relends the segment. The lease pins none of the slots:
+    /// the owner still reuses slots without leases.
     pub const fn of_segment(catalogue: u16, base: u32) -> Self {
         Cell::new(0xFF_FFFF, base).lease(catalogue)
     }
@@ -284,16 +292,17 @@ impl LeaseWord {
     }
 }
 
-/// The state of a client, in its member word and its absorbed word.
+/// The state of a client, in its member word and its word `absorbed`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// No client.
+    /// No client has this number.
     Vacant,
-    /// A live client.
+    /// The client is live.
     Open,
-    /// The daemon is entering the client's last announcements into the directory: try again.
+    /// The daemon is entering the client's last announcements into the directory. The reader tries
+    /// again.
     Ending,
-    /// Ended: its leases no longer count; its cells stay valid.
+    /// The client has ended. Its leases no longer count, and its cells stay valid.
     Closed,
 }
 
@@ -308,12 +317,12 @@ impl MemberState {
     }
 }
 
-/// One epoch of one client: state 2 . epoch 30 . sheet 32.
+/// One epoch of one client. Fields, highest first: state (2 bits), epoch (30), sheet (32).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member(pub u64);
 
 impl Member {
-    /// Returns the word with these fields; the epoch is taken modulo 2^30.
+    /// Returns the word with these fields. The epoch is taken modulo 2^30.
     pub const fn new(state: MemberState, epoch: u32, sheet: u32) -> Self {
         Self((state as u64) << 62 | ((epoch & 0x3FFF_FFFF) as u64) << 32 | sheet as u64)
     }
@@ -328,7 +337,7 @@ impl Member {
         field(self.0, 32, 30) as u32
     }
 
-    /// Returns the number of the client's sheets: lease table and catalogue.
+    /// Returns the number of the client's sheets, which are the lease table and the catalogue.
     pub const fn sheet(self) -> u32 {
         self.0 as u32
     }
@@ -339,7 +348,8 @@ impl Member {
     }
 }
 
-/// The number of a client's announcements that the daemon has entered into the directory: state 2 . index 62.
+/// The number of a client's announcements that the daemon has entered into the directory. Fields, highest first:
+/// state (2 bits), index (62).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Absorbed(pub u64);
 
@@ -349,7 +359,7 @@ impl Absorbed {
         Self((state as u64) << 62 | field(index, 0, 62))
     }
 
-    /// Returns the state; only an open client's announcements are absorbed.
+    /// Returns the state. The daemon absorbs only an open client's announcements.
     pub const fn state(self) -> MemberState {
         MemberState::from_bits(self.0 >> 62)
     }
@@ -360,8 +370,9 @@ impl Absorbed {
     }
 }
 
-/// The location of the directory's current table of names: `log2` of its places 8 . number of rebuilds 16 . index of
-/// its first place 40. A table that is rebuilt in place gets another word, so that concurrent lookups notice.
+/// The location of the directory's current table of names. Fields, highest first: log2 of its places (8 bits), number
+/// of rebuilds (16), index of its first place (40). A table that the daemon rebuilds in place gets another word, so
+/// that concurrent look-ups notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableWord(pub u64);
 
@@ -376,7 +387,7 @@ impl TableWord {
         Self(self.0 & !(0xFFFF << 40) | (rebuilds as u64) << 40)
     }
 
-    /// Returns how often the daemon has rebuilt tables, modulo 2^16.
+    /// Returns the number of times that the daemon has rebuilt tables, modulo 2^16.
     pub const fn rebuilds(self) -> u16 {
         field(self.0, 40, 16) as u16
     }
@@ -391,7 +402,7 @@ impl TableWord {
         1 << self.log2()
     }
 
-    /// Returns the index of its first place in the directory's array of places.
+    /// Returns the index of the table's first place in the directory's array of places.
     pub const fn first(self) -> u64 {
         field(self.0, 0, 40)
     }
@@ -403,22 +414,24 @@ impl TableWord {
     }
 }
 
-/// A place of the directory's table of names: high bits of the name's hash 36 . its entry 28. 0: free.
+/// A place of the directory's table of names. Fields, highest first: high bits of the name's hash (36 bits), its
+/// entry (28). 0: free.
 ///
-/// The bits of the hash determine the order of a [`Search`], so that a table can be built from its predecessor alone.
+/// The bits of the hash determine the order of a [`Search`], so the daemon can build a table from the previous one
+/// alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlaceWord(pub u64);
 
-/// Number of entries that places can refer to; number 0 is not used.
+/// Number of entries that places can refer to. Number 0 is not used.
 pub const ENTRIES_MAX: u32 = 1 << 28;
 
 impl PlaceWord {
-    /// A place in use by no name: a search ends here.
+    /// A place that no name uses. A search ends here.
     pub const FREE: Self = Self(0);
-    /// A place whose name was removed (a tombstone): a search continues past it.
+    /// A place whose name was removed (a tombstone). A search continues past it.
     pub const PASSED: Self = Self(1 << 28);
 
-    /// Returns the place of a name with this hash in `entry`, which is not 0.
+    /// Returns the place of a name with this hash in `entry`. `entry` is not 0.
     pub const fn new(hash: u64, entry: u32) -> Self {
         Self(hash & !0xFFF_FFFF | (entry & 0xFFF_FFFF) as u64)
     }
@@ -428,12 +441,12 @@ impl PlaceWord {
         self.0 == 0
     }
 
-    /// Returns the entry to which the place refers; 0: none.
+    /// Returns the entry to which the place refers, or 0 for none.
     pub const fn entry(self) -> u32 {
         field(self.0, 0, 28) as u32
     }
 
-    /// Returns true if a name with this hash may be here.
+    /// Returns true if a name with this hash may be at this place.
     #[inline]
     pub const fn may_be(self, hash: u64) -> bool {
         (self.0 ^ hash) >> 28 == 0 && self.entry() != 0
@@ -451,7 +464,8 @@ impl fmt::Debug for PlaceWord {
     }
 }
 
-/// A segment's range of its client's slot numbers: state 8 . log2 of slots 8 . catalogue 16 . base 24 . 8 unused.
+/// A segment's range of its client's slot numbers. Fields, highest first: state (8 bits), log2 of slots (8),
+/// catalogue (16), base (24), unused (8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeWord(pub u64);
 
@@ -476,19 +490,20 @@ impl RangeWord {
         field(self.0, 8, 24) as u32
     }
 
-    /// Returns the segment's number of slots; 0 if the count overflows.
+    /// Returns the segment's number of slots, or 0 if the number overflows.
     pub const fn slots(self) -> u32 {
         let log2 = field(self.0, 48, 8);
         if log2 < 32 { 1 << log2 } else { 0 }
     }
 }
 
-/// A stream's subscriber: catalogue 16 . cursor 16 . epoch 30 . unused 1 . has a wake descriptor 1; 0: none.
+/// A stream's subscriber. Fields, highest first: catalogue (16 bits), cursor (16), epoch (30), unused (1), has a wake
+/// descriptor (1). 0: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SubscriberWord(pub u64);
 
 impl SubscriberWord {
-    /// Returns the word with these fields; the epoch is taken modulo 2^30.
+    /// Returns the word with these fields. The epoch is taken modulo 2^30.
     pub const fn new(catalogue: u16, cursor: u16, epoch: u32, wake: bool) -> Self {
         let who = (catalogue as u64) << 48 | (cursor as u64) << 32;
         Self(who | ((epoch & 0x3FFF_FFFF) as u64) << 2 | wake as u64)
@@ -499,12 +514,12 @@ impl SubscriberWord {
         (self.0 >> 48) as u16
     }
 
-    /// Returns the index of the cursor in its lease table.
+    /// Returns the index of the cursor in the subscriber's lease table.
     pub const fn cursor(self) -> u16 {
         field(self.0, 32, 16) as u16
     }
 
-    /// Returns the member's epoch when it subscribed.
+    /// Returns the member's epoch at the time of the subscription.
     pub const fn epoch(self) -> u32 {
         field(self.0, 2, 30) as u32
     }

@@ -14,6 +14,8 @@ pub const ROUNDS: u32 = 12;
 
 /// The queue.
 pub const JOBS: &str = "everything/jobs";
+/// The queue for which a client waits.
+const WAITED: &str = "everything/waited";
 /// Number of names that it creates and deletes in one round.
 const FRESH: u32 = 70;
 /// Number of names that a visitor creates and deletes: more than there are announcers.
@@ -50,7 +52,7 @@ pub fn run(arguments: &[String]) -> Option<()> {
             }
         }
         (0..ROUNDS).try_for_each(|number| {
-            round(&client, number)?;
+            round(&client, Path::new(socket), number)?;
             forks(&client)?;
             joins(&client, Path::new(socket), number)
         })
@@ -140,7 +142,7 @@ fn look(client: &Client, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Puts three items, confirms two, and gives back a third in both ways.
+/// Puts three items, gives one back in both ways, and confirms all in all ways.
 fn queue(client: &Client, value: u64) -> Result<(), Error> {
     let jobs = client.queue(JOBS)?;
     for count in 0..3 {
@@ -153,10 +155,30 @@ fn queue(client: &Client, value: u64) -> Result<(), Error> {
         filled::value(job.value().tensor()?).unwrap_or_else(|torn| panic!("{JOBS}: {torn}"));
         job.done()?;
     }
-    Ok(())
+    // The item that was given back twice, and the one that the last round left.
+    let next = jobs.next(jobs.get(PATIENCE)?, Duration::ZERO);
+    next.map(drop).or_else(unless_late)
 }
 
-fn round(client: &Client, number: u32) -> Result<(), Error> {
+fn unless_late(error: Error) -> Result<(), Error> {
+    if error.is_timeout() { Ok(()) } else { Err(error) }
+}
+
+/// A client waits for an item, at first without effect.
+fn waits(client: &Client, socket: &Path, value: u64) -> Result<(), Error> {
+    let (waiting, queue) = (connect(socket)?.queue(WAITED)?, client.queue(WAITED)?);
+    waiting.get(Duration::from_millis(1)).map(drop).or_else(unless_late)?;
+    std::thread::scope(|scope| {
+        // The daemon may be killed before the item is in the queue.
+        let waiting = scope.spawn(|| waiting.get(Duration::from_secs(2))?.done());
+        // The request should arrive before the item. In some rounds it does.
+        std::thread::sleep(Duration::from_millis(2));
+        queue.put(filled(client, value)?, PATIENCE)?;
+        waiting.join().expect("it does not panic").map(drop).or_else(unless_late)
+    })
+}
+
+fn round(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     let value = |count: u32| (u64::from(number) << 16) + u64::from(count) + 1;
     // First publications, immediate replacements, and more until slots must be reclaimed.
     for count in 0..FRESH {
@@ -189,6 +211,7 @@ fn round(client: &Client, number: u32) -> Result<(), Error> {
     client.clear("everything")?;
     client.append("everything", filled(client, value(9))?)?;
     queue(client, value(10))?;
+    waits(client, socket, value(20))?;
     // This client's own stream, filled once, and a subscription to another's.
     let camera = client.stream("everything").capacity(4).open()?;
     let mut frames = client.subscribe("everything")?;

@@ -3,6 +3,7 @@
 use crate::filled::{filled, value};
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::time::Duration;
 use tensorlend::Client;
 
 /// The queue.
@@ -13,7 +14,8 @@ pub const WAITING_MAX: u64 = 64;
 const SLOW_EVERY: u64 = 16;
 
 /// `produce SOCKET FIRST COUNT`: puts items with the values from `FIRST` on, prints `ok` and ends. `consume SOCKET FILE`:
-/// takes items until it is killed; writes the line `claimed VALUE` before its work and `done VALUE` after it.
+/// takes items until it is killed; writes the line `claimed VALUE` before its work and `done VALUE` after it. `items SOCKET FILE`
+/// does the same, and confirms each item with the request for the next one.
 ///
 /// # Panics
 /// On a torn item, and on unexpected errors.
@@ -43,11 +45,29 @@ pub fn run(arguments: &[String]) -> Option<()> {
                 file.write_all(format!("claimed {found}\n").as_bytes()).expect("written");
                 if found.is_multiple_of(SLOW_EVERY) {
                     // A consumer is then often killed in the middle of its work.
-                    std::thread::sleep(std::time::Duration::from_millis(3));
+                    std::thread::sleep(Duration::from_millis(3));
                 }
                 let existed = claimed.done().expect("there is a daemon");
                 assert!(existed, "nobody else ends the claim on {found}");
                 file.write_all(format!("done {found}\n").as_bytes()).expect("written");
+            }
+        }
+        ["items", socket, file] => {
+            let (_client, queue) = queue(socket);
+            let mut file = OpenOptions::new().append(true).create(true).open(file).expect("a file to write to");
+            let (mut items, mut last) = (queue.items(), None);
+            loop {
+                let next = items.next(Duration::from_millis(50)).expect("there is a daemon");
+                let found = next.map(|item| value(item.value().tensor().expect("a tensor")));
+                let found = found.map(|found| found.unwrap_or_else(|torn| panic!("{torn}")));
+                if let Some(done) = std::mem::replace(&mut last, found) {
+                    file.write_all(format!("done {done}\n").as_bytes()).expect("written");
+                }
+                let Some(found) = found else { continue };
+                file.write_all(format!("claimed {found}\n").as_bytes()).expect("written");
+                if found.is_multiple_of(SLOW_EVERY) {
+                    std::thread::sleep(Duration::from_millis(3));
+                }
             }
         }
         _ => return None,

@@ -323,7 +323,9 @@ fn a_daemon_killed_at_any_place_is_followed_by_one_that_knows_everything() {
 fn a_consumer_killed_at_any_step_of_a_claim_loses_no_item() {
     let Some(build) = Build::find() else { return };
     let points = build.points();
-    for (number, point) in points.iter().enumerate().filter(|(_, point)| point.starts_with("queue: ")) {
+    // Consumers that end their waits are killed in another test: they have no item.
+    let is_claims = |point: &str| point.starts_with("queue: ") && point != "queue: stopped";
+    for (number, point) in points.iter().enumerate().filter(|(_, point)| is_claims(point)) {
         let daemon = build.daemon();
         let client = daemon.client();
         let queue = client.queue(queued::QUEUE).unwrap();
@@ -347,7 +349,7 @@ fn a_consumer_killed_at_any_step_of_a_claim_loses_no_item() {
         assert!(said.contains("done 1\n") && !said.contains("done 2\n"), "{point}: {said}");
         let confirmed = left == [3, 4];
         match point.as_str() {
-            "queue: claimed" | "queue: leased" => assert_eq!(left, [2, 3, 4], "{point}"),
+            "queue: blocked" | "queue: claimed" | "queue: leased" => assert_eq!(left, [2, 3, 4], "{point}"),
             "queue: confirmed" => assert!(confirmed, "{point}: {left:?}"),
             // The daemon may have closed the session before it read the confirmation.
             _ => assert!(confirmed || left == [2, 3, 4], "{point}: {left:?}"),
@@ -356,7 +358,9 @@ fn a_consumer_killed_at_any_step_of_a_claim_loses_no_item() {
 }
 
 /// The places at which a daemon is killed while it grants, confirms or gives back a claim.
-const STEPS_OF_CLAIMS: [&str; 6] = [
+const STEPS_OF_CLAIMS: [&str; 8] = [
+    "daemon: request blocked",
+    "daemon: blocked request answered",
     "daemon: claim granted",
     "daemon: claim given back",
     "daemon: name about to be removed",
@@ -381,17 +385,37 @@ fn a_daemon_killed_at_any_step_of_a_claim_loses_no_item_and_confirms_none_twice(
             for value in 0..4 {
                 queue.put(filled::filled(&client, value + 1).unwrap(), None).unwrap();
             }
+            // A producer and a consumer that waits for it, at another queue.
+            let (theirs, waiting) = (daemon.client(), daemon.client());
             std::fs::write(&begin, "").unwrap();
             let consumer = std::thread::spawn(move || consume_all(&other));
+            let waiting = std::thread::spawn(move || hand_over(&theirs, &waiting));
             eventually(&format!("{point}: the daemon's end"), || !daemon.is_running());
             daemon.restart();
             let (confirmed, unsure) = consumer.join().unwrap();
+            waiting.join().unwrap();
             assert!(unsure.len() <= 1, "{point}: {unsure:?}");
             let mut all: Vec<u64> = confirmed.iter().chain(&unsure).copied().collect();
             all.sort_unstable();
             assert_eq!(all, [0, 1, 2, 3], "{point}: confirmed {confirmed:?}, unsure {unsure:?}");
         }
     }
+}
+
+/// Hands items over to a consumer that waits, until each has an answer.
+fn hand_over(producer: &Client, consumer: &Client) {
+    let (puts, gets) = (producer.queue("waits").unwrap(), consumer.queue("waits").unwrap());
+    std::thread::scope(|scope| {
+        let take = move || gets.get(Duration::from_secs(2)).is_ok_and(|item| item.done().is_ok());
+        let consumer = scope.spawn(move || (0..20).all(|_| take()));
+        while !consumer.is_finished() {
+            std::thread::sleep(Duration::from_millis(1));
+            // The item of a daemon that was killed may or may not be in the queue.
+            if let Err(e) = puts.put(filled::filled(producer, 1).unwrap(), None) {
+                assert!(e.is_disconnected(), "{e}");
+            }
+        }
+    });
 }
 
 /// Gives an item back and confirms all items. Returns the numbers of the confirmed ones, and of those whose confirmation was

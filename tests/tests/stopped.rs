@@ -216,6 +216,32 @@ fn the_dashboard_and_the_metrics_tell_of_a_daemon_that_does_not_answer() {
 }
 
 #[test]
+fn many_claims_end_in_the_time_of_a_few_requests() {
+    let daemon = Daemon::start("");
+    let connect = || {
+        let timeout = Duration::from_secs(1);
+        Client::builder().socket(daemon.socket()).request_timeout(timeout).connect().unwrap()
+    };
+    let (client, other) = (connect(), connect());
+    let queue = client.queue("jobs").unwrap();
+    for value in 0..16u8 {
+        queue.put(client.create_from(&[value]).unwrap(), None).unwrap();
+    }
+    let mut items = queue.items().prefetch(16);
+    assert_eq!(items.next(None).unwrap().unwrap().number(), 0);
+    assert!(items.done().unwrap());
+    stop(&daemon);
+    let dropped = std::thread::spawn(move || drop(items));
+    for _ in 0..4 {
+        is_told(&daemon, "ping", other.ping());
+    }
+    assert!(dropped.is_finished());
+    signal(daemon.pid(), Signal::CONT);
+    client.ping().unwrap();
+    assert_eq!((queue.waiting().unwrap(), queue.claimed().unwrap()), (15, 0));
+}
+
+#[test]
 fn claims_end_although_a_stopped_daemon_did_not_receive_the_request() {
     let daemon = Daemon::start("");
     let client = connect(&daemon).unwrap();

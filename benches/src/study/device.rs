@@ -55,7 +55,7 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    // Relaxed throughout: the counters order no other memory.
+    // All accesses are relaxed, because the counters order no other memory access.
     fn add(&self, bytes: u64) {
         let live = self.live.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(live, Ordering::Relaxed);
@@ -65,7 +65,7 @@ impl Gauge {
         self.live.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the maximum so far.
+    /// Returns the maximum number of bytes so far.
     pub fn most(&self) -> u64 {
         self.most.load(Ordering::Relaxed)
     }

@@ -15,10 +15,11 @@ use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use users::Users;
 
-/// The number of a namespace. No other namespace ever gets this number.
+/// The number of a namespace. No other namespace ever gets the same number.
 pub type NamespaceId = u64;
 
-/// Bytes of the sheets of a few segments and streams. The accounts always leave a first client this much.
+/// Bytes of the sheets of a few segments and streams. The accounts always reserve this much for a
+/// user's first client.
 const FEW_SHEETS_BYTES: u64 = 1 << 20;
 
 /// Descriptors that the daemon has open for a session: its socket, its process and its wakeup eventfd.
@@ -32,12 +33,12 @@ struct Budget {
     name: String,
     setting: String,
     device_setting: String,
-    /// True once the namespace is closed. The account then ends with the refund of its last charge, for memory that is still
-    /// being made.
+    /// Whether the namespace is closed. The account of a closed namespace ends with the refund of
+    /// its last charge. That charge may be for memory that the daemon is still allocating.
     over: bool,
 }
 
-/// The bytes whose charges leases move from one account to another: see `pressure.rs`.
+/// The bytes whose charges leases move from one account to another. `pressure.rs` explains when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes of other users that this uid's leases retain. These bytes count as this uid's own.
@@ -57,12 +58,12 @@ pub struct Accounts {
     sheet_bytes_max: u64,
     descriptors_max: u64,
     uid_bytes_max: u64,
-    /// Bytes that all devices together may lend.
+    /// Maximum number of bytes that all devices together may lend.
     device_bytes_max: u64,
     uid_device_bytes_max: u64,
     uid_sessions_max: u32,
     uid_share: bool,
-    /// Bytes of sheets that each user needs to join. The share of a user is at least this much.
+    /// Bytes of sheets that each user needs to join. A user's share is at least this much.
     sheet_bytes_least: u64,
 }
 
@@ -109,7 +110,7 @@ impl Accounts {
         }
     }
 
-    /// Replaces the limits. A user above a new limit keeps its memory and gets no more.
+    /// Replaces the limits. A user above a new limit keeps its memory but gets no more.
     pub fn reload(&mut self, settings: &Settings) {
         self.pool_bytes_max = settings.pool_bytes_max;
         self.sheet_bytes_max = settings.sheet_bytes_max;
@@ -151,7 +152,7 @@ impl Accounts {
         budget.device_setting = setting.into();
     }
 
-    /// Closes a namespace's budget. The account ends when all its charges have been refunded.
+    /// Closes a namespace's budget. The account ends after the refund of its last charge.
     pub fn close(&mut self, namespace: NamespaceId) {
         let budget = self.namespaces.get_mut(&namespace).expect("a budget is closed once");
         budget.over = true;
@@ -229,7 +230,7 @@ impl Accounts {
         self.charge(Some(uid), namespace, Kind::Sheet, bytes)
     }
 
-    /// Charges for memory that a former daemon granted, even beyond the current limits.
+    /// Charges for memory that a previous daemon granted, even beyond the current limits.
     pub fn charge_recovered(&mut self, uid: Option<u32>, namespace: NamespaceId, kind: Kind, bytes: u64) -> Charge {
         self.namespaces.get_mut(&namespace).expect("charges go to open namespaces").held.add(kind, bytes);
         if let Some(uid) = uid {
@@ -281,7 +282,8 @@ impl Accounts {
                     Moved::default(),
                 )
             }
-            // All devices count as one stock: a user may hold all of one of two equal devices.
+            // All devices count as one stock, so a user may hold all memory of one of two equal
+            // devices.
             Kind::Device => {
                 let (own, stock) =
                     self.users.stock(uid, self.device_bytes_max, self.all.device_bytes, |h| h.device_bytes);
@@ -306,8 +308,8 @@ impl Accounts {
         )
     }
 
-    /// Counts a session of `uid`. Returns false if `uid` is over its limit. The session counts in both cases, and
-    /// [`Accounts::end_session`] must follow.
+    /// Counts a session of `uid`. Returns false if `uid` is over its limit. The session counts in
+    /// both cases, so the caller must later call [`Accounts::end_session`].
     pub fn begin_session(&mut self, uid: u32) -> bool {
         let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         let shared = self.uid_share && uid != SUPERUSER && over(own, SESSION_DESCRIPTORS, stock.share(own));
@@ -317,7 +319,8 @@ impl Accounts {
         self.users.sessions_of_user(uid) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
-    /// Returns true if `uid`, or all uids together, are so far over the limit of sessions that the daemon sends no refusal.
+    /// Returns true if `uid`, or all uids together, exceed the limit of sessions so far that the
+    /// daemon sends no refusal.
     pub fn floods(&self, uid: u32) -> bool {
         let sessions = self.users.sessions_of_user(uid);
         sessions > 2 * u64::from(self.uid_sessions_max) || self.all.descriptors > self.descriptors_max
@@ -363,7 +366,7 @@ impl Accounts {
         (self.users.sessions_of(uid), self.uid_sessions_max)
     }
 
-    /// Returns the bytes of segments and sheets, and the descriptors, that a uid may have at this moment.
+    /// Returns the bytes of segments and sheets, and the descriptors, that a uid may have now.
     pub fn most(&self, uid: u32) -> (u64, u64) {
         let most = self.uid_bytes_max.min(self.pool_bytes_max.saturating_add(self.sheet_bytes_max));
         if !self.uid_share || uid == SUPERUSER {
@@ -377,7 +380,8 @@ impl Accounts {
         (most.min(bytes), stock.share(own))
     }
 
-    /// Returns true if a uid or a namespace is above `percent` percent of the pool bytes that it may have at this moment.
+    /// Returns true if a uid or a namespace is above `percent` percent of the pool bytes that it
+    /// may have now.
     pub fn is_above(&self, percent: u8, uid: u32, namespace: NamespaceId) -> bool {
         let is_above = |held, most| is_above(held, most, percent);
         let in_namespace = self.namespaces.get(&namespace).is_some_and(|it| is_above(it.held.bytes(), it.bytes_max));
@@ -398,7 +402,8 @@ impl Accounts {
         self.users.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
     }
 
-    /// Checks the sums: each charge belongs to a namespace, and the uids together hold no more than all namespaces.
+    /// Checks that each charge belongs to a namespace, and that the uids together hold no more than
+    /// all namespaces.
     ///
     /// # Panics
     /// Panics if the data is inconsistent.
@@ -414,7 +419,8 @@ impl Accounts {
         assert!(uids.is_within(&self.all), "uids hold {uids:?} of {:?}", self.all);
     }
 
-    /// Deletes every account. Charges that objects still carry become void, and the objects may drop them.
+    /// Deletes every account. Charges that objects still have become void, and the objects may drop
+    /// them.
     pub fn write_off(&mut self) {
         self.books = Arc::new(());
         self.users.write_off();

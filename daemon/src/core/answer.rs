@@ -7,7 +7,8 @@ use super::orders::Making;
 use super::settings::Role;
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
-/// Maximum time, after lending to a client, for which the client may delay others by not acknowledging.
+/// Maximum time for which a client may delay other clients by not acknowledging memory, counted
+/// from the lending.
 const ACK_NS_MAX: u64 = 5_000_000_000;
 
 /// The result of a request.
@@ -20,10 +21,12 @@ pub enum Outcome {
     Reply(Reply),
     /// A response with descriptors.
     Lend(Reply, Vec<(MemId, Lending)>, Lent),
-    /// The daemon makes memory for the request first.
+    /// The daemon first allocates memory for the request.
     Working(Work),
     /// The request waits.
     Later(Wait),
+    /// The request waits until its queue changes, or until the client ends the wait.
+    Blocked,
 }
 
 /// The reason why a request waits.
@@ -33,24 +36,26 @@ pub enum Wait {
     Directory,
     /// The daemon is making a part of the directory.
     Names,
-    /// The end of a claim in shared memory. No event reports that end.
+    /// A client's first-publication claim must end. No event reports the end of a claim.
     Claim,
-    /// The acknowledgement of a client.
+    /// A client must acknowledge memory.
     Ack {
         /// The client.
         catalogue: u16,
         /// Maximum wait, counted from the lending that the client must acknowledge.
         ns_max: u64,
     },
-    /// Segments that the requester returned and has not unmapped yet.
+    /// The requester must unmap segments that it has returned.
     Quiescent,
-    /// A segment that the daemon is writing to a file or reading back.
+    /// The daemon must finish writing a segment to a file, or reading it back.
     Spilled,
-    /// Chores of the daemon that may free memory.
+    /// The daemon must finish chores that may free memory.
     Chores,
-    /// Clients of this daemon's predecessor, which still read the predecessor's directory.
+    /// Clients of the previous daemon must reconnect, because they still read the previous daemon's
+    /// directory.
     Return,
-    /// Clients of this daemon's predecessor, which may assert claims on items of queues.
+    /// Clients of the previous daemon must reconnect, because they may assert claims on items of
+    /// queues.
     Asserted {
         /// End of the wait.
         until_ns: u64,
@@ -58,18 +63,18 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// Returns a wait for the acknowledgement of a client that may be slow.
+    /// Returns a wait for the acknowledgement of a client, with the maximum wait for a slow client.
     pub fn ack(catalogue: u16) -> Self {
         Self::Ack { catalogue, ns_max: ACK_NS_MAX }
     }
 }
 
-/// The memory whose receipt the client's next acknowledgement confirms.
+/// Memory that the client has yet to acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lent {
     /// Memory of another client.
     Nothing,
-    /// The directory, lent to a client that comes back.
+    /// The directory, lent to a client of the previous daemon that has reconnected.
     Back,
     /// The client's own sheets.
     Welcome,
@@ -81,7 +86,7 @@ pub enum Lent {
     Ring(u32, u64),
 }
 
-/// A request that waits for memory.
+/// A request that waits until the daemon has allocated memory.
 #[derive(Debug)]
 pub struct Work {
     pub what: What,
@@ -95,10 +100,10 @@ pub struct Requester {
     pub catalogue: u16,
 }
 
-/// A client that joins.
+/// A client that is joining a namespace.
 #[derive(Debug)]
 pub struct Joining {
-    /// The number of its catalogue.
+    /// The client's catalogue number.
     pub number: u16,
     pub label: String,
     pub role: Role,
@@ -116,7 +121,7 @@ pub struct RingRequest {
     pub policy: Policy,
 }
 
-/// The use of the memory.
+/// The purpose of the memory.
 #[derive(Debug)]
 pub enum What {
     Join { namespace: NamespaceId, joining: Joining },

@@ -19,7 +19,7 @@ use claims::Claims;
 use lifetime::Lifetimes;
 use list::Lists;
 pub use list::NewItems;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name::{KeyKind, item_key};
@@ -34,30 +34,34 @@ pub struct Binding {
     pub life: LifeWord,
 }
 
-/// The names of a namespace. An item of a list is a name; a list is a name without a value.
+/// The names of a namespace. An item of a list is a name. A list is a name without a value.
 #[derive(Debug)]
 pub struct Bindings {
     names: Names,
     lifetimes: Lifetimes,
     lists: Lists,
     claims: Claims,
+    /// Names of the queues that have changed since their waiting claims were tried.
+    changed: BTreeSet<String>,
     /// Time of the next turn of absorbing.
     absorb_due_ns: Option<u64>,
-    /// The last turn that absorbed announcements, and their number.
+    /// The last turn that absorbed announcements, and the number that it absorbed.
     absorbing: Absorbing,
-    /// The reserved names that no client claims any more, each with the time of the step that found no claim. A later claimant
-    /// reads that the name is reserved, and does not announce it. An entry counts only while its name is reserved.
+    /// The reserved names that no client claims any more. Each has the time of the step that found
+    /// no claim. A later claimant reads that the name is reserved, and does not announce the name.
+    /// An entry counts only while its name is reserved.
     unclaimed: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Bindings {
-    /// Returns the names of this directory, at most `lists_max` of which are lists.
+    /// Returns the bindings of this directory's names. At most `lists_max` of the names are lists.
     pub fn new(directory: &Directory, names: Names, lists_max: u32) -> Self {
         Self {
             names,
             lifetimes: Lifetimes::of(directory),
             lists: Lists::new(lists_max),
             claims: Claims::default(),
+            changed: BTreeSet::new(),
             absorb_due_ns: None,
             absorbing: Absorbing::default(),
             unclaimed: BTreeMap::new(),
@@ -100,12 +104,12 @@ impl Bindings {
         self.lists.is_empty()
     }
 
-    /// Handles memory for names that has arrived or could not be made.
+    /// Handles the allocation of memory for names, or its failure.
     pub fn arrived(&mut self, context: &Context, at: u64, made: Result<(), String>) {
         self.names.arrived(&context.directory, at, made);
     }
 
-    /// Returns an entry for a key that a user requests.
+    /// Returns the key's entry, and adds an entry if the key has none.
     pub fn place(
         &mut self,
         context: &Context,
@@ -133,10 +137,11 @@ impl Bindings {
         its.map(|(number, _)| self.names.owned().count(number) as u64).sum()
     }
 
-    /// Refuses `more` names if they, together with the names that clients announce now, exceed the limit.
+    /// Refuses `more` names if they exceed the limit together with the names that clients announce
+    /// now.
     pub fn check_room(&mut self, context: &Context, members: &Members, more: u64) -> Result<(), Refusal> {
-        // This fence pairs with the fence between client P's claim and P's read of the room. Either daemon D sees the claim
-        // here, or P sees the smaller room.
+        // This fence pairs with the fence of client P, between P's claim and P's read of the room.
+        // Either daemon D sees the claim here, or P sees the smaller room.
         self.names.reserve(&context.directory, more);
         scan_fence();
         if self.names.room() < more.saturating_add(Self::announced(members)) {
@@ -146,8 +151,8 @@ impl Bindings {
         Ok(())
     }
 
-    /// Ends a turn: drops its reservations of names. A table under construction grows by one slice per turn, however many
-    /// requests wait for it.
+    /// Ends a turn and drops its reservations of names. A table under construction grows by one
+    /// slice per turn, independent of the number of requests that wait for it.
     pub fn end_turn(&mut self, env: &mut Env, context: &Context) {
         self.names.reserve(&context.directory, 0);
         self.names.go_on(&context.directory);
@@ -156,7 +161,7 @@ impl Bindings {
         }
     }
 
-    /// Returns true if `names` new names have memory now; otherwise orders the memory.
+    /// Returns true if `names` new names have memory now. Otherwise orders the memory.
     pub fn names_ready(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, names: u64) -> bool {
         let more = names.saturating_add(Self::announced(members));
         if self.names.ready() < more && more > names {
@@ -169,7 +174,7 @@ impl Bindings {
         ready || self.names.ready() >= more
     }
 
-    /// Orders memory for future names, and gives back memory that holds no names.
+    /// Orders memory for future names, and frees memory that contains no names.
     pub fn prepare_names(&mut self, env: &mut Env, context: &Context, more: u64) {
         for extent in self.names.order(&context.directory, more) {
             env.effects.allocate(context.directory.mem(), extent.at, extent.bytes);
@@ -194,7 +199,7 @@ impl Bindings {
         }
     }
 
-    /// Binds a key to a cell, whichever client owned the key before.
+    /// Binds a key to a cell, regardless of the key's previous owner.
     pub fn take(
         &mut self,
         env: &mut Env,
@@ -217,7 +222,8 @@ impl Bindings {
         Binding { catalogue, cell, life }: Binding,
     ) -> OwnerWord {
         let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        // The lifetime is stored before the owner word: an owner that sees the new owner word sees the new lifetime.
+        // The lifetime is stored before the owner word. So an owner that sees the new owner word
+        // sees the new lifetime.
         self.set_life(context, entry, before, OwnerWord::after(before, OwnerKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
             return before;
@@ -247,8 +253,8 @@ impl Bindings {
         let ephemeral = context.directory.life(entry).is_ephemeral();
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         self.names.bury(&context.directory, entry);
-        // The lifetime ends after the owner word: an owner that still sees its name alive also sees the lifetime, and asks the
-        // daemon.
+        // The lifetime ends after the owner word changes. So an owner that still sees its name
+        // alive also sees the lifetime, and sends a request to the daemon.
         self.end_life(context, entry, owner_word);
         context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));
         if tell {
@@ -259,8 +265,8 @@ impl Bindings {
         }
     }
 
-    /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so it does not start at once
-    /// when one of several names moves.
+    /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so
+    /// it starts with a delay. Several names may move in the meantime.
     pub fn collect_soon(&mut self, env: &mut Env, context: &Context, members: &mut Members, catalogue: u16) {
         let names = self.names.owned().count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
@@ -273,7 +279,8 @@ impl Bindings {
         }
     }
 
-    /// Schedules surveys of the clients whose memory only leases retained, because a client that held such leases is gone.
+    /// Schedules surveys of the clients whose memory is retained only by leases. The caller does so
+    /// after a client with such leases has ended.
     pub fn collect_held(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let held = |c: &Client| matches!(c.state, ClientState::Frozen { lease_held: true, .. });
         let held: Vec<u16> = members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
@@ -283,13 +290,14 @@ impl Bindings {
     }
 }
 
-/// Returns the list's id and the item's number of an item's key; `None` for another key.
+/// Returns the list's id and the item's number from an item's key. Returns `None` for a key of
+/// another kind.
 fn item_of(key: &[u8]) -> Option<(u64, u64)> {
     let [1, item @ ..] = key else { return None };
     Some((u64::from_le_bytes(*item.first_chunk()?), u64::from_le_bytes(*item.last_chunk()?)))
 }
 
-/// Returns a predicate for owner words that lead to clients of this user.
+/// Returns a predicate that is true for an owner word whose owner belongs to this user.
 fn is_own(context: &Context, members: &Members, uid: Option<u32>) -> impl Fn(OwnerWord) -> bool {
     let own = uid.map(|uid| context.ledger.owner_of(uid));
     move |owner_word| {

@@ -1,16 +1,19 @@
-//! Chores: work whose amount a client decides. The daemon removes the items of a deleted list, surveys the memory of a
-//! disconnected client, and finds the values that only leases retain. The daemon does this work in slices, and serves requests
-//! between two slices. One step spends at most [`UNITS`] on all namespaces together. The next slice follows after [`PAUSE_NS`].
+//! Chores: work whose amount a client determines. The daemon removes the items of a deleted list,
+//! surveys the memory of a disconnected client, and finds the values that only leases retain.
 //!
-//! A chore begins after all changes that clients can see: the list has lost its name and its line, or the client is closed. A
-//! daemon that stops before its chores finish loses nothing. The next daemon finds the items without a list, and the quiescent
-//! clients.
+//! The daemon does this work in slices, and serves requests between two slices. One step spends at
+//! most [`UNITS`] on all namespaces together. The next slice follows after [`PAUSE_NS`].
+//!
+//! A chore begins after all changes that clients can see. The list has lost its name and its table
+//! entry, or the client is closed. So a daemon that stops before its chores finish loses nothing.
+//! The next daemon finds the items without a list, and the quiescent clients.
 
 use super::account::NamespaceId;
 use super::clock::{Clock, Timer};
 use std::collections::VecDeque;
 
-/// Maximum cost of one step. A unit is a fraction of a microsecond, and a step a few milliseconds.
+/// Maximum cost of one step in units. A unit is a fraction of a microsecond, and a step takes a few
+/// milliseconds.
 pub const UNITS: u32 = 4096;
 /// Cost of removing a name.
 pub const REMOVAL: u32 = 4;
@@ -28,33 +31,34 @@ pub const PAUSE_NS: u64 = 500_000;
 /// A piece of work that is not finished.
 #[derive(Debug)]
 pub enum Chore {
-    /// Remove the items of a deleted list.
+    /// Removes the items of a deleted list.
     Items(DeletedList),
-    /// Survey the memory of the quiescent client with this number.
+    /// Surveys the memory of the quiescent client with this number.
     Survey(u16),
-    /// Find the values that only leases retain.
+    /// Finds the values that only leases retain.
     Leases,
 }
 
-/// Items of a list that is gone, which are still names.
+/// The remaining items of a deleted list, which are still names.
 #[derive(Debug)]
 pub struct DeletedList {
     /// The list's id.
     pub id: u64,
-    /// The items that are left.
+    /// The remaining items.
     pub left: Left,
 }
 
-/// The way of finding the items that are left.
+/// The method that finds the remaining items.
 #[derive(Debug)]
 pub enum Left {
-    /// Search by their numbers.
+    /// A search by the items' numbers.
     Numbers(std::ops::Range<u64>),
-    /// Search among all entries whose owner words lead to cells, beginning with this catalogue and entry.
+    /// A search among all entries whose owner words lead to cells. The search begins with this
+    /// catalogue and entry.
     Entries(u16, u32),
 }
 
-/// The queue of chores, and the cost that the steps spend on it.
+/// The queue of chores, and the cost of the steps.
 #[derive(Debug)]
 pub struct Chores {
     queue: VecDeque<(NamespaceId, Chore)>,
@@ -62,13 +66,13 @@ pub struct Chores {
     spent: u32,
     /// Maximum cost of each step.
     units_max: u32,
-    /// Earliest time of the next slice. A step that began without chores ignores it.
+    /// Earliest time of the next slice. A step that began without chores ignores this time.
     after_ns: u64,
     /// Whether a scan of leases has finished since the last call of [`Chores::take_scanned`].
     scanned: bool,
     /// Whether there were no chores when the step began.
     idle: bool,
-    /// Time of the timer, if it is set.
+    /// Time of the timer. `None` if the timer is not set.
     armed_ns: Option<u64>,
 }
 
@@ -98,7 +102,7 @@ impl Chores {
         may
     }
 
-    /// Notes that a scan of leases has finished.
+    /// Records that a scan of leases has finished.
     pub fn has_scanned(&mut self) {
         self.scanned = true;
     }
@@ -128,7 +132,7 @@ impl Chores {
         self.after_ns = now_ns + PAUSE_NS;
     }
 
-    /// Queues a chore, and sets the timer. This step begins the chore if no other was queued.
+    /// Queues a chore, and sets the timer. This step begins the chore if the queue was empty.
     pub fn take_on(&mut self, clock: &mut Clock, namespace: NamespaceId, chore: Chore) {
         self.push(namespace, chore);
         self.arm(clock);
@@ -150,12 +154,12 @@ impl Chores {
         }
     }
 
-    /// Notes that the timer has fired.
+    /// Records that the timer has fired.
     pub fn has_fired(&mut self) {
         self.armed_ns = None;
     }
 
-    /// Returns true if a scan of leases has finished since this function was called last.
+    /// Returns true if a scan of leases has finished since the last call of this function.
     pub fn take_scanned(&mut self) -> bool {
         std::mem::take(&mut self.scanned)
     }

@@ -20,26 +20,26 @@ pub use segments::{ClientSegments, Residence, Segment};
 pub use sheets::Sheets;
 use survey::Survey;
 
-/// The condition that a draining client waits for.
+/// The event that a draining client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draining {
-    /// The end of the client's process, which the shell reports.
+    /// The end of the client's process, which the system layer reports.
     Process(ConnId),
-    /// The end of all write access to the client's lease table. The client was one of the daemon's predecessor and has not come
-    /// back.
+    /// The end of all write access to the client's lease table. The client belonged to the previous
+    /// daemon and has not reconnected.
     Leases {
         /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// The end of the children that the client forked and that read under the client's leases. These children have the client's
-    /// lease table mapped.
+    /// The end of the children that the client forked and that read under the client's leases.
+    /// These children have the client's lease table mapped.
     Children {
         /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// Nothing more: the client's leases end in the next step.
+    /// No further event. The client's leases end in the next step.
     Over,
-    /// The quarantine, in which the driver ends the work of the client's process.
+    /// The end of the quarantine, in which the driver ends the work of the client's process.
     Quarantine {
         /// End of the quarantine.
         until_ns: u64,
@@ -51,25 +51,27 @@ pub enum Draining {
 pub enum ClientState {
     /// Connected.
     Live(ConnId),
-    /// A client of the daemon's predecessor that has not come back yet, and continues with the memory that it has mapped.
+    /// The client belonged to the previous daemon and has not reconnected. It continues with the
+    /// memory that it has mapped.
     Disconnected {
         /// Pause before the next probe of its lease table.
         pause_ns: u64,
     },
-    /// Disconnected. The client may still write its memory.
+    /// The client has disconnected, but may still write its memory.
     Ended {
-        /// Memory that is not known to be quiescent.
+        /// Memory that may still have writers.
         loud: VecDeque<MemId>,
         /// Pause before the next probe.
         pause_ns: u64,
     },
-    /// Disconnected. No process can write the client's memory, and the daemon acts for the client.
+    /// The client has disconnected, and no process can write its memory. The daemon acts for the
+    /// client.
     Frozen {
-        /// Whether some of its memory is in use by leases alone.
+        /// Whether only leases keep some of the client's memory in use.
         lease_held: bool,
         /// Pause before the next scan of those leases.
         pause_ns: u64,
-        /// Time of the next survey of its memory.
+        /// Time of the next survey of the client's memory.
         due_ns: Option<u64>,
         /// The survey in progress.
         survey: Option<Box<Survey>>,
@@ -81,14 +83,15 @@ pub enum ClientState {
 pub struct Client {
     pub uid: u32,
     pub pid: u32,
-    /// The name of the command of its process, as the kernel reported it when the client connected; empty: unknown.
+    /// The name of the command of the client's process, as the kernel reported it at the
+    /// connection; empty: unknown.
     pub command: String,
     pub label: String,
     pub role: Role,
     pub state: ClientState,
     pub member: Member,
-    /// The owners whose memory this daemon has shown to the client. `None`: a predecessor may have shown the client memory of
-    /// other owners, too.
+    /// The owners whose memory this daemon has shown to the client. `None`: a previous daemon may
+    /// have shown the client memory of other owners too.
     pub shown: Option<BTreeSet<u16>>,
     /// The names that the client announces.
     pub announcements: Announcements,
@@ -96,36 +99,39 @@ pub struct Client {
     pub sheets: Sheets,
     /// The client's segments, by first slot number.
     pub segments: ClientSegments,
-    /// Cells that lost their names, and whose notices the client has not fetched yet.
+    /// Cells that lost their names. The client has not fetched the notices about them yet.
     pub notices: BTreeSet<u32>,
-    /// The time of the lending that the client must acknowledge, if the client owes an acknowledgement.
+    /// Time of the lending that the client must acknowledge. Valid only if the client owes an
+    /// acknowledgement.
     pub lent_ns: u64,
-    /// Whether the directory lists the client among those that may sleep.
+    /// Whether the directory lists the client as one that may sleep.
     pub waits: bool,
-    /// Whether the daemon learns of the end of the client's process.
+    /// Whether the kernel notifies the daemon of the end of the client's process.
     pub watched: bool,
-    /// The condition for which the daemon waits after the client's end, if the client may have device memory mapped, or has forked
-    /// children. Its leases count until then.
+    /// The event that the daemon waits for after the client's end. Set if the client may have
+    /// device memory mapped, or has forked children. The client's leases count until then.
     pub draining: Option<Draining>,
-    /// Whether the daemon ends the session to end its leases, also those under which forked children read.
+    /// Whether the daemon ends the session to end its leases, including those under which forked
+    /// children read.
     pub is_revoked: bool,
-    /// Whether device memory of this client was lost with the daemon's predecessor. The client may continue if the client reports
-    /// that it has mapped none of that memory.
+    /// Whether device memory of this client was lost with the previous daemon. The client may
+    /// continue if it reports that it has mapped none of that memory.
     pub has_lost: bool,
 }
 
 impl Client {
-    /// Returns the client's session, for memory that the client returns. `number` is the client's.
+    /// Returns the identity of the client's session, for memory that the client returns. `number`
+    /// is the client's catalogue number.
     pub fn former_writer(&self, number: u16) -> FormerWriter {
         FormerWriter { uid: self.uid, client: number, pid: self.pid }
     }
 
-    /// Returns the client for the log; `number` is the client's.
+    /// Returns the identity of the client for the log. `number` is the client's catalogue number.
     pub fn who(&self, number: u16) -> Who<'_> {
         Who { client: Some(number), pid: self.pid, uid: self.uid, command: &self.command, label: &self.label }
     }
 
-    /// Returns the client's connection while it is connected.
+    /// Returns the client's connection. Returns `None` if the client is not connected.
     pub fn conn(&self) -> Option<ConnId> {
         match self.state {
             ClientState::Live(conn) => Some(conn),
@@ -133,17 +139,18 @@ impl Client {
         }
     }
 
-    /// Returns true if the client is connected or may come back.
+    /// Returns true if the client is connected or may reconnect.
     pub fn is_live(&self) -> bool {
         matches!(self.state, ClientState::Live(_) | ClientState::Disconnected { .. })
     }
 
-    /// Returns true if the client was a client of the predecessor and has not come back.
+    /// Returns true if the client belonged to the previous daemon and has not reconnected.
     pub fn is_disconnected(&self) -> bool {
         matches!(self.state, ClientState::Disconnected { .. })
     }
 
-    /// Returns true if the client has disconnected and its leases count for the children that it has forked.
+    /// Returns true if the client has disconnected and its leases still count, for its forked
+    /// children.
     pub fn awaits_children(&self) -> bool {
         matches!(self.draining, Some(Draining::Children { .. }))
     }
@@ -163,7 +170,7 @@ impl Client {
         self.announces() && self.words().ring_head.read() != self.announcements.absorbed()
     }
 
-    /// Returns true if the client is gone and its memory is quiescent.
+    /// Returns true if the client has ended and its memory is quiescent.
     pub fn is_frozen(&self) -> bool {
         matches!(self.state, ClientState::Frozen { .. })
     }
@@ -173,12 +180,13 @@ impl Client {
         self.sheets.catalogue()
     }
 
-    /// Returns the client's lease table while its leases count.
+    /// Returns the client's lease table. Returns `None` once its leases no longer count.
     pub fn lease_table(&self) -> Option<&LeaseTable> {
         self.sheets.lease_table()
     }
 
-    /// Returns true if the client's leases count for forked children, which the client reports.
+    /// Returns true if the client's leases count for forked children. The client reports this in
+    /// its lease table.
     pub fn has_children(&self) -> bool {
         !self.is_revoked && self.lease_table().is_some_and(|table| table.inherited.peek() != 0)
     }
@@ -188,17 +196,19 @@ impl Client {
         self.sheets.cell(cell).map(|record| Cell(record.cell.read()))
     }
 
-    /// Returns the segment of a slot, and its first slot number.
+    /// Returns the segment of a slot, and the segment's first slot number.
     pub fn segment_of(&self, slot: u32) -> Option<(u32, &Segment)> {
         self.segments.containing(slot)
     }
 
-    /// Returns a slot's record, which is an allegation of the client, and the segment's first slot number.
+    /// Returns the segment's first slot number and the slot's record. The record is an allegation
+    /// of the client.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
         self.segments.slot(slot)
     }
 
-    /// Returns all memory that the client may have been able to write and that the kernel can probe.
+    /// Returns all memory that the client may have written and that the kernel can probe for
+    /// writers.
     pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
         self.sheets.memories().chain(self.segments.memories())
     }

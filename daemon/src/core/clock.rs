@@ -4,40 +4,40 @@ use super::account::NamespaceId;
 use super::event::MemId;
 use std::collections::BTreeSet;
 
-/// The action of a timer, and its subject.
+/// The action of a timer, and the object that the action applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
-    /// Probe a client's memory again.
+    /// Probes a client's memory again.
     Probe(NamespaceId, u16),
-    /// Probe again for a client that has not come back.
+    /// Probes again for a client of the previous daemon that has not reconnected.
     Disconnected(NamespaceId, u16),
-    /// Survey the memory of a disconnected client again.
+    /// Surveys the memory of a disconnected client again.
     Collect(NamespaceId, u16),
-    /// Continue a client's draining.
+    /// Continues a client's draining.
     Draining(NamespaceId, u16),
-    /// Probe orphaned memory.
+    /// Probes orphaned memory.
     Returned(MemId),
-    /// Poll for announcements.
+    /// Polls for announcements.
     Absorb(NamespaceId),
-    /// Retry delayed requests.
+    /// Retries delayed requests.
     Retry,
-    /// Retry the delayed requests that exceeded the last step's maximum number of retries.
+    /// Retries the delayed requests that exceeded the last step's maximum number of retries.
     Untried,
-    /// Order spares.
+    /// Orders spare segments.
     Spares,
-    /// Open the namespaces that returning clients have handed back.
+    /// Opens the namespaces that reconnecting clients have handed back.
     Staged,
-    /// Continue the construction of a table of names.
+    /// Continues the construction of a table of names.
     Names,
-    /// Continue the chores.
+    /// Continues the chores.
     Chores,
-    /// Scan the leases.
+    /// Scans the leases.
     Leases(NamespaceId),
-    /// End the names whose lifetimes are over.
+    /// Ends the names whose lifetimes are over.
     Lifetimes(NamespaceId),
-    /// End the streams that no client uses.
+    /// Ends the streams that no client uses.
     Streams(NamespaceId),
-    /// Retry a spill that failed because a process held the segment.
+    /// Retries a spill that failed because a process held the segment.
     Spill,
 }
 
@@ -55,7 +55,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Begins a step. The time never decreases.
+    /// Begins a step at this time. The clock never goes back.
     pub fn begin_step(&mut self, now_ns: u64) {
         self.advance(now_ns);
         self.turn += 1;
@@ -66,7 +66,7 @@ impl Clock {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Notes the daemon's start.
+    /// Records the time of the daemon's start.
     pub fn start(&mut self) {
         self.started_ns = self.now_ns;
     }
@@ -86,7 +86,7 @@ impl Clock {
         self.turn
     }
 
-    /// Sets a timer that fires after this time.
+    /// Sets a timer that fires after this delay.
     pub fn set_timer(&mut self, after_ns: u64, timer: Timer) {
         self.set_timer_at(self.now_ns + after_ns, timer);
     }
@@ -101,10 +101,11 @@ impl Clock {
         self.timers.remove(&(at_ns, timer));
     }
 
-    /// Schedules a retry of delayed requests after this time at the latest.
+    /// Schedules a retry of delayed requests. The retry comes after this delay at the latest.
     pub fn retry_after(&mut self, after_ns: u64) {
         let at = self.now_ns + after_ns;
-        // Every event retries the delayed requests, and each retry may call this again. So one timer is enough.
+        // Every event retries the delayed requests, and each retry may call this function again. So
+        // one timer is enough.
         if self.retry_ns.is_none_or(|before| before > at) {
             self.retry_ns = Some(at);
             self.set_timer_at(at, Timer::Retry);

@@ -1,12 +1,16 @@
-//! The survey of a frozen client's memory: which segments of the client are reachable from names, streams and leases. A survey
-//! runs in slices: see [`super::chores`].
+//! The survey of a frozen client's memory: the segments of the client that are reachable from
+//! names, streams and leases. A survey runs in slices: see [`super::chores`].
 //!
-//! No process writes the cells, rings and records of a frozen client C any more, and only daemon D moves owner words. During a
-//! survey of C, an owner word can stop leading to a value of C. The next survey sees this change. An owner word can start leading
-//! to a value of C only if D itself renames a name of C. Then [`super::members::Members::surveyed`] adds the value. So once D has
-//! visited the names and streams, D has found every segment that an owner word or ring leads to, now and in future. Only then,
-//! behind a fence, D reads the lease tables one after another. A reader R with a valid lease on another segment stored this lease
-//! before the fence. The lease stays in R's table until R drops the lease. A client that joins later has no such lease.
+//! Let C be a frozen client. No process writes the cells, rings and records of C any more, and only
+//! daemon D moves owner words. During a survey of C, an owner word may stop leading to a value of
+//! C. The next survey detects this change. An owner word can start leading to a value of C only if
+//! D itself renames a name of C. Then [`super::members::Members::surveyed`] adds the value.
+//!
+//! So after D has visited the names and streams, D knows every segment that an owner word or ring
+//! leads to, now and in future. Only then, after a fence, D reads the lease tables one after
+//! another. A reader R with a valid lease on another segment stored this lease before the fence.
+//! The lease stays in R's table until R drops the lease. A client that joins later has no such
+//! lease.
 
 use super::chores::{ENTRIES_STEP, READ, RELEASE, REMOVAL, SCAN};
 use super::client::survey::{Stage, StreamPosition, Survey};
@@ -70,7 +74,7 @@ impl Namespace {
         }
     }
 
-    /// Continues this stage. Returns false if the step has spent its units.
+    /// Continues the stage that reads names. Returns false if the step has spent its units.
     fn survey_names(&mut self, env: &mut Env, catalogue: u16, survey: &mut Survey, next: u32) -> bool {
         let entries = self.bindings.names().owned().of_from(catalogue, next, ENTRIES_STEP);
         if entries.is_empty() {
@@ -86,8 +90,8 @@ impl Namespace {
             let value = client.value(owner_word.cell()).filter(|cell| cell.is_value());
             let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
             let Some(value) = named else {
-                // The owner deleted the value or filled the slot incorrectly, or the bytes are lost. No operation on the value
-                // can be in flight.
+                // The owner deleted the value or filled the slot incorrectly, or the bytes are
+                // lost. No operation on the value can be in progress.
                 env.chores.spend(REMOVAL);
                 self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
                 continue;
@@ -108,15 +112,16 @@ impl Namespace {
         let Some((at, stream)) = self.streams.of_producer_from(catalogue, position.place) else {
             survey.stage = Stage::Leases(0);
             tensorlend_layout::crash_point!("daemon: memory looked through");
-            // The change was stored before this fence: an owner word moved, or an owner marked a slot as dead. Consider a reader
-            // R that leased a slot by the old route. Either daemon D sees the lease from here on, or R sees the change.
+            // A change was stored before this fence: an owner word moved, or an owner marked a slot
+            // as dead. Consider a reader R that leased a slot by the old route. Either daemon D
+            // sees the lease from here on, or R sees the change.
             scan_fence();
             return true;
         };
         survey.in_use = true;
         let from = if (at, stream) == (position.place, position.id) { position.entry } else { 0 };
         let (end, value) = self.streams.value_from(at, from);
-        // An entry without a value costs little, but a ring has many.
+        // An entry without a value costs little, but a ring has many entries.
         env.chores.spend(((end - from) / 16) as u32);
         match value {
             Some(value) => {
@@ -149,7 +154,7 @@ impl Namespace {
         true
     }
 
-    /// Ends a survey: frees the segments to which no name, stream or lease leads.
+    /// Ends a survey. Frees the segments to which no name, stream or lease leads.
     fn finish(&mut self, env: &mut Env, catalogue: u16, survey: &Survey) {
         if !survey.in_use && !survey.leased {
             self.drop_client(env, catalogue);

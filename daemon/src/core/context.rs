@@ -1,4 +1,4 @@
-//! The ledger and the directory, which all parts of a namespace use.
+//! The context of a namespace: its ledger and its directory, which all parts of the namespace use.
 
 use super::effect::Effect;
 use super::env::Env;
@@ -10,27 +10,28 @@ use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 
-/// The parts that all others in a namespace use.
+/// The data that all parts of a namespace use.
 #[derive(Debug)]
 pub struct Context {
     /// The limits of the namespace, and its charges.
     pub ledger: Ledger,
-    /// The words that its clients share.
+    /// The directory: the words that the namespace's clients share.
     pub directory: DirectoryWriter,
 }
 
-/// A directory with its one writer, and the changes of this step that its clients must learn.
+/// A directory with its only writer, and the changes of this step that the directory's clients must
+/// learn.
 pub struct DirectoryWriter {
     directory: Directory,
     mem: MemId,
-    /// Bits of the parked words of the clients that this step's changes concern.
+    /// Bits of the parked words of the clients that this step's changes affect.
     news: u64,
-    /// Whether this step took back device memory.
+    /// Whether this step reclaimed device memory.
     returned: bool,
 }
 
 impl Context {
-    /// Returns the refusal for a name that finds no place.
+    /// Returns the refusal for a name for which no entry was found. `full` is the reason.
     pub fn full(&self, full: Full) -> Refusal {
         let (ledger, limits) = (&self.ledger, self.ledger.limits());
         match full {
@@ -60,7 +61,7 @@ impl DirectoryWriter {
         self.mem
     }
 
-    /// Returns a member's line in the directory.
+    /// Returns a member's entry in the directory.
     pub fn entry(&self, catalogue: u16) -> &MemberEntry {
         &self.members[usize::from(catalogue)]
     }
@@ -70,7 +71,8 @@ impl DirectoryWriter {
         LifeWord(self.names[entry as usize].life.peek())
     }
 
-    /// Returns the live keys of one kind, with their entries and owner words, each as parsed by `read`.
+    /// Returns the live keys of one kind, with their entries and owner words. `read` parses each
+    /// key.
     pub fn live_keys<K>(&self, kind: KeyKind, read: impl Fn(Vec<u8>) -> Option<K>) -> Vec<(u32, OwnerWord, K)> {
         self.entries()
             .filter(|(_, entry)| KeyKind::of(entry) == kind && OwnerWord(entry.owner_word.peek()).is_live())
@@ -78,7 +80,7 @@ impl DirectoryWriter {
             .collect()
     }
 
-    /// Adds bytes to a member's lent bytes, or subtracts them.
+    /// Adds bytes to the bytes lent to a member, or subtracts them.
     pub fn count_bytes(&self, catalogue: u16, bytes: u64, add: bool) {
         for word in [&self.head().bytes_lent, &self.entry(catalogue).bytes] {
             let before = word.peek();
@@ -86,22 +88,22 @@ impl DirectoryWriter {
         }
     }
 
-    /// Notes a change for the clients that sleep on `mask`.
+    /// Records a change that affects the clients that sleep on `mask`.
     pub fn announce(&mut self, mask: u64) {
         self.news |= mask;
     }
 
-    /// Returns, as bits, the clients that changes since the last call concern.
+    /// Returns, as bits, the clients that changes since the last call affect.
     pub fn take_news(&mut self) -> u64 {
         std::mem::take(&mut self.news)
     }
 
-    /// Notes that this step took back device memory.
+    /// Records that this step reclaimed device memory.
     pub fn note_returned(&mut self) {
         self.returned = true;
     }
 
-    /// Notifies the clients that have device memory mapped if some was taken back.
+    /// Notifies the clients that have device memory mapped, if this step reclaimed device memory.
     pub fn ring_returned(&mut self, env: &mut Env) {
         if std::mem::take(&mut self.returned) {
             tensorlend_layout::crash_point!("device: range taken back, not rung");

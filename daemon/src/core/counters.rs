@@ -7,7 +7,7 @@ use tensorlend_layout::wire::{Reason, Refusals};
 pub enum Counter {
     /// Requests.
     Requests,
-    /// Refusals because of a limit, by the core and by the shell.
+    /// Refusals because of a limit, by the core and by the system layer.
     RefusedLimit,
     /// Refusals of invalid requests.
     RefusedInvalid,
@@ -17,9 +17,9 @@ pub enum Counter {
     Wakeups,
     /// Names that ended because their lifetimes were over.
     NamesExpired,
-    /// Names that ended because their producers were gone.
+    /// Ephemeral names that ended with their producers' sessions.
     NamesEphemeralGone,
-    /// Sessions that the daemon ended for the memory that their leases retained.
+    /// Sessions that the daemon ended because of the memory that their leases retained.
     SessionsRevoked,
 }
 

@@ -1,9 +1,10 @@
-//! The end of a client. The daemon first ends the client and then freezes the client. The daemon drops the client when no memory
-//! of the client is in use.
+//! The end of a client. The daemon first ends the client and then freezes it. The daemon drops the
+//! client when none of its memory is in use.
 //!
-//! *Ended*: the client is disconnected. The client's leases do not count. Its cells stay valid, and the client may still write
-//! them. *Frozen*: the kernel reports that no process can write the client's memory. The daemon reads the client's cells as
-//! final, and frees every segment that no owner word, ring or lease leads to.
+//! *Ended*: the client is disconnected, and its leases do not count. Its cells stay valid, and the
+//! client may still write them. *Frozen*: the kernel reports that no process can write the client's
+//! memory. The daemon reads the client's cells as final, and frees every segment that no owner
+//! word, ring or lease leads to.
 
 use super::client::{Client, ClientState};
 use super::clock::Timer;
@@ -24,8 +25,8 @@ const PROBE_PAUSE_NS_MAX: u64 = 10_000_000_000;
 impl Namespace {
     /// Ends a client that has disconnected.
     pub fn end_client(&mut self, env: &mut Env, catalogue: u16) {
-        // If the word is `Closed`, the daemon's predecessor has absorbed the client's announcements when the client departed.
-        // Later announcements do not count.
+        // If the word is `Closed`, the previous daemon absorbed the client's announcements when the
+        // client ended. Later announcements have no effect.
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
             self.bindings.drain(env, &mut self.context, &mut self.members, catalogue);
         }
@@ -54,7 +55,8 @@ impl Namespace {
         } else if has_children {
             self.members.await_children(env, &self.context, catalogue);
         }
-        // Wakes a producer that waits for this client, and every client that waits for its names.
+        // Wakes a producer that waits for this client, and every client that waits for this
+        // client's names.
         self.context.directory.announce(u64::MAX);
         self.bindings.end_claims(&mut self.context, catalogue);
         self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
@@ -90,13 +92,14 @@ impl Members {
         }
     }
 
-    /// Handles the kernel's answer to a probe.
+    /// Handles the kernel's response to a probe.
     pub fn probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Ended { loud, pause_ns }, .. }) = self.get_mut(catalogue) else {
             return;
         };
-        // If another memory is first in the queue, this one was released after the probe began.
+        // If another memory is first in the queue, the daemon released this one after the probe
+        // began.
         if quiescent || loud.front() != Some(&mem) {
             loud.pop_front_if(|&mut front| front == mem);
             self.probe_next(env, context, catalogue);
@@ -106,14 +109,16 @@ impl Members {
         }
     }
 
-    /// Removes orphaned memory from the queue of probes of an ended client: the memory has a charge of its own.
+    /// Removes orphaned memory from an ended client's queue of probes. Orphaned memory has its own
+    /// charge and its own probes.
     pub fn forget_loud(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId) {
         let id = context.ledger.id();
         if let Some(Client { state: ClientState::Ended { loud, .. }, .. }) = self.get_mut(catalogue) {
             let awaited = loud.front() == Some(&mem);
             loud.retain(|&m| m != mem);
             if awaited {
-                // The kernel's answer, which would have started the next probe, now belongs to the orphaned memory.
+                // The pending response of the kernel now belongs to the orphaned memory. That
+                // response would have started the next probe, so a timer does.
                 env.clock.set_timer(0, Timer::Probe(id, catalogue));
             }
         }
@@ -163,8 +168,8 @@ impl Namespace {
         tracing::debug!(namespace = self.context.ledger.name(), client = catalogue, "nothing of the client is left");
     }
 
-    /// Returns the connections of clients that broke a rule of shared memory, and the rules. Ends those of these clients that
-    /// have no connection.
+    /// Returns the connections of clients that broke a rule of shared memory, and the rules. Ends
+    /// those of these clients that have no connection.
     pub fn take_faults(&mut self, env: &mut Env) -> Vec<(ConnId, Cow<'static, str>)> {
         let faults = self.members.take_faults();
         for (catalogue, why) in &faults {

@@ -1,4 +1,5 @@
-//! Devices whose memory the daemon lends: the core's data about each one, and the lengths of its segments.
+//! Devices whose memory the daemon lends: the core's data about each device, and the lengths of the
+//! device's segments.
 
 use super::account::limit;
 use super::pool::Pool;
@@ -10,19 +11,22 @@ use tensorlend_layout::wire::{Allocator, DeviceOffer, DeviceUse, Export, LimitKi
 /// The index of a device in the configuration.
 pub type DeviceNumber = usize;
 
-/// Unit of the lengths of allocations that labels of the fd store must contain: see `label.rs`.
+/// Unit of the lengths of allocations. Labels in the fd store contain lengths in this unit: see
+/// `label.rs`.
 pub const UNIT: u64 = 2 << 20;
 /// Unit of the lengths of blocks of the driver's pools.
 const BLOCK_UNIT: u64 = 512;
-/// Maximum length of a block of the driver's pool: no test has shown yet that importing longer ones is safe.
+/// Maximum length of a block of the driver's pool. No test has shown yet that clients can import
+/// longer blocks safely.
 const BLOCK_BYTES_MAX: u64 = 4 << 30;
 
 /// A device whose memory the daemon lends.
 #[derive(Debug)]
 pub struct Device {
-    /// Its settings.
+    /// The device's settings.
     pub settings: DeviceSettings,
-    /// The pool of the device's segments. The pool has no spares: a spare would take memory from programs that are not clients.
+    /// The pool of the device's segments. The pool has no spare segments, because a spare would
+    /// take memory from programs that are not clients.
     pub pool: Pool,
     /// Number of segments that are lent.
     pub segments: u32,
@@ -34,7 +38,7 @@ impl Device {
         Self { settings: settings.clone(), pool, segments: 0 }
     }
 
-    /// The description for clients.
+    /// Returns the description of the device for clients.
     pub fn offer(&self) -> DeviceOffer {
         let it = &self.settings;
         let (segment_bytes, segment_bytes_max) = match it.allocator {
@@ -45,7 +49,7 @@ impl Device {
         DeviceOffer { uuid, name, allocator, segment_bytes, segment_bytes_max }
     }
 
-    /// Returns the use of its memory.
+    /// Returns the use of the device's memory.
     pub fn usage(&self) -> DeviceUse {
         DeviceUse {
             offer: self.offer(),
@@ -108,12 +112,12 @@ impl DeviceTable {
         self.devices.iter()
     }
 
-    /// Returns the devices for changes.
+    /// Returns mutable references to the devices.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Device> {
         self.devices.iter_mut()
     }
 
-    /// Returns the number of a device. `no_device` is the reason why the daemon has none.
+    /// Returns the number of a device. `no_device` is the reason why the daemon has no device.
     pub fn number_of(&self, uuid: Uuid, no_device: &str) -> Result<DeviceNumber, Refusal> {
         let found = self.iter().position(|device| device.settings.uuid == uuid);
         found.ok_or_else(|| {
@@ -128,12 +132,12 @@ impl DeviceTable {
         self.last_lending_ns
     }
 
-    /// Notes a lending by the daemon's predecessor: the times of this daemon's lendings must be later.
+    /// Records a lending by the previous daemon. The times of this daemon's lendings must be later.
     pub fn note_lending(&mut self, since_ns: u64) {
         self.last_lending_ns = self.last_lending_ns.max(since_ns);
     }
 
-    /// Returns true if a lending of this time may have happened.
+    /// Returns true if a lending may have begun at this time.
     pub fn may_have_lent(&self, since_ns: u64, now_ns: u64) -> bool {
         since_ns <= self.last_lending_ns.max(now_ns)
     }
@@ -153,14 +157,14 @@ impl std::ops::IndexMut<DeviceNumber> for DeviceTable {
     }
 }
 
-/// A segment that is on a device.
+/// The location of a segment on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDevice {
     /// The number of the device.
     pub number: DeviceNumber,
     /// The time of lending: see [`LendingId`].
     pub since_ns: u64,
-    /// The kind of its descriptor.
+    /// The kind of the segment's descriptor.
     pub export: Export,
 }
 
@@ -169,7 +173,7 @@ pub struct OnDevice {
 pub struct DeviceLocation {
     /// The index of the device in the directory's list.
     pub device: u64,
-    /// Its allocator.
+    /// The device's allocator.
     pub allocator: Allocator,
 }
 
@@ -178,7 +182,8 @@ impl DeviceLocation {
         self.device << 8 | self.allocator.code()
     }
 
-    /// Returns `None` for host memory, and for a location that this version does not know.
+    /// Decodes a location. Returns `None` for host memory, and for a location that this version
+    /// does not know.
     pub fn of(word: u64) -> Option<Self> {
         Some(Self { device: word >> 8, allocator: Allocator::from_code(word & 0xFF)? })
     }

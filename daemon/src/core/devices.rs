@@ -1,4 +1,5 @@
-//! Device memory in a namespace: the devices that its directory lists, and the clients that may have their memory mapped.
+//! Device memory in a namespace: the devices that the directory lists, and the clients that may
+//! have device memory mapped.
 
 mod holders;
 
@@ -18,14 +19,15 @@ use tensorlend_layout::wire::{Allocator, Export, LendingId};
 /// Device memory in a namespace.
 #[derive(Debug, Default)]
 pub struct Devices {
-    /// The devices that the directory lists, in its order. `None` stands for a device whose memory the daemon no longer lends.
+    /// The devices in the directory's list, in the same order. `None` stands for a device whose
+    /// memory the daemon no longer lends.
     places: Vec<Option<DeviceNumber>>,
     holders: Holders,
 }
 
 impl Env {
-    /// Orders a segment of `bytes` for a request: one that this borrower returned, or a new one. Returns `None` if
-    /// the device has no room.
+    /// Orders a device segment of `bytes` for a request. The segment is one that this borrower
+    /// returned, or a new one. Returns `None` if the device has no room.
     pub fn order_on_device(
         &mut self,
         conn: ConnId,
@@ -45,10 +47,11 @@ impl Env {
         Some((mem, None))
     }
 
-    /// Takes back a device's memory that no client has mapped any more.
+    /// Reclaims device memory that no client has mapped any more.
     pub fn let_go(&mut self, number: DeviceNumber, mem: MemId, bytes: u64, borrower: Borrower) {
         let device = &mut self.devices[number];
-        // The driver's pool keeps the memory of a block in any case, and allocates the memory again in the same namespace.
+        // The driver's pool keeps the memory of a block in any case, and allocates the memory again
+        // in the same namespace.
         let idles = device.settings.allocator != Allocator::Async && self.accounts.is_open(borrower.namespace);
         if !idles {
             device.pool.forget(bytes);
@@ -66,7 +69,8 @@ impl Env {
 }
 
 impl Devices {
-    /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of this daemon's predecessor.
+    /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of
+    /// the previous daemon.
     pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
         self.holders.lent(lending, to);
     }
@@ -74,14 +78,14 @@ impl Devices {
     /// Checks that every holder of device memory exists.
     ///
     /// # Panics
-    /// Panics if one does not.
+    /// Panics if a holder does not exist.
     pub fn check(&self, is_there: impl Fn(u16) -> bool) {
         for holder in self.holders.numbers() {
             assert!(is_there(holder), "client {holder} holds device memory and is gone");
         }
     }
 
-    /// Records a client of this daemon's predecessor.
+    /// Records a client of the previous daemon.
     pub fn was_there(&mut self, catalogue: u16) {
         self.holders.was_there(catalogue);
     }
@@ -96,8 +100,8 @@ impl Devices {
         self.holders.departed(catalogue);
     }
 
-    /// Performs this daemon's first step. Notifies the clients that the predecessor may have failed to notify, and frees the
-    /// memory that no client can hold.
+    /// Performs this daemon's first step. Notifies the clients that the previous daemon may have
+    /// failed to notify, and frees the memory that no client can hold.
     pub fn begin_again(&mut self, env: &mut Env, context: &mut Context) {
         context.directory.note_returned();
         self.settle_devices(env, context);
@@ -105,8 +109,8 @@ impl Devices {
 }
 
 impl Devices {
-    /// Lists the devices in the directory for its clients. Devices that the directory lists already stay in the list, because
-    /// lines of segments refer to them.
+    /// Lists the devices in the directory. Devices that the directory already lists stay in the
+    /// list, because entries of segments refer to them.
     pub fn list_devices(&mut self, env: &Env, context: &Context) {
         let words = &context.directory.head().devices;
         self.places.clear();

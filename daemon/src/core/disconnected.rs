@@ -1,4 +1,4 @@
-//! Clients of this daemon's predecessor that have not come back.
+//! Clients of the previous daemon that have not reconnected.
 
 use super::client::ClientState;
 use super::clock::Timer;
@@ -10,13 +10,14 @@ use super::members::Members;
 use super::namespace::Namespace;
 use super::probes::Probing;
 
-/// Pause between two probes for a client that has not come back, and its maximum.
+/// First pause between two probes for a client that has not reconnected, and the maximum pause.
 pub const DISCONNECTED_PAUSE_NS: u64 = 10_000_000;
 const DISCONNECTED_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
 impl Members {
-    /// Asks the kernel whether a client that has not come back still runs. A running client can write its lease table. The probe
-    /// also detects a process that continues after closing its session.
+    /// Asks the kernel whether a client that has not reconnected still runs. A running client can
+    /// write its lease table. The probe also detects a process that continues after it has closed
+    /// its session.
     pub fn probe_disconnected(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         if let Some(client) = self.get(catalogue).filter(|client| client.is_disconnected())
@@ -28,8 +29,9 @@ impl Members {
 }
 
 impl Namespace {
-    /// Seals the memory in which a client of the daemon's predecessor may have published, if that client will not come back. The
-    /// predecessor may have ended before it received the client's acknowledgement, and other clients read only sealed memory.
+    /// Seals the memory in which a client of the previous daemon may have published, if that client
+    /// will not reconnect. The previous daemon may have ended before it received the client's
+    /// acknowledgement, and other clients read only sealed memory.
     pub fn seal_left(&mut self, env: &mut Env, catalogue: u16) {
         let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
@@ -41,11 +43,12 @@ impl Namespace {
                 seal.push(segment.mem);
             }
         }
-        // The client has no connection that the daemon could close if sealing fails.
+        // The client has no connection that the system layer could close if sealing fails. So the
+        // effect names no connection.
         env.effects.extend(seal.into_iter().map(|mem| Effect::Seal { conn: ConnId(u64::MAX), mem }));
     }
 
-    /// Handles the kernel's answer to a probe.
+    /// Handles the kernel's response to a probe.
     pub fn disconnected_probed(&mut self, env: &mut Env, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = self.context.ledger.id();
         let Some(client) = self.members.get_mut(catalogue) else { return };

@@ -1,11 +1,14 @@
 //! The draining of a client whose leases count after its connection has ended.
 //!
-//! Two kinds of clients drain. The first kind has device memory. Work on a device continues after the call that began the work,
-//! and even after the process was killed. So the leases of such a client count until its process has ended and a quarantine has
-//! passed. During the quarantine the driver ends the work of that process. The second kind has forked children that read under
-//! the client's leases. These leases count until no process has the client's lease table mapped for writing.
+//! Two kinds of clients drain. The first kind has device memory. Work on a device continues after
+//! the call that began the work, and even after the process was killed. So the leases of such a
+//! client count until its process has ended and a quarantine has passed. During the quarantine the
+//! driver ends the work of that process. The second kind has forked children that read under the
+//! client's leases. These leases count until no process has the client's lease table mapped for
+//! writing.
 //!
-//! The names, streams and cells of such a client end like those of any client, but its member word stays `Open`.
+//! The names, streams and cells of a draining client end like those of any client, but its member
+//! word stays `Open`.
 
 use super::client::{Client, Draining};
 use super::clock::Timer;
@@ -18,7 +21,8 @@ use super::namespace::Namespace;
 use super::probes::Probing;
 use tensorlend_layout::word::MemberState;
 
-/// Pauses between two probes of the lease table of a client whose process this daemon has never seen.
+/// First and maximum pause between two probes of a lease table, for a client whose process this
+/// daemon has never seen.
 const LEASES_PAUSE_NS: u64 = 10_000_000;
 const LEASES_PAUSE_NS_MAX: u64 = 1_000_000_000;
 
@@ -34,14 +38,15 @@ impl Members {
         }
     }
 
-    /// Waits for the children that the client has forked.
+    /// Begins the wait for the children that the client has forked.
     pub fn await_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         self.me(catalogue).draining = Some(Draining::Children { pause_ns: LEASES_PAUSE_NS });
         self.probe_leases(env, context, catalogue);
     }
 
-    /// Ends the draining of a client that waits for its children. Returns false for another client. The children then read memory
-    /// that may be reused, as after the end of a session.
+    /// Ends the draining of a client that waits for its children. Returns false if the client does
+    /// not wait for children. The children then read memory that may be reused, as after the end of
+    /// a session.
     pub fn abandon_children(&mut self, env: &mut Env, context: &Context, catalogue: u16) -> bool {
         let client = self.me(catalogue);
         let waits = client.awaits_children();
@@ -60,7 +65,7 @@ impl Members {
         }
     }
 
-    /// Handles the kernel's answer about the lease table of a draining client.
+    /// Handles the kernel's response about the lease table of a draining client.
     pub fn leases_probed(&mut self, env: &mut Env, context: &Context, catalogue: u16, mem: MemId, quiescent: bool) {
         let id = context.ledger.id();
         let Some(client) = self.get_mut(catalogue) else { return };
@@ -81,7 +86,8 @@ impl Members {
         }
     }
 
-    /// Handles the end of a connection's process. Returns true if its client belonged to this namespace.
+    /// Handles the end of a connection's process. Returns true if the connection's client belongs
+    /// to this namespace.
     pub fn exited(&mut self, env: &mut Env, context: &Context, conn: ConnId) -> bool {
         let its = |client: &Client| client.draining == Some(Draining::Process(conn));
         let Some(catalogue) = self.iter().find_map(|(number, it)| its(it).then_some(number)) else {
@@ -126,7 +132,7 @@ impl Namespace {
         self.members.probe_next(env, &self.context, catalogue);
     }
 
-    /// Ends the leases of a client under which nothing reads any more.
+    /// Ends the leases of a client when no process or device can read under them any more.
     pub fn departed(&mut self, env: &mut Env, catalogue: u16) {
         let client = self.members.me(catalogue);
         client.member = client.member.with_state(MemberState::Closed);

@@ -1,4 +1,5 @@
-//! Effects: the work that a step of the core orders from the shell.
+//! Effects: the I/O that a step of the core orders from its caller, the system layer
+//! (`crate::sys`).
 
 use super::event::{ConnId, MemId};
 use super::label::Label;
@@ -12,123 +13,130 @@ use tensorlend_layout::wire::Reply;
 pub struct SheetPlan {
     /// The kind of the sheet.
     pub magic: Magic,
-    /// The number of its writer. 0 stands for the daemon.
+    /// The number of the sheet's writer. 0 stands for the daemon.
     pub owner: u16,
-    /// Number of elements of its array.
+    /// Number of elements of the sheet's array.
     pub count: u64,
-    /// First number of that array.
+    /// Number of the array's first element.
     pub first: u64,
 }
 
 impl SheetPlan {
-    /// Writes the header of a fresh sheet. The shell does this through a writable mapping, before the daemon lends the sheet.
+    /// Writes the header of a fresh sheet. The system layer does this through a writable mapping,
+    /// before the daemon lends the sheet.
     pub fn initialise(&self, view: &View) {
         let head: &SheetHeader = view.at(0).expect("a sheet is longer than its header");
         head.initialise(self.magic, view.bytes() as u64, self.owner, self.count, self.first);
     }
 }
 
-/// The way of lending a descriptor.
+/// The way in which the daemon lends a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lending {
-    /// Reopened read-only.
+    /// Lends a descriptor that is reopened read-only.
     Read,
-    /// Reopened for reading and writing: to the one writer.
+    /// Lends a descriptor that is reopened for reading and writing. Only the one writer gets it.
     Write,
-    /// A client's wake descriptor, unchanged.
+    /// Lends a client's wake descriptor, unchanged.
     Wake,
-    /// A descriptor of a device's memory, unchanged. The process that maps the memory chooses the access.
+    /// Lends a descriptor of device memory, unchanged. The process that maps the memory chooses the
+    /// access.
     Device,
-    /// No memory: the wakeup eventfd with which this client wakes the daemon.
+    /// Lends the wakeup eventfd with which this client wakes the daemon, and no memory.
     Wakeup,
 }
 
-/// An order of the core to the shell.
+/// An order of the core to the system layer.
 #[derive(Debug)]
 pub enum Effect {
-    /// Make a memfd. [`super::Event::Created`] answers.
+    /// Makes a memfd. [`super::Event::Created`] reports the result.
     Create {
-        /// The number of the new memory.
+        /// The id of the new memory.
         mem: MemId,
-        /// Its length.
+        /// The length of the memory in bytes.
         bytes: u64,
-        /// Bytes to allocate at once, from the beginning: all bytes, except for a directory.
+        /// Bytes to allocate at once, from the beginning. This is the whole length, except for a
+        /// directory.
         bytes_first: u64,
         /// The header of a sheet, or `None` for a segment.
         sheet: Option<SheetPlan>,
-        /// Whether the memory is so long that a worker thread makes it.
+        /// Whether a worker thread makes the memory, because the memory is long.
         background: bool,
         /// Whether the new memory may come from the reserve for administrators.
         reserved: bool,
     },
-    /// Have a device's driver make memory, on a worker thread. [`super::Event::CreatedOnDevice`] answers.
+    /// Makes memory on a device, by the device's driver and on a worker thread.
+    /// [`super::Event::CreatedOnDevice`] reports the result.
     CreateOnDevice {
-        /// The number of the new memory.
+        /// The id of the new memory.
         mem: MemId,
         /// The device's index in [`super::settings::Settings::devices`].
         device: usize,
-        /// The borrower, because a driver's pool serves one borrower only.
+        /// The borrower. A driver's pool serves only one borrower.
         borrower: Borrower,
-        /// Its length.
+        /// The length of the memory in bytes.
         bytes: u64,
     },
-    /// Allocate a part of memory that was not allocated at the beginning. [`super::Event::Allocated`] answers if the memory still
-    /// exists.
+    /// Allocates a part of memory that was not allocated at the beginning.
+    /// [`super::Event::Allocated`] reports the result if the memory still exists.
     Allocate {
         /// The memory.
         mem: MemId,
         /// Offset of the part.
         at: u64,
-        /// Its length.
+        /// Length of the part in bytes.
         bytes: u64,
-        /// Whether the memory is so long that a worker thread makes it.
+        /// Whether a worker thread allocates the part, because the part is long.
         background: bool,
     },
-    /// Give a part of memory back to the kernel, if possible. The part then reads as zeroes. If the kernel refuses, the part is
-    /// unchanged.
+    /// Frees the pages of a part of memory, if possible. The part then reads as zeros. If the
+    /// kernel refuses, the part is unchanged.
     Discard {
         /// The memory.
         mem: MemId,
         /// Offset of the part.
         at: u64,
-        /// Its length.
+        /// Length of the part in bytes.
         bytes: u64,
     },
-    /// Cancel memory that a worker thread is making. [`super::Event::Created`] still answers the order.
+    /// Cancels memory that a worker thread is making. [`super::Event::Created`] still reports the
+    /// result of the order.
     Cancel {
         /// The memory.
         mem: MemId,
     },
-    /// Store a descriptor in the fd store, if there is one, under this label.
+    /// Stores a descriptor in the fd store under this label, if there is a store.
     Keep {
-        /// The memory, or the file.
+        /// The memory or the file.
         mem: MemId,
         /// The label of the descriptor.
         label: Label,
     },
-    /// Remove a descriptor from the fd store, and leave it open here.
+    /// Removes a descriptor from the fd store. The descriptor stays open in this daemon.
     Forget {
         /// The memory.
         mem: MemId,
     },
-    /// Close a descriptor, drop its view, and remove it from the fd store.
+    /// Closes a descriptor, drops its view, and removes it from the fd store.
     Release {
         /// The memory.
         mem: MemId,
     },
-    /// Seal the memory against new writers. If that fails, the shell hangs up: see [`super::Event::HungUp`].
+    /// Seals the memory against new writers. If sealing fails, the system layer closes the
+    /// connection: see [`super::Event::HungUp`].
     Seal {
         /// The connection of the client that has the memory mapped.
         conn: ConnId,
         /// The memory.
         mem: MemId,
     },
-    /// Ask the kernel whether any process can still write. [`super::Event::Probed`] answers.
+    /// Asks the kernel whether any process can still write the memory. [`super::Event::Probed`]
+    /// reports the result.
     Probe {
         /// The memory.
         mem: MemId,
     },
-    /// Send a response to a connection.
+    /// Sends a response to a connection.
     Send {
         /// The connection.
         conn: ConnId,
@@ -136,55 +144,59 @@ pub enum Effect {
         reply: Reply,
         /// The descriptors that go with the response.
         lend: Vec<(MemId, Lending)>,
-        /// Whether to hang up after the response. No [`super::Event::HungUp`] follows.
+        /// Whether to close the connection after the response. No [`super::Event::HungUp`] follows.
         close: bool,
     },
-    /// Read from the connection again: its last packet gets no reply.
+    /// Reads from the connection again. The connection's last packet gets no reply.
     Resume {
         /// The connection.
         conn: ConnId,
     },
-    /// Hang up. No [`super::Event::HungUp`] follows.
+    /// Closes the connection. No [`super::Event::HungUp`] follows.
     Close {
         /// The connection.
         conn: ConnId,
     },
-    /// Wake the clients that sleep on a directory's bell, which the core has rung.
+    /// Wakes the clients that sleep on a directory's bell. The core has rung the bell before.
     Wake {
         /// The directory.
         directory: MemId,
     },
-    /// Wake the holders of device memory: the core has rung the directory's bell for returned segments.
+    /// Wakes the holders of device memory. The core has rung the directory's bell for returned
+    /// segments before.
     WakeHolders {
         /// The directory.
         directory: MemId,
     },
-    /// Write a segment to a file on a worker thread, unless another process holds the segment. [`super::Event::Spilled`] answers.
+    /// Writes a segment to a file on a worker thread, unless another process holds the segment.
+    /// [`super::Event::Spilled`] reports the result.
     Spill {
         /// The memory.
         mem: MemId,
-        /// The number of the new file.
+        /// The id of the new file.
         file: MemId,
-        /// Its length.
+        /// The length of the segment in bytes.
         bytes: u64,
     },
-    /// Make memory with the contents of a file, on a worker thread. [`super::Event::Created`] answers. The file stays.
+    /// Makes memory with the contents of a file, on a worker thread. [`super::Event::Created`]
+    /// reports the result. The file stays.
     Recall {
-        /// The number of the new memory.
+        /// The id of the new memory.
         mem: MemId,
         /// The file.
         file: MemId,
-        /// Its length.
+        /// The length of the file in bytes.
         bytes: u64,
     },
-    /// Delete a file, and remove it from the fd store.
+    /// Deletes a file, and removes it from the fd store.
     DropFile {
         /// The file.
         file: MemId,
     },
-    /// Continue to watch a connection's process after the connection has ended. [`super::Event::Exited`] answers, now or later.
+    /// Continues to watch a connection's process after the connection has ended.
+    /// [`super::Event::Exited`] reports the exit, now or later.
     AwaitExit {
-        /// The connection of a peer whose process can be watched.
+        /// The connection. Its peer's process can be watched.
         conn: ConnId,
     },
 }

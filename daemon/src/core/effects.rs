@@ -4,7 +4,8 @@ use super::effect::Effect;
 use super::event::MemId;
 use super::label::Label;
 
-/// Maximum length of a sheet, or a part of one, that the daemon's loop makes itself. Worker threads make longer ones.
+/// Maximum length of a sheet, or of a part of one, that the daemon's loop makes itself. Worker
+/// threads make longer sheets and parts.
 pub const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
 /// The effects of the current step, in order.
@@ -27,7 +28,7 @@ impl Effects {
         self.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
     }
 
-    /// Takes the effects, at the end of a step.
+    /// Removes and returns the effects, at the end of a step.
     pub fn take(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.0)
     }

@@ -1,13 +1,15 @@
-//! The entries of a directory. The daemon hands out the lowest free entry first. The daemon makes memory for entries in chunks,
-//! when the memory is needed. The daemon gives a chunk back when no entry of the chunk is in use.
+//! The entries of a directory. The daemon hands out the lowest free entry first. The daemon
+//! allocates memory for entries in chunks, when the memory is needed. It frees a chunk's memory
+//! when no entry of the chunk is in use.
 //!
-//! An entry's version never decreases, even if its memory was given back and made again: see [`Chunk::floor`].
+//! An entry's version never decreases, even if the entry's memory was freed and allocated again:
+//! see [`Chunk::floor`].
 
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::word::{OwnerKind, OwnerWord};
 
-/// Number of entries whose memory is made together.
+/// Number of entries whose memory is allocated together.
 pub const CHUNK: u32 = 2048;
 const WORDS: usize = CHUNK as usize / 64;
 
@@ -24,7 +26,8 @@ struct Chunk {
     /// A bit for each free entry.
     free: [u64; WORDS],
     count: u32,
-    /// The latest version that an entry of this chunk had when its memory was given back, as an owner word.
+    /// The latest version that an entry of this chunk had when the chunk's memory was freed, as an
+    /// owner word.
     floor: OwnerWord,
 }
 
@@ -43,7 +46,7 @@ impl EntrySet {
         self.0.get(entry as usize / 64).is_some_and(|bits| bits >> (entry % 64) & 1 == 1)
     }
 
-    /// Adds an entry below the end. Returns false if the set contains it already.
+    /// Adds an entry below the end. Returns false if the set already contains the entry.
     pub fn insert(&mut self, entry: u32) -> bool {
         let fresh = !self.contains(entry);
         self.0[entry as usize / 64] |= 1 << (entry % 64);
@@ -59,7 +62,7 @@ impl EntrySet {
     }
 }
 
-/// The use and the memory of all entries.
+/// All entries of a directory: the free ones, and the chunks that have memory.
 #[derive(Debug)]
 pub struct Entries {
     /// The number of entries, including number 0, which is never used.
@@ -79,16 +82,18 @@ impl Entries {
         Self { count, chunks: Vec::new(), absent: BTreeSet::new(), with_free: BTreeSet::new(), free: 0, ordered: 0 }
     }
 
-    /// Returns the entries of a directory that another daemon wrote last. Treats all entries below `end` as entries with
-    /// memory, and all except `used` as free. If `moved` is not 0, the other daemon may have given memory back. An entry whose
-    /// words are zero then gets a version derived from `moved`, so that no version is used twice.
+    /// Returns the entries of a directory that another daemon wrote last. Treats all entries below
+    /// `end` as entries with memory, and all except `used` as free.
+    ///
+    /// If `moved` is not 0, the other daemon may have freed memory. An entry whose words are zero
+    /// then gets a version derived from `moved`, so that no version is used twice.
     pub fn restore(d: &Directory, end: u32, used: &EntrySet, moved: u64) -> Self {
         let mut it = Self::new(d.names.len() as u32);
         for chunk in 0..end.div_ceil(CHUNK) {
             it.chunks.push(Chunk { state: State::There, free: [0; WORDS], count: 0, floor: OwnerWord(0) });
             for number in it.numbers(chunk).filter(|number| *number != 0 && !used.contains(*number)) {
                 let owner_word = &d.names[number as usize].owner_word;
-                // No place leads to this entry, so no client can have published a value there.
+                // No place leads to this entry, so no client can have published a value in it.
                 if OwnerWord(owner_word.peek()).kind() != OwnerKind::Tomb {
                     owner_word.set(OwnerWord::after(OwnerWord(owner_word.peek()), OwnerKind::Tomb, 0, 0).0);
                 }
@@ -110,7 +115,8 @@ impl Entries {
         chunk * CHUNK..((chunk + 1) * CHUNK).min(self.count)
     }
 
-    /// Returns the next chunk to make memory for, if fewer than `reserve` entries are free. The chunk counts as ordered.
+    /// Returns the next chunk that needs memory, if fewer than `reserve` entries are free. The
+    /// chunk then counts as ordered.
     pub fn order(&mut self, reserve: u64) -> Option<u32> {
         if self.free + self.ordered >= reserve {
             return None;
@@ -136,7 +142,7 @@ impl Entries {
         (u64::from(numbers.start) * bytes, numbers.len() as u64 * bytes)
     }
 
-    /// Handles a chunk's memory that has arrived or could not be made.
+    /// Handles the allocation of a chunk's memory, or its failure.
     pub fn arrived(&mut self, d: &Directory, chunk: u32, made: bool) {
         let numbers = self.numbers(chunk);
         let it = &mut self.chunks[chunk as usize];
@@ -174,7 +180,7 @@ impl Entries {
         self.with_free.insert(number / CHUNK);
     }
 
-    /// Takes the lowest free entry.
+    /// Takes the lowest free entry out of the free entries.
     pub fn take(&mut self) -> Option<u32> {
         let number = *self.with_free.first()?;
         let chunk = &mut self.chunks[number as usize];
@@ -189,13 +195,14 @@ impl Entries {
         Some(number * CHUNK + word as u32 * 64 + bit)
     }
 
-    /// Gives back an entry whose owner word is a tombstone.
+    /// Frees an entry whose owner word is a tombstone.
     pub fn give(&mut self, number: u32) {
         self.put_back(number);
     }
 
-    /// Returns the chunk of `number` if the daemon can give the chunk back: no entry of the chunk is in use, and `reserve` other
-    /// entries are free. The chunk is absent from then on.
+    /// Returns the chunk of `number` if the daemon can free the chunk's memory. No entry of the
+    /// chunk may be in use, and `reserve` other entries must be free. The chunk is absent from then
+    /// on.
     pub fn surplus(&mut self, d: &Directory, number: u32, reserve: u64) -> Option<u32> {
         let chunk = number / CHUNK;
         let numbers = self.numbers(chunk);

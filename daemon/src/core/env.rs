@@ -1,5 +1,5 @@
-//! The owners that every part of the core uses, and the actions that change several owners. These actions refund and release
-//! memory, order segments, and orphan memory.
+//! The owners of data that every part of the core uses, and the actions that change several owners.
+//! These actions refund and release memory, order segments, and orphan memory.
 
 use super::account::{Accounts, Charge};
 use super::chores::Chores;
@@ -18,7 +18,7 @@ use super::settings::Settings;
 use super::spills::Spills;
 use std::hash::{DefaultHasher, Hasher};
 
-/// The owners that every part of the core uses.
+/// The owners of data that every part of the core uses.
 #[derive(Debug)]
 pub struct Env {
     /// The configuration.
@@ -43,7 +43,8 @@ pub struct Env {
     pub probes: Probes,
     /// The orphaned memory.
     pub orphans: Orphans,
-    /// Whether clients may still read a directory of which this daemon has a copy: the original must stay correct.
+    /// Whether clients may still read a directory that this daemon has copied. The original must
+    /// then stay correct.
     gathering: bool,
     /// The counts of events for the metrics.
     pub counters: Counters,
@@ -51,7 +52,7 @@ pub struct Env {
 }
 
 impl Env {
-    /// Returns the owners of a daemon that has lent nothing.
+    /// Returns the environment of a daemon that has lent nothing.
     pub fn new(settings: Settings) -> Self {
         let accounts = Accounts::new(&settings);
         let pool = Pool::new(
@@ -78,12 +79,12 @@ impl Env {
         }
     }
 
-    /// Returns true if clients may still read a directory of which this daemon has a copy.
+    /// Returns true if clients may still read a directory that this daemon has copied.
     pub fn is_gathering(&self) -> bool {
         self.gathering
     }
 
-    /// Notes whether clients may still read such a directory.
+    /// Records whether clients may still read a directory that this daemon has copied.
     pub fn set_gathering(&mut self, gathering: bool) {
         self.gathering = gathering;
     }
@@ -96,7 +97,7 @@ impl Env {
         hasher.finish()
     }
 
-    /// Closes memory. The daemon closes memory that is still being made when the memory arrives.
+    /// Closes memory. If the memory is still being made, the daemon closes it as soon as it exists.
     pub fn release(&mut self, mem: MemId) {
         if !self.orders.disown(mem) {
             self.effects.push(Effect::Release { mem });
@@ -109,7 +110,8 @@ impl Env {
         self.release(part.mem);
     }
 
-    /// Abandons memory of a request, on order or not: see [`Orders::abandon`].
+    /// Abandons memory that was ordered for a request: see [`Orders::abandon`]. The memory may
+    /// already exist.
     pub fn abandon(&mut self, making: Making) {
         if let Some(making) = self.orders.abandon(&mut self.effects, making) {
             let mem = making.mem;
@@ -118,7 +120,7 @@ impl Env {
         }
     }
 
-    /// Handles abandoned memory that has arrived or could not be made.
+    /// Handles the arrival of abandoned memory, or the failure to make it.
     pub fn arrived_for_nobody(&mut self, mem: MemId, made: bool) {
         if let Some(making) = self.orders.take_abandoned(mem) {
             self.count_no_more(making);
@@ -128,7 +130,7 @@ impl Env {
         }
     }
 
-    /// Refunds the charge of memory that will not be lent, and subtracts it from its pool.
+    /// Refunds the charge of memory that will not be lent, and subtracts the memory from its pool.
     pub fn count_no_more(&mut self, Making { charge, segment_bytes, device, .. }: Making) {
         self.accounts.refund(charge);
         if let Some(bytes) = segment_bytes {
@@ -137,8 +139,9 @@ impl Env {
         }
     }
 
-    /// Orders a segment of `bytes` for a request: one that this borrower returned, a spare, or a new one. Returns
-    /// `None` if the pool has no room. The segment's bytes count in the pool.
+    /// Orders a segment of `bytes` for a request. The segment is one that this borrower returned, a
+    /// spare, or a new one. Returns `None` if the pool has no room. The segment's bytes count in
+    /// the pool.
     pub fn order_segment(&mut self, conn: ConnId, borrower: Borrower, bytes: u64) -> Option<(MemId, bool)> {
         if let Some(mem) = self.pool.take_idle(borrower, bytes) {
             return Some((mem, true));
@@ -159,7 +162,7 @@ impl Env {
         }
     }
 
-    /// Orders spares while there is room for them.
+    /// Orders spare segments while there is room for them.
     pub fn order_spares(&mut self) {
         while let Some(bytes) = self.pool.wants_spare(self.clock.now_ns()) {
             let mem = self.orders.create(&mut self.effects, bytes, None, Purpose::Spare);
@@ -167,7 +170,7 @@ impl Env {
         }
     }
 
-    /// Preserves a quiescent segment for its former borrower.
+    /// Preserves a quiescent segment for the same borrower.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, borrower: Borrower) {
         for mem in self.pool.keep_idle(mem, bytes, borrower) {
             self.release(mem);
@@ -180,17 +183,20 @@ impl Env {
         self.release(mem);
     }
 
-    /// Orphans memory that the memory's writer may still have mapped. The daemon refunds the charge once the kernel reports that
-    /// no process can write the memory. Then the daemon closes the memory, or preserves a segment for another loan to the same
-    /// uid. Readers do not count as holders. In system mode the daemon frees the pages when it closes the memory, even under
-    /// readers. In user mode all clients are of one user, and idle readers keep the pages until they unmap the memory.
+    /// Orphans memory that the memory's writer may still have mapped. The daemon refunds the charge
+    /// once the kernel reports that no process can write the memory. Then the daemon closes the
+    /// memory, or preserves a segment for another loan to the same uid.
+    ///
+    /// Readers do not count as holders. In system mode the daemon frees the pages when it closes
+    /// the memory, even while readers have them mapped. In user mode all clients are of one user,
+    /// and idle readers keep the pages until they unmap the memory.
     pub fn orphan(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         let (namespace, segment, id) = (charge.namespace(), segment_bytes.is_some(), self.orphans.new_id());
         self.effects.keep(mem, Label::Orphaned { namespace, uid: whose.uid, segment, id });
         self.orphan_again(whose, mem, charge, segment_bytes);
     }
 
-    /// Orphans memory like [`Env::orphan`], but memory that was orphaned under this daemon's predecessor.
+    /// Orphans memory like [`Env::orphan`]. A previous daemon had already orphaned this memory.
     pub fn orphan_again(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
         self.orphans.add(self.clock.now_ns(), whose, mem, charge, segment_bytes);
         self.probes.probe(&mut self.effects, mem, Probing::Orphaned);
@@ -201,7 +207,7 @@ impl Env {
         self.orphan(whose, part.mem, part.charge, None);
     }
 
-    /// Handles the kernel's answer about orphaned memory.
+    /// Handles the kernel's response about orphaned memory.
     pub fn orphan_probed(&mut self, mem: MemId, quiescent: bool) {
         match self.orphans.probed(self.clock.now_ns(), mem, quiescent) {
             ProbeResult::Gone => {}

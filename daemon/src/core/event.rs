@@ -1,21 +1,21 @@
-//! The events that the core handles, and the names of connections and memory in them.
+//! The events that the core handles, and the ids of connections and memory in them.
 
 use super::settings::{Peer, Settings};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
 
-/// A connection.
+/// The id of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
-/// A descriptor that the shell holds: a memfd that the core ordered, or (with the top bit set) one that came from a
-/// client.
+/// The id of a descriptor that the system layer holds. The descriptor is a memfd that the core
+/// ordered, or (with the top bit set) one that came from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemId(pub u64);
 
 impl MemId {
-    /// Returns the name of the `number`th descriptor that came from a client.
+    /// Returns the id of the `number`th descriptor that came from a client.
     pub fn received(number: u64) -> Self {
         Self(1 << 63 | number)
     }
@@ -24,7 +24,7 @@ impl MemId {
 /// A descriptor that came with a packet.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// The descriptor's name. A part of the core that does not store the descriptor must release the descriptor.
+    /// The descriptor's id. A part of the core that does not store the descriptor must release it.
     pub mem: MemId,
     /// Whether the descriptor is a Unix socket, through which the daemon can wake a client.
     pub wakes: bool,
@@ -32,7 +32,7 @@ pub struct Received {
     pub own: Option<Own>,
 }
 
-/// Memory that a daemon made.
+/// Memory that a daemon of this uid made.
 #[derive(Clone, Debug)]
 pub struct Own {
     /// The kind of a sheet of this layout, or `None` for a segment.
@@ -59,14 +59,15 @@ pub enum Event {
         /// The process at the other end.
         peer: Peer,
     },
-    /// A packet has arrived. One [`super::Effect::Send`], [`super::Effect::Resume`] or [`super::Effect::Close`] answers it, now
-    /// or later. Until then the shell reads nothing more from this connection.
+    /// A packet has arrived. One [`super::Effect::Send`], [`super::Effect::Resume`] or
+    /// [`super::Effect::Close`] responds, now or later. Until then the system layer reads nothing
+    /// more from this connection.
     Packet {
         /// The connection.
         conn: ConnId,
-        /// Its bytes.
+        /// The packet's bytes.
         bytes: Vec<u8>,
-        /// Its descriptors.
+        /// The packet's descriptors.
         descriptors: Vec<Received>,
         /// Whether the packet exceeded the maximum length.
         truncated: bool,
@@ -81,15 +82,15 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// The kernel has made memory, or has failed. For a sheet, the event has the daemon's view: writable for a directory,
-    /// read-only for others.
+    /// The kernel has made memory, or has failed. For a sheet, the event carries the daemon's view,
+    /// which is writable for a directory and read-only for other sheets.
     Created {
         /// The memory.
         mem: MemId,
         /// The view of a sheet, or the kernel's error.
         made: Result<Option<View>, String>,
     },
-    /// The answer to [`super::Effect::Allocate`].
+    /// The result of [`super::Effect::Allocate`].
     Allocated {
         /// The memory.
         mem: MemId,
@@ -98,33 +99,34 @@ pub enum Event {
         /// The kernel's error, if the allocation failed.
         made: Result<(), String>,
     },
-    /// The answer to [`super::Effect::Probe`].
+    /// The result of [`super::Effect::Probe`].
     Probed {
         /// The memory.
         mem: MemId,
         /// Whether no process can write the memory any more.
         quiescent: bool,
     },
-    /// The answer to [`super::Effect::CreateOnDevice`].
+    /// The result of [`super::Effect::CreateOnDevice`].
     CreatedOnDevice {
         /// The memory.
         mem: MemId,
-        /// The kind of its descriptor, or the driver's error.
+        /// The kind of the memory's descriptor, or the driver's error.
         made: Result<Export, String>,
     },
-    /// The answer to [`super::Effect::Spill`].
+    /// The result of [`super::Effect::Spill`].
     Spilled {
         /// The file.
         file: MemId,
-        /// The reason why no file was written, or empty if a process holds the memory.
+        /// The reason why no file was written. Empty if a process holds the memory.
         written: Result<(), String>,
     },
-    /// The answer to [`super::Effect::AwaitExit`].
+    /// The process of [`super::Effect::AwaitExit`] has ended.
     Exited {
-        /// The connection that its process had.
+        /// The former connection of the process.
         conn: ConnId,
     },
-    /// The configuration was read again. Existing loans survive, whatever the new limits are.
+    /// The daemon has read the configuration again. Existing loans survive, whatever the new limits
+    /// are.
     Reload(Box<Settings>),
     /// The time that [`super::Core::alarm`] returned has come.
     Alarm,

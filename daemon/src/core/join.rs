@@ -1,4 +1,5 @@
-//! Joining a namespace: the daemon opens the namespace, and gives a client its number and its sheets.
+//! Joining a namespace. The daemon opens the namespace, and gives a client its number and its
+//! sheets.
 
 use super::answer::{Answer, Joining, Lent, Outcome, What, Work};
 use super::client::{Announcements, Client, ClientSegments, ClientState, Sheets};
@@ -23,7 +24,7 @@ use tensorlend_layout::wire::{PROTOCOL_VERSION, Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 impl Namespace {
-    /// Completes a request to join when its sheets have been made.
+    /// Completes a request to join, after the client's sheets have been made.
     pub fn joined(&mut self, env: &mut Env, conn: ConnId, peer: &Peer, joining: Joining, work: Vec<Making>) -> Outcome {
         let number = joining.number;
         let outcome = self.members.joined(env, &self.context, conn, peer, joining, work);
@@ -32,7 +33,7 @@ impl Namespace {
     }
 }
 
-/// A client that joins.
+/// A client that is joining a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Newcomer<'a> {
     pub peer: &'a Peer,
@@ -42,7 +43,7 @@ pub struct Newcomer<'a> {
 }
 
 impl Members {
-    /// Handles a request to join: orders the client's sheets.
+    /// Handles a request to join. Orders the client's sheets.
     pub fn join(
         &mut self,
         env: &mut Env,
@@ -85,7 +86,7 @@ impl Members {
         Ok(Outcome::Working(Work { what, making }))
     }
 
-    /// Completes a request to join: writes the member's line before the response.
+    /// Completes a request to join. Writes the member's entry in the directory before the response.
     pub fn joined(
         &mut self,
         env: &mut Env,
@@ -100,8 +101,9 @@ impl Members {
         let epoch = Member(entry.member.peek()).epoch().wrapping_add(1);
         let member = Member::new(MemberState::Open, epoch, catalogue.mem.0 as u32);
         write_member(entry, peer, env.clock.now_ns(), &label, context.ledger.first_grant());
-        // No client reads the new member's leases before the member has acknowledged its sheets (see [`Members::list_member`]).
-        // The daemon reads the member's ring only after the member has become an announcer.
+        // No client reads the new member's leases before the member has acknowledged its sheets
+        // (see [`Members::list_member`]). The daemon reads the member's ring only after the member
+        // has become an announcer.
         entry.absorbed.set(Absorbed::new(MemberState::Vacant, 0).0);
         tensorlend_layout::crash_point!("daemon: member written");
         entry.member.set(member.0);
@@ -145,7 +147,7 @@ impl Members {
         Outcome::Lend(Reply::Welcome(self.welcome(env, context, number)), lend, Lent::Welcome)
     }
 
-    /// Returns the response for a client that joins or comes back.
+    /// Returns the response for a client that joins or reconnects.
     pub fn welcome(&self, env: &Env, context: &Context, number: u16) -> Welcome {
         let client = &self[number];
         Welcome {
@@ -164,8 +166,8 @@ impl Members {
 }
 
 impl Namespace {
-    /// Handles the acknowledgement of all memory of a client. Memory that is sealed already stays sealed: a daemon that was
-    /// killed may have set some seals of one acknowledgement.
+    /// Handles the acknowledgement of all memory of a client. Memory that is already sealed stays
+    /// sealed: a daemon that was killed may have set some of the seals for one acknowledgement.
     pub fn acknowledged_all(&mut self, env: &mut Env, conn: ConnId, catalogue: u16) {
         let user_mode = env.settings.is_user_mode();
         let client = self.members.me(catalogue);
@@ -184,9 +186,12 @@ impl Namespace {
 }
 
 impl Members {
-    /// Lists a member. The member's leases count from now on. The daemon lists a member only after the member's acknowledgement.
-    /// Until then the daemon lends the member's lease table to no client, and owners that reclaim memory would wait for the
-    /// table. The member takes no lease before the daemon has answered a request that the member sent after its acknowledgement.
+    /// Lists a member, whose leases count from now on. The daemon lists a member only after the
+    /// member's acknowledgement. Until then the daemon lends the member's lease table to no client,
+    /// and owners that reclaim memory would wait for the table.
+    ///
+    /// The member takes no lease before the daemon has responded to a request that the member sent
+    /// after its acknowledgement.
     fn list_member(context: &Context, catalogue: u16) {
         tensorlend_layout::crash_point!("daemon: member not present yet");
         context.directory.head().present[usize::from(catalogue) / 64].set_bits(1 << (catalogue % 64));
@@ -195,7 +200,8 @@ impl Members {
 }
 
 impl Namespace {
-    /// Handles the acknowledgement of the memory lent last. The daemon seals the memory, and other clients may read the memory.
+    /// Handles the acknowledgement of the memory that was lent last. The daemon seals the memory.
+    /// From then on other clients may read it.
     pub fn acknowledged(&mut self, env: &mut Env, catalogue: u16, lent: &Lent) {
         let user_mode = env.settings.is_user_mode();
         if *lent == Lent::Welcome {
@@ -225,7 +231,8 @@ impl Namespace {
 }
 
 fn write_member(entry: &MemberEntry, peer: &Peer, now_ns: u64, label: &str, announce_until: u64) {
-    // A new epoch of this number begins. A client with mappings of the former epoch detects the new epoch here.
+    // A new epoch of this number begins. A client with mappings of the former epoch detects the new
+    // epoch by the change of the geometry word.
     entry.geometry.add(1);
     entry.process.put(u64::from(peer.pid) << 32 | u64::from(peer.uid));
     entry.since_ns.put(now_ns);

@@ -1,8 +1,8 @@
-//! Labels of the descriptors that outlive the daemon. A service manager stores descriptors under names, and hands both to the
-//! next daemon.
+//! Labels of the descriptors that outlive the daemon. A service manager stores descriptors under
+//! names, and passes both to the next daemon.
 //!
-//! A label identifies a descriptor and its owner. The directory holds all other data. Only the daemon and the service manager can
-//! write labels.
+//! A label identifies a descriptor and its owner. The directory contains all other data. Only the
+//! daemon and the service manager can write labels.
 
 use super::account::NamespaceId;
 use super::device;
@@ -19,7 +19,8 @@ pub enum Label {
     Directory {
         /// The namespace's number.
         namespace: NamespaceId,
-        /// Number of the copy. A daemon that cannot write its predecessor's directory continues with a copy of that directory.
+        /// Number of the copy. A daemon that cannot write the previous daemon's directory continues
+        /// with a copy of that directory.
         life: u32,
         /// The owner of a private namespace.
         uid: Option<u32>,
@@ -30,7 +31,7 @@ pub enum Label {
     Catalogue {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The client's catalogue number.
         owner: u16,
         /// Whether the client may write in its namespace.
         writer: bool,
@@ -39,41 +40,41 @@ pub enum Label {
     Leases {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The client's catalogue number.
         owner: u16,
     },
     /// A further part of a client's cells.
     Cells {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The client's catalogue number.
         owner: u16,
-        /// The part.
+        /// The number of the part.
         part: u8,
     },
     /// A segment.
     Segment {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The catalogue number of the segment's client.
         owner: u16,
-        /// Its first slot.
+        /// The segment's first slot.
         base: u32,
     },
     /// The records of a segment's slots.
     Slots {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The catalogue number of the segment's client.
         owner: u16,
-        /// The first slot.
+        /// The segment's first slot.
         base: u32,
     },
     /// A stream's ring.
     Ring {
         /// The namespace.
         namespace: NamespaceId,
-        /// The stream's place in the directory.
+        /// The stream's index in the directory's table of streams.
         place: u32,
         /// The stream's id in the directory.
         id: u64,
@@ -84,22 +85,23 @@ pub enum Label {
         namespace: NamespaceId,
         /// The stream's id in the directory.
         id: u64,
-        /// The subscriber.
+        /// The subscriber's catalogue number.
         catalogue: u16,
-        /// Its cursor.
+        /// The subscriber's cursor.
         cursor: u16,
     },
     /// A segment of a device's memory.
     DeviceSegment {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The catalogue number of the segment's client.
         owner: u16,
-        /// Its first slot.
+        /// The segment's first slot.
         base: u32,
         /// The index of the device in the directory's list.
         place: u8,
-        /// The segment's length, a multiple of 2 MiB. The descriptor does not contain the length.
+        /// The segment's length in bytes, a multiple of 2 MiB. The descriptor does not contain the
+        /// length.
         bytes: u64,
     },
     /// Orphaned device memory, which clients may still have mapped.
@@ -108,36 +110,36 @@ pub enum Label {
         namespace: NamespaceId,
         /// The user to whose client the daemon had lent the memory.
         uid: u32,
-        /// The device, as for a segment.
+        /// The index of the device in the directory's list.
         place: u8,
-        /// The length, as for a segment.
+        /// The length of the memory in bytes, a multiple of 2 MiB.
         bytes: u64,
-        /// The id, as for orphaned host memory.
+        /// A unique id. Each daemon continues the count of the previous daemon.
         id: u64,
     },
-    /// The file with a segment's bytes, which exist nowhere else: see `core/segment/spill.rs`.
+    /// The file with a segment's bytes. No other copy exists: see `core/segment/spill.rs`.
     Spilled {
         /// The namespace.
         namespace: NamespaceId,
-        /// The client.
+        /// The catalogue number of the segment's client.
         owner: u16,
-        /// Its first slot.
+        /// The segment's first slot.
         base: u32,
     },
-    /// Orphaned memory. The memory stays charged, because the former owner may still write the memory.
+    /// Orphaned memory. The memory stays charged, because its former owner may still write it.
     Orphaned {
         /// The namespace.
         namespace: NamespaceId,
         /// The user to whose client the daemon had lent the memory.
         uid: u32,
-        /// Whether the memory is a segment, and not a sheet.
+        /// Whether the memory is a segment. Otherwise it is a sheet.
         segment: bool,
-        /// A unique id. Each daemon continues the count of its predecessor.
+        /// A unique id. Each daemon continues the count of the previous daemon.
         id: u64,
     },
 }
 
-/// The beginning of every label. The daemon ignores other names that a manager hands over.
+/// The beginning of every label. The daemon ignores other names from the service manager.
 const MARK: &str = "tl";
 
 impl Label {
@@ -184,9 +186,9 @@ impl Label {
 }
 
 impl fmt::Display for Label {
-    /// Writes printable ASCII without colons: service managers accept up to 255 bytes of such text. The next daemon receives all
-    /// labels in one environment variable, whose length is limited, too. So numbers are in base 36, and kinds with long numbers
-    /// have short names.
+    /// Writes printable ASCII without colons. Service managers accept up to 255 bytes of such text.
+    /// The next daemon receives all labels in one environment variable, whose length is also
+    /// limited. So numbers are in base 36, and kinds with long numbers have short names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{MARK}.{}.{}", self.kind(), Digits(self.namespace()))?;
         let mut add = |number: u64| write!(f, ".{}", Digits(number));
@@ -240,12 +242,12 @@ impl fmt::Display for Label {
     }
 }
 
-/// Encodes the device and the length of device memory as one number.
+/// Encodes the device and the length of device memory in one number.
 fn extent(place: u8, bytes: u64) -> u64 {
     bytes / device::UNIT * DEVICES as u64 + u64::from(place)
 }
 
-/// Decodes a number of [`extent`].
+/// Decodes a number from [`extent`].
 fn extent_of(number: u64) -> Result<(u8, u64), NoLabel> {
     let bytes = (number / DEVICES as u64).checked_mul(device::UNIT).ok_or(NoLabel)?;
     Ok(((number % DEVICES as u64) as u8, bytes))
@@ -324,17 +326,17 @@ impl FromStr for Label {
 /// A descriptor that outlived the daemon that created it.
 #[derive(Debug)]
 pub struct Preserved {
-    /// Its label.
+    /// The descriptor's label.
     pub label: Label,
-    /// Its name in this daemon.
+    /// The descriptor's id in this daemon.
     pub mem: MemId,
     /// The words of a sheet: writable for a directory, read-only otherwise.
     pub view: Option<View>,
-    /// Its length.
+    /// The length of the memory in bytes.
     pub bytes: u64,
     /// Whether the writer had mapped the memory.
     pub acked: bool,
-    /// Whether the memory is a copy, and clients still read the original.
+    /// Whether the memory is a copy, while clients still read the original.
     pub copied: bool,
 }
 

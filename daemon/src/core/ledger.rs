@@ -7,23 +7,24 @@ use super::settings::NamespaceLimits;
 use std::sync::Arc;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// A namespace's identity and limits, which every charge, refusal and line of the log names.
+/// A namespace's identity and limits. Every charge, every refusal and every line of the log names
+/// them.
 #[derive(Debug)]
 pub struct Ledger {
     id: NamespaceId,
     name: String,
-    /// The key of the configuration that holds its limits.
+    /// The key of the configuration that contains the namespace's limits.
     setting: String,
     limits: NamespaceLimits,
     /// The charge for the directory.
     charge: Charge,
-    /// Whether each user may have no more than a share of the names and of the lines of each other table.
+    /// Whether each user may have only a share of the names and of the entries of each other table.
     shares_tables: bool,
     /// The owner of each uid.
     owners: Arc<Owners>,
 }
 
-/// The identity of a namespace, its limits, and the rules by which its users share them.
+/// The identity of a namespace, its limits, and the rules by which its users share the limits.
 #[derive(Debug)]
 pub struct Budget<'b> {
     pub id: NamespaceId,
@@ -31,7 +32,7 @@ pub struct Budget<'b> {
     /// The owner of a private namespace.
     pub private: Option<u32>,
     pub limits: NamespaceLimits,
-    /// Whether each user may have no more than a share of each table.
+    /// Whether each user may have only a share of each table.
     pub shares_tables: bool,
     pub owners: &'b Arc<Owners>,
 }
@@ -47,19 +48,19 @@ impl Budget<'_> {
     }
 }
 
-/// Opens a namespace's budget. `setting` is the key of the configuration that holds its limits.
+/// Opens a namespace's budget. `setting` is the key of the configuration that contains the limits.
 pub fn open_budget(accounts: &mut Accounts, id: NamespaceId, name: &str, setting: &str, limits: &NamespaceLimits) {
     accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
     accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
 }
 
 impl Ledger {
-    /// Opens the budget of a new namespace and charges `bytes` for its directory: to the namespace, and to the uid if the
-    /// namespace is private. The charge may exceed the limits (`beyond`) if an administrator opens the namespace with a
-    /// reserved session.
+    /// Opens the budget of a new namespace and charges `bytes` for its directory. The namespace is
+    /// charged, and also the uid if the namespace is private. With `beyond`, the charge may exceed
+    /// the limits, for an administrator who opens the namespace with a reserved session.
     ///
     /// # Errors
-    /// A limit leaves no room for the directory. The budget is closed again.
+    /// A refusal if a limit leaves no room for the directory. The budget is then closed again.
     pub fn open(accounts: &mut Accounts, budget: Budget<'_>, bytes: u64, beyond: bool) -> Result<Self, Refusal> {
         let name = budget.name;
         let setting = if budget.private.is_some() { "namespace_default".into() } else { format!("namespace.{name}") };
@@ -73,15 +74,15 @@ impl Ledger {
         }
     }
 
-    /// Opens the budget of a namespace of this daemon's predecessor, even beyond the current limits. `setting` is the key of the
-    /// configuration that holds the limits.
+    /// Opens the budget of a namespace of the previous daemon, even beyond the current limits.
+    /// `setting` is the key of the configuration that contains the limits.
     pub fn reopen(accounts: &mut Accounts, budget: Budget<'_>, setting: String, bytes: u64) -> Self {
         budget.open(accounts, &setting);
         let charge = accounts.charge_recovered(budget.private, budget.id, Kind::Sheet, bytes);
         budget.ledger(setting, charge)
     }
 
-    /// Takes back the charge for the directory and closes the budget.
+    /// Refunds the charge for the directory and closes the budget.
     pub fn close(self, accounts: &mut Accounts) {
         accounts.refund(self.charge);
         accounts.close(self.id);
@@ -102,27 +103,28 @@ impl Ledger {
         &self.name
     }
 
-    /// Returns the key of the configuration that holds its limits.
+    /// Returns the key of the configuration that contains the namespace's limits.
     pub fn setting(&self) -> &str {
         &self.setting
     }
 
-    /// Returns its limits.
+    /// Returns the namespace's limits.
     pub fn limits(&self) -> &NamespaceLimits {
         &self.limits
     }
 
-    /// Returns true if each user may have no more than a share of the tables.
+    /// Returns true if each user may have only a share of the tables.
     pub fn shares_tables(&self) -> bool {
         self.shares_tables
     }
 
-    /// Returns true if this uid may have no more than its share of the tables.
+    /// Returns true if this uid may have only its share of the tables.
     pub fn shares_with(&self, uid: u32) -> bool {
         self.shares_tables && uid != SUPERUSER
     }
 
-    /// Returns the number of names that a new client may announce before the daemon has granted any to this client.
+    /// Returns the number of names that a new client may announce before the first grant of the
+    /// daemon.
     pub fn first_grant(&self) -> u64 {
         if self.shares_tables { 0 } else { u64::MAX }
     }
@@ -142,7 +144,8 @@ impl Ledger {
         self.owners = Arc::clone(owners);
     }
 
-    /// Replaces the limits that can change while a namespace is open. `setting` is the key that holds these limits now.
+    /// Replaces the limits that can change while a namespace is open. `setting` is the key of the
+    /// configuration that contains these limits now.
     pub fn rebound(&mut self, accounts: &mut Accounts, setting: String, new: NamespaceLimits) {
         self.setting = setting;
         (self.limits.bytes_max, self.limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);

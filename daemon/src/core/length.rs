@@ -8,9 +8,9 @@ use tensorlend_layout::stream::{RingEntry, StreamRing};
 
 /// log2 of the maximum number of slots of a segment.
 pub const SLOTS_LOG2_MAX: u8 = 20;
-/// A client's catalogue.
+/// Length of the first part of a client's catalogue.
 pub const CATALOGUE: u64 = size_of::<Catalogue>() as u64;
-/// A client's lease table.
+/// Length of a client's lease table.
 pub const LEASES: u64 = size_of::<LeaseTable>() as u64;
 
 /// Returns the length of a further part of a client's cells.
@@ -40,7 +40,8 @@ pub fn geometry(limits: &NamespaceLimits) -> Geometry {
     }
 }
 
-/// Returns the maximum number of clients of a directory with `lines` lines, without the reserved ones.
+/// Returns the maximum number of clients for a table of members with `lines` entries, excluding the
+/// reserved entries.
 pub fn members_max(lines: usize) -> u32 {
     (lines as u32).saturating_sub(1 + RESERVED_SESSIONS).max(1)
 }

@@ -20,13 +20,13 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
-/// Minimum pause between two surveys that a limit causes.
+/// Minimum pause between two surveys that requests cause when a limit is reached.
 const COLLECT_PAUSE_NS: u64 = 100_000_000;
 
-/// Pause before the second scan of the leases that retain memory which is otherwise out of use.
+/// Pause before the second scan of the leases on memory that is otherwise out of use.
 pub const LEASES_PAUSE_NS: u64 = 1_000_000_000;
 
-/// The reason for which the daemon ends a client.
+/// The reason why the daemon ends a client.
 pub type Fault = Cow<'static, str>;
 
 /// The clients of a namespace.
@@ -37,7 +37,7 @@ pub struct Members {
     announcers: BTreeSet<u16>,
     /// The clients' numbers.
     numbers: Numbers,
-    /// Time of the last survey of disconnected clients for a request that met a limit.
+    /// Time of the last survey of disconnected clients that a request caused when a limit was reached.
     collected_ns: Option<u64>,
     /// Clients that broke a rule of shared memory, and the rules.
     faults: Vec<(u16, Fault)>,
@@ -55,13 +55,13 @@ impl Members {
         }
     }
 
-    /// Returns the clients of this daemon's predecessor. `fresh` is above the greatest number ever used.
+    /// Returns the clients of the previous daemon. `fresh` is above the greatest number ever used.
     pub fn restored(clients: BTreeMap<u16, Client>, fresh: u32) -> Self {
         let numbers = Numbers::restored(fresh, |number| clients.contains_key(&number));
         Self { clients, numbers, ..Self::new() }
     }
 
-    /// Returns true if no client exists or joins.
+    /// Returns true if no client exists or is joining.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty() && self.numbers.joining().len() == 0
     }
@@ -71,22 +71,22 @@ impl Members {
         self.clients.len()
     }
 
-    /// Returns a client, connected or not, if it exists.
+    /// Returns a client, connected or not. Returns `None` if the client does not exist.
     pub fn get(&self, catalogue: u16) -> Option<&Client> {
         self.clients.get(&catalogue)
     }
 
-    /// Returns a client like [`Members::get`], mutably.
+    /// Returns a mutable reference to a client. Returns `None` if the client does not exist.
     pub fn get_mut(&mut self, catalogue: u16) -> Option<&mut Client> {
         self.clients.get_mut(&catalogue)
     }
 
-    /// Returns a client, connected or not.
+    /// Returns a client, connected or not, or a refusal if the client does not exist.
     pub fn client(&self, catalogue: u16) -> Result<&Client, Refusal> {
         self.get(catalogue).ok_or_else(|| Refusal::NotFound(format!("client {catalogue}")))
     }
 
-    /// Returns a client that makes a request.
+    /// Returns the client that makes a request. The client exists.
     pub fn me(&mut self, catalogue: u16) -> &mut Client {
         self.get_mut(catalogue).expect("the requester is a client")
     }
@@ -106,7 +106,7 @@ impl Members {
         self.clients.keys().copied().collect()
     }
 
-    /// Returns the first client from this number on.
+    /// Returns the first client whose number is at least `number`.
     pub fn first_from(&self, number: u16) -> Option<(u16, &Client)> {
         self.clients.range(number..).next().map(|(&number, client)| (number, client))
     }
@@ -116,13 +116,14 @@ impl Members {
         self.get(catalogue).map(|client| client.uid)
     }
 
-    /// Returns the uids of the taken lines of the directory's table of members: those of clients, and of requests to join.
+    /// Returns the uids of the used entries in the directory's table of members. Clients and
+    /// requests to join use entries.
     pub fn lines(&self) -> impl Iterator<Item = Option<u32>> {
         self.values().map(|client| client.uid).chain(self.numbers.joining()).map(Some)
     }
 
-    /// Returns a number for a client that joins. The directory has more lines than `members_max`: the rest is for clients that
-    /// join `beyond` the limits.
+    /// Returns a number for a joining client. The directory has more entries than `members_max`.
+    /// The surplus is for clients that join `beyond` the limits.
     pub fn number(&mut self, context: &Context, beyond: bool) -> Result<u16, Refusal> {
         let (most, lines) = (context.ledger.limits().members_max, context.directory.members.len() as u32);
         let taken = (self.clients.len() + self.numbers.joining().len()) as u64;
@@ -133,7 +134,7 @@ impl Members {
         self.numbers.next(end).ok_or_else(|| Self::full(context))
     }
 
-    /// Returns the refusal for a table without a free line.
+    /// Returns the refusal for a full table of members.
     fn full(context: &Context) -> Refusal {
         let what = format!(
             "the number of clients of namespace {:?} (those gone that left tensors too)",
@@ -164,8 +165,9 @@ impl Members {
         assert!(before.is_none(), "a number is one client's at a time");
     }
 
-    /// Surveys the disconnected clients of this namespace for a request that met a limit. Returns true if the survey may have
-    /// freed memory. A survey reads all memory of these clients, so not every request starts a survey.
+    /// Surveys the disconnected clients of this namespace for a request that met a limit. Returns
+    /// true if the survey may have freed memory. A survey reads all memory of these clients, so not
+    /// every request starts a survey.
     pub fn collect_for_room(&mut self, env: &mut Env, context: &Context) -> bool {
         if self.collected_ns.is_some_and(|at| env.clock.now_ns() < at + COLLECT_PAUSE_NS) {
             return false;
@@ -180,7 +182,8 @@ impl Members {
         !catalogues.is_empty()
     }
 
-    /// Refuses device memory to a client whose end the daemon would not detect: its work on the device could continue unseen.
+    /// Refuses device memory to a client whose end the daemon would not detect. The client's work
+    /// on the device could continue unnoticed.
     pub fn check_watched(&self, catalogue: u16) -> Result<(), Refusal> {
         if self.client(catalogue)?.watched {
             return Ok(());
@@ -195,10 +198,11 @@ impl Members {
         self.values().flat_map(|client| client.segments.values().map(|_| Some(client.uid)))
     }
 
-    /// Checks that each number is a client's, a request's or free, and that the directory counts the clients.
+    /// Checks that each number belongs to a client or a request, or is free. Also checks that the
+    /// directory counts the clients.
     ///
     /// # Panics
-    /// Panics if that is not so.
+    /// Panics if a check fails.
     pub fn check(&self, context: &Context) {
         self.numbers.check(self.clients.keys().copied());
         let head = context.directory.head();
@@ -221,7 +225,8 @@ impl Members {
         }
     }
 
-    /// Notes that a client broke a rule of shared memory. The daemon ends the client at the end of this step.
+    /// Records that a client broke a rule of shared memory. The daemon ends the client at the end
+    /// of this step.
     pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
         self.faults.push((catalogue, why.into()));
     }
@@ -231,7 +236,7 @@ impl Members {
         std::mem::take(&mut self.faults)
     }
 
-    /// Returns a client's connection while it is connected.
+    /// Returns a client's connection. Returns `None` if the client is not connected.
     pub fn conn(&self, catalogue: u16) -> Option<ConnId> {
         self.get(catalogue)?.conn()
     }
@@ -245,8 +250,9 @@ impl Members {
 
     /// Returns the slots of `catalogue` on which live clients have leases.
     pub fn leased(&self, catalogue: u16) -> Vec<u32> {
-        // The change was stored before this fence: an owner word moved, or an owner marked a slot as dead. Consider a reader R
-        // that leased a slot by the old route. Either daemon D sees the lease here, or R sees the change.
+        // A change was stored before this fence: an owner word moved, or an owner marked a slot as
+        // dead. Consider a reader R that leased a slot by the old route. Either daemon D sees the
+        // lease here, or R sees the change.
         scan_fence();
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
@@ -259,12 +265,12 @@ impl Members {
         slots
     }
 
-    /// Returns true if a client has announced something that is not in the directory yet.
+    /// Returns true if a client has made an announcement that is not in the directory yet.
     pub fn has_announcements(&self) -> bool {
         self.announcing().any(|(_, client)| client.has_announced())
     }
 
-    /// Rings the bell if a client that the step's changes concern may be asleep.
+    /// Rings the bell if a client that the step's changes affect may be asleep.
     pub fn wake(&self, env: &mut Env, context: &mut Context) {
         let news = context.directory.take_news();
         let head = context.directory.head();
@@ -297,7 +303,7 @@ impl Members {
 }
 
 impl Members {
-    /// Checks a cell to which its client wants to bind a name.
+    /// Checks a cell to which its client requests to bind a name.
     pub fn check_cell(&self, catalogue: u16, cell: u32) -> Result<(), Refusal> {
         let granted = self.client(catalogue)?.sheets.granted();
         if cell < granted {
@@ -307,14 +313,14 @@ impl Members {
         }
     }
 
-    /// Returns the cells that the daemon took from a client.
+    /// Returns the numbers of the cells that the daemon took from a client.
     pub fn notices(&mut self, catalogue: u16) -> Outcome {
         let notices = &mut self.me(catalogue).notices;
         let cells: Vec<u32> = std::iter::from_fn(|| notices.pop_first()).take(4096).collect();
         Outcome::Reply(Reply::Notices { cells, more: !notices.is_empty() })
     }
 
-    /// Lists a client among those that may sleep.
+    /// Marks a client in the directory as one that may sleep. Responds to the client's request.
     pub fn wait(&mut self, context: &Context, catalogue: u16) -> Outcome {
         let client = self.me(catalogue);
         if !std::mem::replace(&mut client.waits, true) {
@@ -325,7 +331,7 @@ impl Members {
         Outcome::Reply(Reply::Done)
     }
 
-    /// Removes a client from the list of clients that may sleep.
+    /// Removes the directory's mark that a client may sleep.
     pub fn wait_no_more(&mut self, context: &Context, catalogue: u16) {
         if std::mem::take(&mut self.me(catalogue).waits) {
             let head = context.directory.head();
@@ -336,8 +342,9 @@ impl Members {
 }
 
 impl Members {
-    /// Begins a survey of a frozen client's memory. The survey removes the names that the client deleted, and frees the segments
-    /// that nothing leads to. The survey drops the client if no memory is left.
+    /// Begins a survey of a frozen client's memory. The survey removes the names that the client
+    /// deleted, and frees the segments that nothing leads to. If no memory remains, the survey
+    /// drops the client.
     pub fn collect(&mut self, env: &mut Env, context: &Context, catalogue: u16) {
         let id = context.ledger.id();
         let Some(Client { state: ClientState::Frozen { due_ns, survey, .. }, .. }) = self.get_mut(catalogue) else {
@@ -348,12 +355,14 @@ impl Members {
             *survey = Some(Box::new(Survey::new()));
             env.chores.take_on(&mut env.clock, id, Chore::Survey(catalogue));
         } else {
-            // A change may concern a place that the survey has already passed.
+            // The change may affect an object that the survey has already passed, so another survey
+            // follows.
             *due_ns = Some(env.clock.now_ns());
         }
     }
 
-    /// Adds a cell of a disconnected client, to which an owner word now leads, to the survey in progress.
+    /// Adds a cell of a disconnected client to the survey in progress. An owner word now leads to
+    /// the cell.
     pub fn surveyed(&mut self, catalogue: u16, cell: u32) {
         let Some(client) = self.get_mut(catalogue) else { return };
         let value = client.value(cell).filter(|value| value.is_value());

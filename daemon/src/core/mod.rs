@@ -1,6 +1,10 @@
-//! The daemon as a state machine: events in, effects out. The core uses no clock, descriptor, thread or system call. A [`MemId`]
-//! names memory, and each event carries the time. The shell passes views for the access to shared words. So a simulation can run
-//! the core over ordinary memory, and the same events give the same effects.
+//! The core of the daemon: a state machine that consumes events and produces effects. The core uses
+//! no clock, descriptor, thread or system call. Its caller, the system layer (`crate::sys`),
+//! performs the effects.
+//!
+//! A [`MemId`] names memory, and each event carries the time. The system layer passes views for the
+//! access to shared words. So a simulation can run the core over ordinary memory, and the same
+//! events give the same effects.
 
 pub mod account;
 mod answer;

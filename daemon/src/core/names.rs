@@ -1,8 +1,10 @@
-//! The names of a directory. The daemon is their only writer. Each name has an entry. A table of places refers to the entries.
+//! The names of a directory. The daemon is their only writer. Each name has an entry. A table of
+//! places refers to the entries.
 //!
-//! At most 7/8 of the current table's places are in use. At most `max` names are live, and each live name has a place. Every
-//! store of an owner word changes the word's version. Entries never move, nor do places within a table. The daemon replaces a
-//! table by building a new one in the other half of the places.
+//! At most 7/8 of the current table's places are in use. At most `max` names are live, and each
+//! live name has a place. Every store of an owner word changes the word's version. Entries never
+//! move, and neither do places within a table. The daemon replaces a table by building a new one in
+//! the other half of the places.
 
 use super::entries::{Entries, EntrySet};
 use blocks::Blocks;
@@ -17,14 +19,14 @@ use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::search::SEARCH_MAX;
 use tensorlend_layout::word::{OwnerKind, OwnerWord, PlaceWord, TableWord, Word};
 
-/// The reason why a key found no entry.
+/// The reason why a key got no entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Full {
     /// The number of names is at its limit.
     Names,
     /// All blocks for keys of more than 96 bytes are in use.
     LongNames,
-    /// Too many keys of the requester have hashes like this one's.
+    /// Too many keys of the requester have hashes that collide with this key's hash.
     Collision,
     /// No memory is available, with the reason.
     Memory(String),
@@ -35,7 +37,7 @@ pub enum Full {
 enum Piece {
     /// A chunk of entries.
     Entries(u32),
-    /// A table of 2^n places in the half that does not hold the current one.
+    /// A table of 2^n places, in the half that does not contain the current table.
     Table(u8),
     /// Blocks of long names, below this number.
     Blocks(u32),
@@ -44,9 +46,9 @@ enum Piece {
 /// A range of bytes of the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its offset.
+    /// The offset of the range.
     pub at: u64,
-    /// Its length.
+    /// The length of the range.
     pub bytes: u64,
 }
 
@@ -60,9 +62,10 @@ pub struct Names {
     log2_max: u8,
     /// A secret from which the seeds of tables are derived.
     secret: u64,
-    /// Number of names added or removed since the current table was begun.
+    /// Number of names added or removed since the construction of the current table began.
     changes: u64,
-    /// Whether the search for an added name is long ([`CROWDED`]): a table with another seed would shorten the search.
+    /// Whether the search for an added name is long ([`CROWDED`]). A table with another seed would
+    /// shorten the search.
     is_crowded: bool,
     /// Number of bytes of each half that have memory.
     half_bytes: [u64; 2],
@@ -75,27 +78,31 @@ pub struct Names {
     orders: BTreeMap<u64, Piece>,
     /// The reason why the last order failed.
     failed: Option<String>,
-    /// Whether memory can be given back.
+    /// Whether the daemon may free memory of the directory.
     discards: bool,
-    /// Memory to give back.
+    /// Ranges of memory that the daemon has yet to free.
     discarded: Vec<Extent>,
-    /// Names that the current request is about to bind: their room is reserved.
+    /// Number of names that the current request is about to bind. Their room is reserved.
     reserved: u64,
 }
 
-/// Maximum number of names of the announcer's own user that a search for an announced name passes. Clients announce no name whose
-/// search passes more than [`SEARCH_MAX`] places. The difference covers names that other clients announce at the same time.
+/// Maximum number of the announcer's own user's names that a search for an announced name may pass.
+/// Clients announce no name whose search passes more than [`SEARCH_MAX`] places. The difference
+/// leaves room for names that other clients announce at the same time.
 const ANNOUNCED_SEARCH_MAX: u64 = 4 * SEARCH_MAX;
-/// Number of places at which a search is long for a table of any load: half the number at which the daemon refuses the name.
+/// Number of places from which a search is long, for a table of any load. It is half the number at
+/// which the daemon refuses a name.
 const CROWDED: u64 = SEARCH_MAX / 2;
-/// Number of entries kept ready: as many as one client can announce before it ends, and some more.
+/// Number of entries that are ready in advance. One client can announce at most `RING` names before
+/// the daemon absorbs them.
 const ENTRIES_RESERVE: u64 = RING as u64 + 128;
 const INLINE_BYTES: usize = ENTRY_NAME_WORDS * 8;
-/// Maximum number of bytes that the daemon gives back in one turn. The kernel unmaps these bytes from every process.
+/// Maximum number of bytes that the daemon frees in one turn. The kernel unmaps these bytes from
+/// every process.
 const DISCARD_BYTES: u64 = 2 << 20;
 const PLACE_BYTES: u64 = size_of::<Word>() as u64;
 
-/// Returns the seed of a table, which only the daemon can predict.
+/// Returns the seed of a table. Only the daemon can predict the seed.
 fn seed(secret: u64, table: TableWord) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(secret);
@@ -122,8 +129,9 @@ pub fn live_owner_word(d: &Directory, key: &[u8]) -> Option<FoundName> {
 }
 
 impl Names {
-    /// Returns the names of a fresh directory of at most `max` names. `discards`: memory can be given back. `secret` is a
-    /// random number known to the daemon alone.
+    /// Returns the names of a fresh directory of at most `max` names. `discards` is true if the
+    /// daemon may free memory of the directory. `secret` is a random number that only the daemon
+    /// knows.
     pub fn new(d: &Directory, max: u32, discards: bool, secret: u64) -> Self {
         d.begin_table(d.table(), seed(secret, d.table()));
         Self::with_table(d, max, discards, secret)
@@ -166,7 +174,7 @@ impl Names {
         self.room().min(self.entries.free()).min(self.table.room())
     }
 
-    /// Returns the half of the places that holds the current table.
+    /// Returns the half of the places that contains the current table.
     fn half(&self) -> usize {
         self.table.word().half()
     }
@@ -187,8 +195,9 @@ impl Names {
         &self.owned
     }
 
-    /// Returns the number of new names that have memory now. Further names must wait for [`Names::order`]. Returns `u64::MAX` if
-    /// memory could not be made, because waiting would not help.
+    /// Returns the number of new names that have memory now. Further names must wait for
+    /// [`Names::order`]. Returns `u64::MAX` after a failed allocation, because waiting would not
+    /// help.
     pub fn ready(&self) -> u64 {
         let ready = self.entries.free().min(self.table.room());
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
@@ -197,11 +206,11 @@ impl Names {
     /// Orders memory for `more` names and for a reserve. Returns the parts to allocate.
     pub fn order(&mut self, d: &Directory, more: u64) -> Vec<Extent> {
         let mut ordered = Vec::new();
-        // New memory may overlap memory that is still to be given back.
+        // New memory may overlap memory that the daemon has yet to free.
         if self.failed.is_some() || self.is_discarding() {
             return ordered;
         }
-        // The reserve is at most the number of names that can still be bound.
+        // The reserve is at most the number of names that clients can still bind.
         let reserve = ENTRIES_RESERVE.max(more).min(self.room());
         while let Some(chunk) = self.entries.order(reserve) {
             let (offset, bytes) = self.entries.extent(chunk);
@@ -237,7 +246,7 @@ impl Names {
         ordered
     }
 
-    /// Handles memory that has arrived or could not be made.
+    /// Handles the arrival of ordered memory, or the failure to allocate it.
     pub fn arrived(&mut self, d: &Directory, at: u64, made: Result<(), String>) {
         let piece = self.orders.remove(&at).expect("memory arrives once, and only if ordered");
         let there = made.is_ok();
@@ -267,12 +276,12 @@ impl Names {
         self.building.is_some()
     }
 
-    /// Returns true if memory is still to be given back.
+    /// Returns true if the daemon has yet to free memory.
     pub fn is_discarding(&self) -> bool {
         !self.discarded.is_empty()
     }
 
-    /// Takes the next memory to give back, [`DISCARD_BYTES`] at most.
+    /// Takes the next memory to free, at most [`DISCARD_BYTES`].
     pub fn take_discarded(&mut self) -> Vec<Extent> {
         let (mut now, mut left) = (Vec::new(), DISCARD_BYTES);
         while left > 0
@@ -288,8 +297,10 @@ impl Names {
         now
     }
 
-    /// Returns an entry with the key: its existing one, or a new dead one. `is_own` returns true for owner words of names of
-    /// the requester's user. The daemon refuses a user only if the user's own names make the search for the new one long.
+    /// Returns the key's entry. If the key has none, adds an entry that is not live yet. `is_own`
+    /// returns true if an owner word belongs to a name of the requesting user. Returns
+    /// [`Full::Collision`] only if a search for the key passes more than [`SEARCH_MAX`] live names of
+    /// this user.
     pub fn place(&mut self, d: &Directory, key: &[u8], is_own: impl Fn(OwnerWord) -> bool) -> Result<u32, Full> {
         let named = self.table.named();
         let entry = self.place_within(d, key, SEARCH_MAX, is_own)?;
@@ -298,8 +309,8 @@ impl Names {
         Ok(entry)
     }
 
-    /// Returns an entry like [`Names::place`], for a name that is published already. A client that finds the search for a name
-    /// too long requests the name and does not announce it.
+    /// Returns an entry like [`Names::place`], for a name that is already published. A client that
+    /// finds the search for a name too long requests the name instead of announcing it.
     pub fn place_announced(
         &mut self,
         d: &Directory,
@@ -366,8 +377,8 @@ impl Names {
         after
     }
 
-    /// Ends a name. Its owner word becomes a tombstone, and its entry becomes free for another name. The places that no search
-    /// has to pass become free, too.
+    /// Ends a name. The name's owner word becomes a tombstone, and its entry becomes free for
+    /// another name. Places that no search has to pass become free too.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
         self.set(d, entry, OwnerKind::Tomb, 0, 0);
         tensorlend_layout::crash_point!("daemon: tomb stored");
@@ -391,7 +402,7 @@ impl Names {
             let (offset, bytes) = self.entries.extent(chunk);
             self.discarded.push(Extent { at: d.head().names_at.peek() + offset, bytes });
         }
-        // Memory may have become free: the next request may order again.
+        // Memory may have become free, so the next request may order memory again.
         self.failed = None;
         self.show_room(d);
     }
@@ -421,13 +432,15 @@ impl Names {
         }
     }
 
-    /// Returns the refusal with the reason, and permits a new order.
+    /// Returns the refusal with the reason for the failure, and permits a new order.
     fn no_memory(&mut self) -> Full {
         Full::Memory(self.failed.take().unwrap_or_else(|| "memory for names is still being made".into()))
     }
 
-    /// Returns log2 of the number of places of the table that should replace the current one, so that `more` names find places,
-    /// too. The new table is larger, smaller, or equally large with another seed and without places that searches only pass.
+    /// Returns log2 of the number of places of the table that should replace the current one, so
+    /// that `more` further names find places. Returns `None` if no replacement is necessary. The
+    /// new table is larger, smaller, or equally large with another seed. A new table has no places
+    /// that searches only pass.
     fn table_wanted(&self, more: u64) -> Option<u8> {
         let (log2, used) = (self.table.word().log2(), self.table.used());
         let places = 1u64 << log2;
@@ -440,7 +453,8 @@ impl Names {
         if log2 > FIRST_TABLE_LOG2 && used * 16 < places {
             return Some(log2 - 1);
         }
-        // A new table is built only after so many changes of names that each pays for the work on 32 places.
+        // A rebuild needs at least one change of a name for every 32 places. So each change pays
+        // for the work on 32 places.
         (self.is_crowded && self.changes * 32 > places).then_some(log2)
     }
 
@@ -452,8 +466,8 @@ impl Names {
         self.go_on(d);
     }
 
-    /// Continues the table under construction for one slice, and publishes the table when the table is complete. The daemon calls
-    /// this function once a turn.
+    /// Continues the table under construction for one slice, and publishes a complete table. The
+    /// daemon calls this function once per turn.
     pub fn go_on(&mut self, d: &Directory) {
         let Some(building) = &mut self.building else { return };
         if !building.go_on(d) {
@@ -464,7 +478,8 @@ impl Names {
         d.head().table.set(table.word().0);
         tensorlend_layout::crash_point!("daemon: table published");
         if self.discards {
-            // A client that still searches the old table finds places that lead to no entry, and then a changed table word.
+            // A client that still searches the old table finds places that lead to no entry, and
+            // then a changed table word.
             let (old, half) = (self.table.word(), self.half());
             let at = d.head().places_at.peek() + old.first() * PLACE_BYTES;
             self.discarded.push(Extent { at, bytes: self.half_bytes[half] });

@@ -25,14 +25,15 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Returns true if closing the namespace loses nothing: the next client to join opens it again.
+    /// Returns true if closing the namespace loses nothing. The next client that joins opens the
+    /// namespace again.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty() && self.bindings.has_no_lists() && self.streams.is_empty()
     }
 }
 
 impl Namespace {
-    /// Continues a chore. Returns the rest of it, if there is one.
+    /// Continues a chore. Returns the remaining part of the chore, or `None` if it has ended.
     pub fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
         match chore {
             Chore::Items(deleted) => {
@@ -48,7 +49,7 @@ impl Namespace {
 }
 
 impl Namespace {
-    /// Returns the segments that no process writes any more and that are in memory alone.
+    /// Returns the segments that no process writes any more and that have no copy in a file.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> {
         Segments::spillable(&self.context, &self.members)
     }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::ops::Deref;
 
-/// The open namespaces. Each has one number, which no other namespace ever gets, and one name.
+/// The open namespaces. Each has one number and one name. No other namespace ever gets the same
+/// number.
 #[derive(Debug, Default)]
 pub struct Namespaces {
     by_id: BTreeMap<NamespaceId, Namespace>,
@@ -30,7 +31,7 @@ impl Namespaces {
         self.last_id
     }
 
-    /// Excludes a number that a former daemon gave to a namespace.
+    /// Excludes a number that a previous daemon gave to a namespace.
     pub fn exclude_id(&mut self, id: NamespaceId) {
         self.last_id = self.last_id.max(id);
     }
@@ -59,21 +60,21 @@ impl Namespaces {
         self.by_name.get(name).copied()
     }
 
-    /// Returns a namespace, as [`BTreeMap::get_mut`].
+    /// Returns a mutable reference to a namespace.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the map's function")]
     pub fn get_mut(&mut self, id: &NamespaceId) -> Option<&mut Namespace> {
         self.by_id.get_mut(id)
     }
 
-    /// Returns all namespaces, as [`BTreeMap::values_mut`].
+    /// Returns mutable references to all namespaces.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Namespace> {
         self.by_id.values_mut()
     }
 
-    /// Checks that each namespace has its number and its name.
+    /// Checks that each namespace is found by its number and by its name.
     ///
     /// # Panics
-    /// Panics if that is not so.
+    /// Panics if the check fails.
     pub fn check(&self) {
         for (id, namespace) in &self.by_id {
             namespace.check();

@@ -1,4 +1,4 @@
-//! Namespaces whose directory is being made.
+//! Namespaces whose directory the daemon is making.
 
 use super::bindings::Bindings;
 use super::context::{Context, DirectoryWriter};
@@ -22,19 +22,20 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Refusal;
 
-/// A namespace whose directory is being made.
+/// A namespace whose directory the daemon is making.
 #[derive(Debug)]
 pub struct Opening {
     pub ledger: Ledger,
     pub mem: MemId,
     /// The owner of a private namespace.
     pub private: Option<u32>,
-    /// Whether its memory may come from the reserve for administrators.
+    /// Whether the directory's memory may come from the reserve for administrators.
     pub reserved: bool,
 }
 
 impl Opening {
-    /// Orders a directory for a client that joins. The directory of a private namespace is charged to its uid.
+    /// Orders a directory for a client that joins. A private namespace's directory is charged to
+    /// the namespace's uid.
     pub fn begin(
         env: &mut Env,
         id: u64,
@@ -44,8 +45,8 @@ impl Opening {
         for_whom: Admission,
     ) -> Result<Self, Refusal> {
         let geometry = length::geometry(&limits);
-        // The daemon charges the whole length, although few pages exist at first: a reader that accesses the other pages creates
-        // them.
+        // The daemon charges the whole length, although few pages exist at first. A reader that
+        // accesses the other pages creates them.
         let bytes = geometry.bytes();
         // A private namespace has one user.
         let shares_tables = env.settings.uid_share && private.is_none();
@@ -63,7 +64,7 @@ impl Opening {
         self.ledger.close(&mut env.accounts);
     }
 
-    /// Opens the namespace when its directory has been made.
+    /// Opens the namespace after its directory has been made.
     pub fn finish(self, env: &mut Env, view: &View) -> Namespace {
         let limits = *self.ledger.limits();
         let geometry = length::geometry(&limits);

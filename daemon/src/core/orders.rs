@@ -1,4 +1,5 @@
-//! Memory on order. The shell is making the memory, and an event will report success or failure.
+//! Memory on order. The system layer is making the memory, and an event will report success or
+//! failure.
 
 use super::account::{Charge, NamespaceId};
 use super::device::DeviceNumber;
@@ -12,7 +13,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::Export;
 
-/// The purpose of memory that is being made.
+/// The purpose of memory on order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A connection's request.
@@ -21,46 +22,47 @@ pub enum Purpose {
     Directory(NamespaceId),
     /// A spare segment.
     Spare,
-    /// A segment that was spilled.
+    /// A spilled segment, whose bytes a worker reads back.
     Spilled(Whose),
-    /// No purpose: the requester has disconnected.
+    /// No purpose, because the requester has disconnected.
     Nobody,
 }
 
-/// Memory that is being made for a request.
+/// Memory on order for a request.
 #[derive(Debug)]
 pub struct Making {
-    /// Its number.
+    /// The id of the memory.
     pub mem: MemId,
     /// The charge for the memory.
     pub charge: Charge,
-    /// Length of a segment, which counts in a pool, or `None` for a sheet.
+    /// Length of a segment, which counts in a pool. `None` for a sheet.
     pub segment_bytes: Option<u64>,
     /// The device of the memory, or `None` for host memory.
     pub device: Option<DeviceNumber>,
-    /// The kind of the descriptor, for device memory that has arrived.
+    /// The kind of the descriptor, for device memory that exists.
     pub export: Option<Export>,
-    /// Whether the memory has arrived.
+    /// Whether the memory exists.
     pub made: bool,
-    /// The view of a sheet that has arrived.
+    /// The view of a sheet that exists.
     pub view: Option<View>,
 }
 
 /// A sheet that exists.
 #[derive(Debug)]
 pub struct Part {
-    /// Its memory.
+    /// The sheet's memory.
     pub mem: MemId,
-    /// Its words.
+    /// The sheet's words.
     pub view: View,
     /// The charge for the memory.
     pub charge: Charge,
-    /// Whether the memory's writer has mapped the memory. The memory is then sealed, and other clients may read the memory.
+    /// Whether the memory's writer has mapped the memory. If so, the memory is sealed, and other
+    /// clients may read it.
     pub acked: bool,
 }
 
 impl Making {
-    /// Returns the sheet that was made.
+    /// Converts the finished order to a sheet.
     pub fn into_part(self) -> Part {
         Part {
             mem: self.mem,
@@ -71,10 +73,10 @@ impl Making {
     }
 }
 
-/// The memory on order, and the numbers of memory.
+/// The memory on order, and the ids of memory.
 #[derive(Debug, Default)]
 pub struct Orders {
-    /// The highest number that is in use.
+    /// The highest id in use.
     last_id: u64,
     purposes: BTreeMap<MemId, Purpose>,
     /// Memory on order whose request was abandoned.
@@ -82,18 +84,19 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Returns an unused number.
+    /// Returns an unused id.
     pub fn new_id(&mut self) -> MemId {
         self.last_id += 1;
         MemId(self.last_id)
     }
 
-    /// Notes that numbers up to this one are in use.
+    /// Records that ids up to this one are in use.
     pub fn reserve_ids(&mut self, id: u64) {
         self.last_id = self.last_id.max(id);
     }
 
-    /// Returns an unused number for memory that the core is about to order, and notes the purpose of that memory.
+    /// Returns an unused id for memory that the core is about to order, and records the purpose of
+    /// that memory.
     pub fn order(&mut self, purpose: Purpose) -> MemId {
         let mem = self.new_id();
         self.purposes.insert(mem, purpose);
@@ -110,7 +113,8 @@ impl Orders {
         self.create_partly(effects, bytes, bytes, sheet, purpose, false)
     }
 
-    /// Orders memory of which only the first bytes are allocated at the beginning. `reserved`: for an administrator.
+    /// Orders memory of which only the first bytes are allocated at the beginning. `reserved` is
+    /// true for an administrator.
     pub fn create_partly(
         &mut self,
         effects: &mut Effects,
@@ -138,7 +142,7 @@ impl Orders {
         self.sheet_for(effects, conn, bytes, plan, charge, false)
     }
 
-    /// Orders a sheet like [`Orders::sheet`]. `reserved`: for an administrator.
+    /// Orders a sheet like [`Orders::sheet`]. `reserved` is true for an administrator.
     pub fn sheet_for(
         &mut self,
         effects: &mut Effects,
@@ -152,7 +156,7 @@ impl Orders {
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
     }
 
-    /// Orders the records of the 2^`log2` slots of `owner` from `base` on.
+    /// Orders the slot records of `owner` for 2^`log2` slots from `base` on.
     pub fn slots(
         &mut self,
         effects: &mut Effects,
@@ -165,7 +169,8 @@ impl Orders {
         self.sheet(effects, conn, bytes, plan, charge)
     }
 
-    /// Ends an order, because the memory has arrived or could not be made. Returns the memory's purpose.
+    /// Ends an order, after the memory has been made or could not be made. Returns the memory's
+    /// purpose.
     pub fn arrived(&mut self, mem: MemId) -> Purpose {
         self.purposes.remove(&mem).expect("memory arrives once, and only if ordered")
     }
@@ -176,9 +181,9 @@ impl Orders {
         purpose.map(|purpose| *purpose = Purpose::Nobody).is_some()
     }
 
-    /// Abandons memory on order for a request. The charge of the memory stays until the memory has arrived. Otherwise a client
-    /// that orders and disconnects repeatedly could have an unlimited amount made at the same time. Returns memory that has
-    /// arrived already.
+    /// Abandons memory on order for a request. The charge of the memory stays until the memory
+    /// exists. Otherwise a client that orders and disconnects repeatedly could have an unlimited
+    /// amount in progress at the same time. Returns the memory if it already exists.
     pub fn abandon(&mut self, effects: &mut Effects, making: Making) -> Option<Making> {
         if !self.disown(making.mem) {
             return Some(making);
@@ -193,7 +198,7 @@ impl Orders {
         self.abandoned.keys().copied().collect()
     }
 
-    /// Takes abandoned memory that has arrived or could not be made.
+    /// Removes and returns abandoned memory that now exists or could not be made.
     pub fn take_abandoned(&mut self, mem: MemId) -> Option<Making> {
         self.abandoned.remove(&mem)
     }

@@ -1,4 +1,4 @@
-//! Orphaned memory: its clients returned it or have ended, and a process may still write it.
+//! Orphaned memory. Its client returned it or has ended, but a process may still write it.
 
 use super::account::{Charge, NamespaceId};
 use super::effect::Effect;
@@ -6,13 +6,14 @@ use super::effects::Effects;
 use super::event::MemId;
 use std::collections::BTreeMap;
 
-/// Pause before the second probe of orphaned memory. The client may have unmapped the memory by then. Each further pause is four
-/// times as long.
+/// Pause before the second probe of orphaned memory. The client may have unmapped the memory by
+/// then. Each further pause is four times as long as the previous one.
 const RETURNED_PAUSE_NS: u64 = 5_000_000;
 /// Minimum pause between two probes of orphaned memory for which a request waits.
 const EXPEDITE_PAUSE_NS: u64 = 400_000;
-/// Maximum number of probes in a round: those that requests of one uid start at once. After the last answer of a full round,
-/// the next round waits for [`EXPEDITE_PAUSE_NS`], so that the loop serves others.
+/// Maximum number of probes in one round. A round consists of the probes that requests of one uid
+/// start at the same time. After the last response of a full round, the next round waits for
+/// [`EXPEDITE_PAUSE_NS`], so that the loop serves other clients.
 const EXPEDITE_PROBES_MAX: u32 = 64;
 /// Maximum age of orphaned memory for which a request waits.
 const EXPEDITE_NS_MAX: u64 = 10_000_000;
@@ -21,26 +22,28 @@ const QUIET_NS_MAX: u64 = 5_000_000;
 /// Maximum pause between two probes of orphaned memory.
 const ORPHANED_PAUSE_NS_MAX: u64 = 10_000_000_000;
 
-/// The session to which the daemon had lent memory for writing. Only two kinds of processes can hold the memory: the session's
-/// process, and processes that have the memory from it, such as its children.
+/// The session to which the daemon had lent memory for writing. Only the session's process can hold
+/// the memory, and processes that got the memory from it, such as its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FormerWriter {
-    /// The user.
+    /// The uid of the session's user.
     pub uid: u32,
-    /// The client's number, or 0 if only the daemon's predecessor knew it.
+    /// The client's catalogue number, or 0 if only the previous daemon knew the client.
     pub client: u16,
-    /// The process that connected, or 0 if only the daemon's predecessor knew it.
+    /// The pid of the process that connected, or 0 if only the previous daemon knew the process.
     pub pid: u32,
 }
 
 impl FormerWriter {
-    /// Returns an unidentified session of this user: only the daemon's predecessor knew its client and its process.
+    /// Returns an unidentified session of this user. Only the previous daemon knew its client and
+    /// its process.
     pub fn unknown(uid: u32) -> Self {
         Self { uid, client: 0, pid: 0 }
     }
 }
 
-/// Orphaned memory that a process may still write. The charge stays with its user as long as a process has the memory mapped.
+/// Orphaned memory that a process may still write. The charge stays with the memory's user as long
+/// as a process has the memory mapped.
 #[derive(Debug)]
 pub struct Orphaned {
     pub whose: FormerWriter,
@@ -50,16 +53,16 @@ pub struct Orphaned {
     /// Time of the next probe, and the pause after that probe.
     next_ns: u64,
     pause_ns: u64,
-    /// Time of the last probe that [`Orphans::expedite`] asked for.
+    /// Time of the last probe that [`Orphans::expedite`] started.
     expedited_ns: u64,
-    /// The value of `expedited_ns` at the last such probe that found the memory in use.
+    /// The value of `expedited_ns` at the last expedited probe that found the memory in use.
     answered_ns: u64,
 }
 
 /// The probes that requests of one uid have started.
 #[derive(Debug, Default)]
 struct Expedited {
-    /// Number of probes whose answers are still to come.
+    /// Number of probes whose responses are pending.
     begun: u32,
     /// Whether this round has reached [`EXPEDITE_PROBES_MAX`].
     is_full: bool,
@@ -68,7 +71,7 @@ struct Expedited {
 }
 
 impl Orphaned {
-    /// Returns true if a probe that [`Orphans::expedite`] asked for has no answer yet.
+    /// Returns true if a probe from [`Orphans::expedite`] has no response yet.
     fn is_being_probed(&self) -> bool {
         self.expedited_ns > self.answered_ns
     }
@@ -79,9 +82,10 @@ impl Orphaned {
 pub enum ProbeResult {
     /// The memory is not orphaned any more.
     Gone,
-    /// No process can write the memory. The memory is not among the orphaned memory any more.
+    /// No process can write the memory. The memory is not orphaned any more.
     Quiescent(Orphaned),
-    /// A process can still write the memory. The next probe follows after this pause, or is scheduled already.
+    /// A process can still write the memory. The next probe follows after this pause, or is already
+    /// scheduled.
     InUse(Option<u64>),
 }
 
@@ -91,7 +95,8 @@ pub struct Orphans {
     by_mem: BTreeMap<MemId, Orphaned>,
     /// The probes that requests have started, by uid.
     expedited: BTreeMap<u32, Expedited>,
-    /// The highest number of a label of orphaned memory, under this daemon and its predecessors.
+    /// The highest number of a label of orphaned memory, under this daemon and all previous
+    /// daemons.
     last_id: u64,
 }
 
@@ -102,7 +107,7 @@ impl Orphans {
         self.last_id
     }
 
-    /// Notes that labels have numbers up to this one.
+    /// Records that labels have numbers up to this one.
     pub fn reserve_ids(&mut self, id: u64) {
         self.last_id = self.last_id.max(id);
     }
@@ -127,7 +132,7 @@ impl Orphans {
         self.by_mem.insert(mem, orphaned);
     }
 
-    /// Handles the kernel's answer about memory.
+    /// Handles the kernel's response about memory.
     pub fn probed(&mut self, now_ns: u64, mem: MemId, quiescent: bool) -> ProbeResult {
         let Some(orphaned) = self.by_mem.get_mut(&mem) else { return ProbeResult::Gone };
         if orphaned.is_being_probed() {
@@ -141,7 +146,7 @@ impl Orphans {
             return self.by_mem.remove(&mem).map_or(ProbeResult::Gone, ProbeResult::Quiescent);
         }
         orphaned.answered_ns = orphaned.expedited_ns;
-        // A probe out of turn does not change the pauses.
+        // An expedited probe before the scheduled time does not change the pauses.
         let pause_ns = (now_ns >= orphaned.next_ns).then_some(orphaned.pause_ns);
         if let Some(pause_ns) = pause_ns {
             orphaned.next_ns = now_ns + pause_ns;
@@ -150,13 +155,15 @@ impl Orphans {
         ProbeResult::InUse(pause_ns)
     }
 
-    /// Bytes of orphaned memory that are still charged to a uid, because a process holds the memory.
+    /// Returns the bytes of orphaned memory that are still charged to a uid, because a process
+    /// holds the memory.
     pub fn bytes_of(&self, uid: u32) -> u64 {
         self.by_mem.values().filter(|it| it.whose.uid == uid).map(|it| it.charge.bytes()).sum()
     }
 
-    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now. Each session comes with the
-    /// namespace, the number of pieces and the bytes of that memory.
+    /// Returns the sessions of these uids to which the daemon had lent memory that is orphaned now.
+    /// For each session, also returns the namespace, the number of pieces and the bytes of that
+    /// memory.
     pub fn former_writers(
         &self,
         is_asked_for: impl Fn(u32) -> bool,
@@ -169,13 +176,17 @@ impl Orphans {
         former_writers
     }
 
-    /// Probes at once the segments that a uid has returned, for the uid's request made at `since_ns`. Returns true if the request
-    /// must wait for a probe. The client unmaps a segment when the client receives the daemon's response, and may request memory
-    /// before the daemon's next probe. So each request waits for one probe that began after the request. Within [`QUIET_NS_MAX`]
-    /// of the request, the daemon repeats the probes of segments that were returned recently. A request always waits for a probe
-    /// that has begun, since the duration of a probe depends on the load of the machine. A uid that holds thousands of segments
-    /// has [`EXPEDITE_PROBES_MAX`] probes at a time. The requests of such a uid go over all orphans once for each round of
-    /// probes.
+    /// Probes at once the segments that a uid has returned, for the uid's request made at
+    /// `since_ns`. Returns true if the request must wait for a probe.
+    ///
+    /// The client unmaps a segment when it receives the daemon's response, and may request memory
+    /// before the daemon's next scheduled probe. So each request waits for one probe that began
+    /// after the request. Within [`QUIET_NS_MAX`] of the request, the daemon repeats the probes of
+    /// segments that were returned recently. A request always waits for a probe that has begun,
+    /// because the duration of a probe depends on the load of the machine.
+    ///
+    /// A uid that holds thousands of segments has [`EXPEDITE_PROBES_MAX`] probes at a time. The
+    /// requests of such a uid visit all orphans once for each round of probes.
     pub fn expedite(&mut self, effects: &mut Effects, now: u64, uid: u32, since_ns: u64) -> bool {
         let is_late = now - since_ns >= QUIET_NS_MAX;
         if let Some(expedited) = self.expedited.get(&uid)

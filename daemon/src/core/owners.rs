@@ -1,9 +1,10 @@
-//! The owner of each uid, for limits and shares: all uids of a range that subuid(5) grants to a user count as that user. So a
-//! user gets no more by running processes in user namespaces.
+//! The owner of each uid, for limits and shares. All uids of a range that subuid(5) grants to a
+//! user count as that user. So a user gets no more by running processes in user namespaces.
 //!
 //! Access rights, and the reuse of memory, depend on the uid itself.
 
-/// The superuser. No share limits this uid. The superuser's holding counts in the shares of others.
+/// The superuser. No share limits this uid. The superuser's holdings still reduce what other users
+/// may hold.
 pub const SUPERUSER: u32 = 0;
 
 /// The owners of ranges of uids.
@@ -13,13 +14,15 @@ pub struct Owners {
     ranges: Vec<(u32, u32, u32)>,
 }
 
-/// Maximum number of owners that are followed in a chain: a range may be granted to a uid of another range.
+/// Maximum number of steps from a uid to its owner. A range may be granted to a uid of another
+/// range.
 const STEPS: usize = 4;
 
 impl Owners {
-    /// Returns the owners of these ranges, each with its first uid, its number of uids, and its owner if known. The uids of a
-    /// range of the superuser or of an unknown user count together as the first uid, without the superuser's exemptions. If
-    /// ranges overlap, the range that begins first has the common uids.
+    /// Returns the owners of these ranges. Each range has its first uid, its number of uids, and
+    /// its owner if known. If the owner is the superuser or unknown, the uids of the range count
+    /// together as the first uid, without the superuser's exemptions. If ranges overlap, the range
+    /// that begins first has the common uids.
     pub fn new(ranges: impl IntoIterator<Item = (u32, u32, Option<u32>)>) -> Self {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|&(_, count, _)| count > 0).collect();
         sorted.sort_unstable();
@@ -39,7 +42,7 @@ impl Owners {
         self.ranges.is_empty()
     }
 
-    /// Returns the owner of a uid. A uid in no range, and the superuser, own themselves.
+    /// Returns the owner of a uid. A uid in no range owns itself, and so does the superuser.
     pub fn of(&self, uid: u32) -> u32 {
         let mut owner = uid;
         for _ in 0..STEPS {

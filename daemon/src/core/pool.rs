@@ -1,15 +1,16 @@
-//! The pool: `bytes = lent + spare + idle + ordered`, at most `bytes_max`.
+//! The pool of host memory. `bytes = lent + spare + idle + ordered`, at most `bytes_max`.
 
 use super::account::{NamespaceId, is_above};
 use super::clock::{Clock, Timer};
 use super::event::MemId;
 use std::collections::VecDeque;
 
-/// Pause after a request for a segment before the daemon makes a spare. The requester first receives and maps its segment,
-/// without competing with the allocation of the spare.
+/// Pause after a request for a segment before the daemon makes a spare segment. The requester first
+/// receives and maps its segment, without competing with the allocation of the spare.
 const SPARE_PAUSE_NS: u64 = 10_000_000;
 
-/// The namespace and the user to whom memory is lent. No other borrower receives this memory later.
+/// The namespace and the user to whom memory is lent. No other borrower receives the same memory
+/// later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Borrower {
     /// The namespace.
@@ -34,29 +35,31 @@ pub struct Pool {
     segment_bytes: u64,
     spare_target: usize,
     idle_bytes_max: u64,
-    /// Fresh segments of the ordinary length, never lent.
+    /// Fresh segments of the ordinary length, which were never lent.
     spares: Vec<MemId>,
-    /// Spares that are being made.
+    /// Spare segments on order.
     ordered: Vec<MemId>,
-    /// Returned segments, the least recently used first. The daemon lends each segment only to the uid that wrote the segment.
+    /// Returned segments, the least recently used first. The daemon lends each segment only to the
+    /// uid that wrote it.
     idle: VecDeque<Idle>,
     /// Earliest time of the next order of spares.
     spares_after_ns: u64,
-    /// Whether no spare could be made: the daemon tries again when memory has come back.
+    /// Whether the last spare could not be made. The daemon tries again after memory has been
+    /// released.
     starved: bool,
 }
 
 /// A fresh segment of the ordinary length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spare {
-    /// Made.
+    /// The segment exists.
     Ready(MemId),
-    /// Being made.
+    /// The segment is on order.
     Ordered(MemId),
 }
 
 impl Pool {
-    /// An empty pool.
+    /// Returns an empty pool.
     pub fn new(bytes_max: u64, segment_bytes: u64, spare_target: u32, idle_bytes_max: u64) -> Self {
         Self {
             bytes: 0,
@@ -90,10 +93,10 @@ impl Pool {
         released
     }
 
-    /// Checks that the bytes of unused segments are among those that exist.
+    /// Checks that the bytes of unused segments are among the bytes that exist.
     ///
     /// # Panics
-    /// Panics if they are not.
+    /// Panics if the check fails.
     pub fn check(&self) {
         let unused = self.spare_bytes() + self.idle_bytes() + self.ordered.len() as u64 * self.segment_bytes;
         assert!(unused <= self.bytes, "{unused} bytes are unused of {}", self.bytes);
@@ -110,17 +113,17 @@ impl Pool {
         self.bytes_max
     }
 
-    /// Returns true if more than this part of the maximum is lent.
+    /// Returns true if the lent bytes exceed `percent` percent of the maximum.
     pub fn is_above(&self, percent: u8) -> bool {
         is_above(self.lent_bytes(), self.bytes_max, percent)
     }
 
-    /// Returns the bytes of spares that have been made.
+    /// Returns the bytes of spare segments that exist.
     pub fn spare_bytes(&self) -> u64 {
         self.spares.len() as u64 * self.segment_bytes
     }
 
-    /// Returns the bytes that are lent, or belonged to a disconnected client.
+    /// Returns the bytes that are lent, including those of disconnected clients.
     pub fn lent_bytes(&self) -> u64 {
         self.bytes - self.spare_bytes() - self.ordered.len() as u64 * self.segment_bytes - self.idle_bytes()
     }
@@ -129,14 +132,14 @@ impl Pool {
         self.idle.iter().map(|i| i.bytes).sum()
     }
 
-    /// Takes the most recently used returned segment of exactly `bytes` that this borrower wrote. No client receives memory to
-    /// which another user may still have access.
+    /// Removes and returns the most recently used returned segment of exactly `bytes` that this
+    /// borrower wrote. No client receives memory to which another user may still have access.
     pub fn take_idle(&mut self, borrower: Borrower, bytes: u64) -> Option<MemId> {
         let at = self.idle.iter().rposition(|i| (i.borrower, i.bytes) == (borrower, bytes))?;
         self.idle.remove(at).map(|i| i.mem)
     }
 
-    /// Takes a spare, if `bytes` is the ordinary length.
+    /// Removes and returns a spare segment, if `bytes` is the ordinary length.
     pub fn take_spare(&mut self, bytes: u64) -> Option<Spare> {
         if bytes != self.segment_bytes {
             return None;
@@ -144,7 +147,8 @@ impl Pool {
         self.spares.pop().map(Spare::Ready).or_else(|| self.ordered.pop().map(Spare::Ordered))
     }
 
-    /// Makes room for `bytes` and counts them. Returns the segments to release, or `None` if the pool has no room.
+    /// Makes room for `bytes` and counts them. Returns the segments to release. Returns `None` if
+    /// the pool has no room.
     pub fn reserve(&mut self, bytes: u64) -> Option<Vec<MemId>> {
         let reclaimable = self.idle_bytes() + self.spare_bytes();
         if bytes.checked_add(self.bytes - reclaimable).is_none_or(|sum| sum > self.bytes_max) {
@@ -163,12 +167,13 @@ impl Pool {
         Some(released)
     }
 
-    /// Returns true if `bytes` can be added without overflow: a client may have invented the length of its memory.
+    /// Returns true if `bytes` can be added without overflow. A client may have invented the length
+    /// of its memory.
     pub fn can_count(&self, bytes: u64) -> bool {
         self.bytes.checked_add(bytes).is_some_and(|sum| sum <= u64::MAX / 4)
     }
 
-    /// Counts a lent segment of a former daemon.
+    /// Counts a lent segment of a previous daemon.
     pub fn count_recovered(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
@@ -179,7 +184,8 @@ impl Pool {
         self.starved = false;
     }
 
-    /// Stores a returned segment for its namespace. Returns the segments to release, this one included if it is too long.
+    /// Stores a returned segment for its namespace. Returns the segments to release. They include
+    /// this segment if it is too long.
     pub fn keep_idle(&mut self, mem: MemId, bytes: u64, borrower: Borrower) -> Vec<MemId> {
         self.idle.push_back(Idle { mem, bytes, borrower });
         self.bound_idle()
@@ -219,8 +225,8 @@ impl Pool {
         }
     }
 
-    /// Returns the length of another spare if one is wanted and the pool has room. The bytes are counted, and [`Pool::ordered`]
-    /// must follow.
+    /// Returns the length of another spare segment, if one is wanted and the pool has room. The
+    /// bytes are counted, so the caller must call [`Pool::ordered`].
     pub fn wants_spare(&mut self, now_ns: u64) -> Option<u64> {
         if now_ns < self.spares_after_ns {
             return None;
@@ -233,12 +239,13 @@ impl Pool {
         Some(self.segment_bytes)
     }
 
-    /// Notes a spare that is being made.
+    /// Records a spare segment on order.
     pub fn ordered(&mut self, mem: MemId) {
         self.ordered.push(mem);
     }
 
-    /// Handles a spare that has been made or could not be made. Returns true for a surplus spare, which the caller must release.
+    /// Handles the arrival of an ordered spare segment, or the failure to make it. Returns true for
+    /// a surplus spare, which the caller must release.
     pub fn arrived(&mut self, mem: MemId, made: bool) -> bool {
         self.ordered.retain(|&m| m != mem);
         if !made {
@@ -255,7 +262,7 @@ impl Pool {
         excess
     }
 
-    /// Takes all unused segments, for the end of the daemon.
+    /// Removes and returns all unused segments, at the end of the daemon.
     pub fn drain(&mut self) -> Vec<MemId> {
         self.bytes -= self.spare_bytes() + self.idle_bytes() + self.ordered.len() as u64 * self.segment_bytes;
         let idle = self.idle.drain(..).map(|i| i.mem);

@@ -1,14 +1,16 @@
-//! Values that only leases retain. No name, stream or announcement leads to such a value any more, and a reader still reads the
-//! value.
+//! Values that only leases retain. No name, stream or announcement leads to such a value any more,
+//! but a reader still reads it.
 //!
-//! The daemon does not scan while memory is plentiful. When a limit of bytes has refused a request (`Core::signal_pressure`), the
-//! daemon scans the lease tables, and repeats the scan for some time. After a lease has retained a value for a second, the
-//! value's bytes count for the lease's holder, not for the owner. If the configuration limits that time (`uid.lease_ms_max`), the
+//! The daemon does not scan while memory is plentiful. When a limit of bytes has refused a request
+//! (`Core::signal_pressure`), the daemon scans the lease tables, and repeats the scan for some
+//! time. After a lease has retained a value for a second, the value's bytes count for the lease's
+//! holder, not for the owner. If the configuration limits that time (`uid.lease_ms_max`), the
 //! daemon ends the session of a client that retains a value for longer.
 //!
-//! Daemon D relies on the owner P for two facts: that P replaced the value, and the value's length. P may lie. D bounds the
-//! length by P's segments. D charges a reader R only if R's lease lasts longer than a second, and revokes only leases that do not
-//! end in time. A reader whose leases end in time is safe, because no reader can lease a replaced value again.
+//! Daemon D relies on the owner P for two facts: that P replaced the value, and the value's length.
+//! P may lie. D bounds the length by P's segments. D charges a reader R only if R's lease lasts
+//! longer than a second, and revokes only leases that do not end in time. A reader whose leases end
+//! in time is safe, because no reader can lease a replaced value again.
 
 use super::account::Moved;
 use super::chores::Chore;
@@ -38,9 +40,9 @@ const PRESSED_NS: u64 = 10_000_000_000;
 /// A value that only leases retain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retained {
-    /// The reader.
+    /// The reader's catalogue number.
     pub holder: u16,
-    /// The owner of the value.
+    /// The catalogue number of the value's owner.
     pub owner: u16,
     /// The lease.
     pub lease: LeaseWord,
@@ -53,9 +55,9 @@ pub struct Retained {
 /// A namespace's data about its leases while memory is short.
 #[derive(Debug, Default)]
 pub struct Pressure {
-    /// Time of the last refusal, or `None` while the daemon does not scan.
+    /// Time of the last refusal. `None` while the daemon does not scan.
     pressed_ns: Option<u64>,
-    /// Whether a request was refused since a session was ended for its leases.
+    /// Whether a limit has refused a request since the daemon last ended a session for its leases.
     short: bool,
     scanned_ns: Option<u64>,
     /// The scan in progress.
@@ -64,7 +66,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Notes that a request was refused for lack of memory.
+    /// Records that a request was refused for lack of memory.
     pub fn signal_pressure(&mut self, env: &mut Env, context: &Context) {
         let armed = self.pressed_ns.replace(env.clock.now_ns()).is_some();
         self.short = true;
@@ -90,7 +92,8 @@ impl Pressure {
         let Some(pressed_ns) = self.pressed_ns else { return };
         let lasts_ns = PRESSED_NS.max(env.settings.lease_ns_max.unwrap_or(0).saturating_mul(3));
         if env.clock.now_ns() - pressed_ns > lasts_ns {
-            // The moved charges return to the values' owners: without scans, the charges would soon be wrong.
+            // The moved charges return to the values' owners. Without scans, the moved charges
+            // would soon be wrong.
             *self = Pressure::default();
             return;
         }
@@ -98,12 +101,13 @@ impl Pressure {
         env.clock.set_timer(scan_pause_ns(env), Timer::Leases(context.ledger.id()));
     }
 
-    /// Among the sessions that retain a value for too long, ends the session that retains most. Then the daemon ends another
-    /// session only if a limit refuses a further request.
+    /// Ends one session: among the sessions that retain a value for too long, the one that retains
+    /// most. The daemon then ends another session only if a limit refuses a further request.
     fn revoke(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
-        // Of the clients without a connection, only those whose children read have leases that can end now.
+        // Of the clients without a connection, only those with reading children have leases that
+        // can end now.
         let live = |value: &&Retained| members.get(value.holder).is_some_and(|it| it.is_live() || it.awaits_children());
         for value in self.retained.iter().filter(live) {
             let age_ns = env.clock.now_ns() - value.since_ns;
@@ -138,7 +142,7 @@ impl Pressure {
             if holder.uid == owner.uid {
                 continue;
             }
-            // Each value counts once for each holder's user, and once for its owner's.
+            // Each value counts once for each holder's user, and once for its owner's user.
             if keeps.insert((holder.uid, it.lease.0)) {
                 moved.entry(holder.uid).or_default().keeps += it.bytes;
             }

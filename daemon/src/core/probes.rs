@@ -1,4 +1,4 @@
-//! Probes: questions to the kernel whether any process can still write some memory.
+//! Probes: queries to the kernel whether any process can still write a piece of memory.
 
 use super::account::NamespaceId;
 use super::effect::Effect;
@@ -10,16 +10,17 @@ use std::collections::BTreeMap;
 const BURST: u32 = 256;
 const BURST_NS: u64 = 1_000_000;
 
-/// The reason why memory is being probed.
+/// The reason for a probe of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probing {
     /// The client that owned the memory has ended.
     Ended(NamespaceId, u16),
-    /// The memory is the lease table of a client that has not come back since the daemon was replaced.
+    /// The memory is the lease table of a client that has not reconnected since the daemon was
+    /// replaced.
     Disconnected(NamespaceId, u16),
-    /// The memory is the lease table of a draining client of the daemon's predecessor.
+    /// The memory is the lease table of a draining client of the previous daemon.
     Draining(NamespaceId, u16),
-    /// The memory is orphaned, and charged until no process can write the memory.
+    /// The memory is orphaned, and charged until no process can write it.
     Orphaned,
 }
 
@@ -49,29 +50,29 @@ impl Probes {
         effects.push(Effect::Probe { mem });
     }
 
-    /// Notes that memory will be probed for this reason.
+    /// Records that memory will be probed for this reason.
     pub fn expect(&mut self, mem: MemId, why: Probing) {
         self.reasons.insert(mem, why);
     }
 
-    /// Probes memory again if an answer is still expected.
+    /// Probes memory again if a response is still pending.
     pub fn repeat(&self, effects: &mut Effects, mem: MemId) {
         if self.is_probing(mem) {
             effects.push(Effect::Probe { mem });
         }
     }
 
-    /// Returns true if an answer about memory is expected.
+    /// Returns true if a response about memory is pending.
     pub fn is_probing(&self, mem: MemId) -> bool {
         self.reasons.contains_key(&mem)
     }
 
-    /// Handles the kernel's answer. Returns the reason for the probe.
+    /// Handles the kernel's response. Returns the reason for the probe.
     pub fn answered(&mut self, mem: MemId) -> Option<Probing> {
         self.reasons.remove(&mem)
     }
 
-    /// Takes all probes, for the end of the daemon.
+    /// Removes and returns all probes, at the end of the daemon.
     pub fn take_all(&mut self) -> BTreeMap<MemId, Probing> {
         std::mem::take(&mut self.reasons)
     }

@@ -6,18 +6,18 @@ use tensorlend_layout::Uuid;
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentSize {
     pub bytes: u64,
-    /// log2 of the number of its slots.
+    /// log2 of the number of the segment's slots.
     pub log2: u8,
 }
 
-/// A segment of this size on a device.
+/// The size of a segment on a device.
 #[derive(Clone, Copy, Debug)]
 pub struct SizeOnDevice {
     pub device: Uuid,
     pub size: SegmentSize,
 }
 
-/// A segment of a client.
+/// The identity of a client's segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SegmentId {
     /// The client's catalogue.
@@ -33,6 +33,6 @@ pub struct SlotRange {
     pub owner: u16,
     /// The first slot number.
     pub base: u32,
-    /// log2 of their number.
+    /// log2 of the number of slots.
     pub log2: u8,
 }

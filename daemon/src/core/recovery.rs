@@ -1,4 +1,4 @@
-//! The recovery of a predecessor's state by a new daemon.
+//! The recovery of a previous daemon's state by a new daemon.
 
 mod device;
 pub mod restore;

@@ -1,4 +1,5 @@
-//! Segments and sheets: their lending to the writer, their display to readers, and their return.
+//! Segments and sheets: the daemon lends them to writers, shows them to readers, and takes them
+//! back.
 
 mod device;
 pub mod spill;
@@ -24,27 +25,29 @@ use tensorlend_layout::word::RangeWord;
 
 const PAGE: u64 = 4096;
 
-/// The directory's table of segments: each of its lines is a client's segment or free.
+/// The directory's table of segments. Each entry belongs to a client's segment or is free.
 #[derive(Debug)]
 pub struct Segments {
     free: Vec<u32>,
 }
 
 impl Segments {
-    /// Returns a table of this many free lines.
+    /// Returns a table of `lines` free entries.
     pub fn new(lines: u32) -> Self {
         Self { free: (0..lines).rev().collect() }
     }
 
-    /// Returns the table of a predecessor's directory; the caller adds its free lines with [`Segments::put_back`].
+    /// Returns the table of a previous daemon's directory, without free entries. The caller adds
+    /// free entries with [`Segments::put_back`].
     pub fn restored() -> Self {
         Self { free: Vec::new() }
     }
 
-    /// Checks that each line of the directory is a client's segment or free, and that the bytes add up.
+    /// Checks that each entry of the directory's table belongs to a client's segment or is free,
+    /// and that the bytes add up.
     ///
     /// # Panics
-    /// Panics if that is not so.
+    /// Panics if the check fails.
     pub fn check(&self, context: &Context, members: &Members) {
         let lines = &context.directory.segments;
         let mut bytes_lent = 0;
@@ -72,12 +75,12 @@ impl Segments {
         }
     }
 
-    /// Adds a free line.
+    /// Adds a free entry.
     pub fn put_back(&mut self, line: u32) {
         self.free.push(line);
     }
 
-    /// Sorts the free lines so that the lowest is used first.
+    /// Sorts the free entries so that the lowest is used first.
     pub fn lowest_first(&mut self) {
         self.free.sort_unstable_by(|a, b| b.cmp(a));
     }
@@ -96,8 +99,8 @@ impl Segments {
         let Some(bytes) = bytes.max(1).checked_next_multiple_of(PAGE) else {
             return Err(Refusal::Bad("no machine has that many bytes".into()));
         };
-        // The daemon raises a length just below the ordinary one to the ordinary one. A spare of that length may be ready, and
-        // the daemon can lend the segment again later.
+        // The daemon raises a length just below the ordinary one to the ordinary length. A spare of
+        // that length may be ready, and the daemon can lend the segment again later.
         let ordinary = env.settings.segment_bytes;
         let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
@@ -140,8 +143,8 @@ impl Segments {
         if log2 > SLOTS_LOG2_MAX {
             return Err(Refusal::Bad(format!("a segment has at most 2^{SLOTS_LOG2_MAX} slots, not 2^{log2}")));
         }
-        // A client that has published keeps its number when it disconnects. The last eighth of the numbers is for clients that
-        // have not published. These clients can still read and delete.
+        // A client that has published keeps its number when it disconnects. The last eighth of the
+        // numbers is for clients that have not published. They can still read and delete.
         let reserved = context.ledger.limits().members_max / 8;
         let first = members[catalogue].segments.is_empty();
         if first && members.len() as u64 > u64::from(context.ledger.limits().members_max - reserved) {
@@ -170,13 +173,13 @@ impl Segments {
 }
 
 impl Segments {
-    /// Charges the records of 2^`log2` slots. Returns their bytes and the charge.
+    /// Charges the records of 2^`log2` slots. Returns the number of their bytes and the charge.
     pub fn charge_slots(env: &mut Env, context: &Context, uid: u32, log2: u8) -> Result<(u64, Charge), Refusal> {
         let bytes = length::slots(1 << log2);
         Ok((bytes, env.accounts.charge_sheet(uid, context.ledger.id(), bytes)?))
     }
 
-    /// Completes a request for a segment when the segment and its slots have been made.
+    /// Completes a request for a segment, after the segment and its slots have been made.
     pub fn segment_made(
         &mut self,
         env: &mut Env,
@@ -195,7 +198,7 @@ impl Segments {
                 context.ledger.limits().segments_max,
             )
         };
-        // Other clients may have received segments since this one was ordered.
+        // Other clients may have received segments since the order of this one.
         let share = context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids());
         let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
             Ok(entry) => entry,
@@ -263,8 +266,8 @@ impl Segments {
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         // A writer publishes in a segment only after it has mapped the segment.
         if !segment.slots.acked {
-            // A client of the predecessor may have mapped the segment and published there before the predecessor received the
-            // acknowledgement.
+            // A client of the previous daemon may have mapped the segment and published in it
+            // before the previous daemon received the acknowledgement.
             return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
         if segment.device.is_some() {
@@ -294,8 +297,8 @@ impl Segments {
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
-    /// Handles a request of `asker` to map the records of a host segment's slots. The segment's bytes stay where they are, even
-    /// in a file.
+    /// Handles a request of `asker` to map the records of a host segment's slots. The segment's
+    /// bytes do not move, even if they are in a file.
     pub fn slots_of(
         env: &Env,
         context: &Context,
@@ -310,7 +313,7 @@ impl Segments {
         if segment.device.is_some() {
             return Err(missing());
         }
-        // As in [`Segments::segment_of`].
+        // A writer publishes in a segment only after it has mapped the segment.
         if !segment.slots.acked {
             return if client.is_disconnected() { Ok(Outcome::Later(Wait::ack(catalogue))) } else { Err(missing()) };
         }
@@ -320,8 +323,8 @@ impl Segments {
             slots_log2: segment.slots_log2,
             geometry: context.directory.entry(catalogue).geometry.peek(),
             short: env.is_short(client.uid, context.ledger.id()),
-            // A segment that is being written to a file counts, too. A request for such a segment's bytes would bring the bytes
-            // back.
+            // A segment that a worker is writing to a file counts as in a file. A request for such
+            // a segment's bytes would cancel the spill.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
         let lend = vec![(segment.slots.mem, Lending::Read)];
@@ -367,8 +370,8 @@ impl Segments {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// Handles an owner's report that it has unmapped a segment. The kernel confirms the report when the daemon spills the
-    /// segment.
+    /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
+    /// daemon spills the segment.
     pub fn release_for_spill(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
         if env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
@@ -383,11 +386,13 @@ impl Segments {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// Ends the validity of a segment's slot numbers. The caller keeps the memory and its charge.
+    /// Ends the validity of a segment's slot numbers. The memory and its charge stay with the
+    /// caller.
     fn unlist(&mut self, context: &Context, catalogue: u16, segment: &Segment) {
-        // The range changes first: a reader R that sees the new geometry sees that this segment is not lent any more. If R
-        // first reads a geometry and then finds the segment lent, R may store the mapping under that geometry. Both words
-        // change before daemon D lends the numbers again.
+        // The range changes before the geometry. So a reader R that sees the new geometry sees that
+        // this segment is not lent any more. If R first reads a geometry and then finds the segment
+        // lent, R may store the mapping under that geometry. Both words change before daemon D
+        // lends the numbers again.
         context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         context.directory.entry(catalogue).geometry.add(1);
@@ -397,7 +402,8 @@ impl Segments {
         }
     }
 
-    /// Takes back a segment of a disconnected client: one that is quiescent, or that must end in any case.
+    /// Reclaims a segment of a disconnected client. The segment is quiescent, or must end in any
+    /// case.
     pub fn free_segment(
         &mut self,
         env: &mut Env,

@@ -1,9 +1,11 @@
 //! Connections: one response to each request, in order. A client acknowledges a reply with descriptors before its next request.
 
 mod back;
+mod blocked;
 mod chores;
 mod hello;
 mod inspect;
+mod lines;
 mod pressure;
 mod reload;
 mod restore;
@@ -28,21 +30,22 @@ use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use super::stream::CursorId;
 use crate::core::segment::Segments;
+use lines::Blocked;
 use std::collections::BTreeMap;
 use succession::Succession;
 use tensorlend_layout::wire::{QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
 
-/// Maximum time for which a copied directory waits for the clients that read the old one. Running clients return within
-/// milliseconds.
+/// Maximum time for which a copied directory waits for the clients that read the old one. Running
+/// clients reconnect within milliseconds.
 const GATHERING_NS: u64 = 5_000_000_000;
 
-/// Debug builds check all parts after every 64th step: a check reads all names.
+/// Number of steps between two checks of all parts in debug builds. A check reads all names.
 const CHECK_EVERY: u64 = 64;
 /// Pause before the daemon reads a claimed name again.
 const CLAIM_PAUSE_NS: u64 = 100_000;
-/// Pause before the daemon probes memory again that was just returned.
+/// Pause before the daemon probes memory again that a client has just returned.
 const QUIESCENT_PAUSE_NS: u64 = 500_000;
 /// Maximum time for which a request waits for the daemon's chores. Then the daemon refuses the request.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
@@ -63,8 +66,10 @@ enum Phase {
     Lent(Lent),
     /// The client's request waits for memory.
     Working(Work),
-    /// The client's request waits for another client.
+    /// The client's request waits, for another client or another event.
     Later { request: Request, wake: Option<MemId>, since_ns: u64 },
+    /// The client's claim waits for a queue. The client may end the wait.
+    Blocked { request: QueueRequest, since_ns: u64 },
 }
 
 #[derive(Debug)]
@@ -76,16 +81,17 @@ struct Conn {
     reserved: bool,
     joined: Option<Joined>,
     phase: Phase,
-    /// Number of refused requests.
+    /// Number of the connection's refused requests.
     refusals: u64,
 }
 
-/// A directory that could not be made.
+/// The failure to make a directory.
 #[derive(Debug)]
 struct Failed {
     at_ns: u64,
     reason: String,
-    /// Whether the directory was to be made for an administrator, with the memory reserved for them.
+    /// Whether an administrator requested the directory, with the memory reserved for
+    /// administrators.
     reserved: bool,
 }
 
@@ -99,6 +105,8 @@ pub struct Core {
     failed: BTreeMap<String, Failed>,
     /// Connections whose requests wait.
     waiting: Waiting,
+    /// Connections whose claims wait for queues.
+    blocked: Blocked,
     /// The return of the predecessor's clients.
     succession: Succession,
     /// Whether the daemon has ended: see [`Core::leave`].
@@ -115,12 +123,14 @@ impl Core {
             opening: Vec::new(),
             failed: BTreeMap::new(),
             waiting: Waiting::default(),
+            blocked: Blocked::default(),
             succession: Succession::default(),
             left: false,
         }
     }
 
-    /// Handles an event and returns its effects. `now_ns` is CLOCK_BOOTTIME, or a simulation's clock.
+    /// Handles an event and returns the resulting effects. `now_ns` is CLOCK_BOOTTIME, or a
+    /// simulation's clock.
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Effect> {
         self.env.clock.begin_step(now_ns);
         self.env.chores.begin_step();
@@ -154,6 +164,7 @@ impl Core {
             self.has_happened();
             self.retry();
         }
+        self.serve_blocked();
         self.tidy_up();
         if cfg!(debug_assertions) && self.env.clock.turn().is_multiple_of(CHECK_EVERY) {
             self.check();
@@ -172,10 +183,11 @@ impl Core {
             device.pool.check();
         }
         self.namespaces.check();
+        self.check_blocked();
     }
 
-    /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes before, or `None` if the core needs no
-    /// alarm.
+    /// Returns the time at which the core needs an [`Event::Alarm`] if no event comes earlier.
+    /// Returns `None` if the core needs no alarm.
     pub fn alarm(&self) -> Option<u64> {
         self.env.clock.next_ns()
     }
@@ -185,12 +197,13 @@ impl Core {
         self.env.counters.count(Counter::Wakeups);
     }
 
-    /// Counts a refusal by the shell, for the metrics.
+    /// Counts a refusal by the system layer, for the metrics.
     pub fn count_refusal(&mut self, refusal: &Refusal) {
         self.env.counters.count_refusal(refusal.reason());
     }
 
-    /// Returns the bytes of segments and sheets that exist, including spare and idle ones. The result is 0 after the end.
+    /// Returns the bytes of segments and sheets that exist, including spare and idle segments. The
+    /// result is 0 after the end.
     pub fn bytes(&self) -> u64 {
         self.env.pool.bytes() + self.env.accounts.sheet_bytes()
     }
@@ -211,8 +224,8 @@ impl Core {
         let begun = self.env.accounts.begin_session(peer.uid);
         let reserved = !begun && self.has_reserve_for(peer.uid);
         let over = !begun && !reserved;
-        // A client over the limit receives its refusal when it says hello. The daemon closes connections that flood it without a
-        // hello, and sends them no refusal.
+        // A client over the limit receives its refusal as the response to its hello. The daemon
+        // closes the connections of a user that floods it with connections, and sends no refusal.
         if over && self.env.accounts.floods(peer.uid) {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
@@ -228,10 +241,13 @@ impl Core {
         let broken = match (&request, &state.phase, state.joined) {
             (None, ..) => Some("a damaged or oversized packet"),
             _ if received.len() != usize::from(brings) => Some("descriptors that belong to no request"),
-            (Some(Request::Ack), Phase::Lent(_), _) => None,
+            (Some(Request::Ack), Phase::Lent(_), _)
+            | (Some(Request::Queue(QueueRequest::Stop)), Phase::Blocked { .. }, _) => None,
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
             (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
-            (Some(_), Phase::Working(_) | Phase::Later { .. }, _) => Some("a request before the last was answered"),
+            (Some(_), Phase::Working(_) | Phase::Later { .. } | Phase::Blocked { .. }, _) => {
+                Some("a request before the last was answered")
+            }
             (Some(request), _, Some(_)) if request.begins() => Some("a second hello"),
             (Some(request), _, None) if request.begins() || matches!(request, Request::Inspect(_)) => None,
             (Some(_), _, None) => Some("a request before hello"),
@@ -279,6 +295,10 @@ impl Core {
             return;
         }
         self.env.counters.count(Counter::Requests);
+        if matches!(request, Request::Queue(QueueRequest::Stop)) {
+            self.stop_waiting(conn);
+            return;
+        }
         if let Request::HandBack { namespace, catalogue, member, item } = request {
             let taken = self.handed_back(conn, namespace, catalogue, member, item, &received);
             if taken.is_err() {
@@ -302,10 +322,14 @@ impl Core {
         }
     }
 
-    /// Performs a request, and sends its answer or lets it wait.
+    /// Performs a request. Sends the response or delays the request.
     fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
         let answer = self.perform(conn, &request, wake, since_ns);
         let answer = self.or_wait_for_items(conn, answer, since_ns);
+        if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&answer, &request) {
+            self.block(conn, request.clone(), since_ns);
+            return;
+        }
         if let Ok(Outcome::Later(wait)) = answer {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("the requester is connected");
@@ -323,7 +347,8 @@ impl Core {
         self.conclude(conn, answer);
     }
 
-    /// Returns the answer, or a wait if names are short while items of a deleted list still count as names.
+    /// Returns the answer. If names are short while items of a deleted list still count as names,
+    /// returns a wait instead.
     fn or_wait_for_items(&self, conn: ConnId, answer: Answer, since_ns: u64) -> Answer {
         match (&answer, self.conns[&conn].joined) {
             (Err(Refusal::Limit { kind, .. }), Some(joined))
@@ -376,7 +401,7 @@ impl Core {
         }
     }
 
-    /// Sends the answer to a request.
+    /// Sends the response to a request.
     fn conclude(&mut self, conn: ConnId, answer: Answer) {
         let state = self.conns.get_mut(&conn).expect("the requester is connected");
         state.phase = Phase::Idle;
@@ -391,7 +416,7 @@ impl Core {
                 self.proceed(conn);
                 return;
             }
-            Ok(Outcome::Later(_)) => unreachable!("ask puts these off"),
+            Ok(Outcome::Later(_) | Outcome::Blocked) => unreachable!("ask puts these off"),
             Err(refusal) => {
                 if state.joined.is_none() {
                     self.end(conn, Some(refusal));
@@ -405,7 +430,7 @@ impl Core {
     }
 
     fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
-        // The client that has just come back may have been the last one that was missing.
+        // The client that has just reconnected may have been the last missing one.
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
         let state = &self.conns[&conn];

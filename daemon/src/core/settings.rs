@@ -7,31 +7,34 @@ use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::wire::Allocator;
 
-/// The uid under which the daemon runs. The uid determines how the daemon prevents other holders of a segment from writing.
+/// The relation of the daemon's uid to its clients' uids. It determines how the daemon prevents
+/// other holders of a segment from writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// A uid of its own: clients cannot reopen memory for writing, so segments may be lent again.
+    /// The daemon has its own uid. Clients cannot reopen memory for writing, so the daemon may lend
+    /// segments again.
     System,
-    /// The user's own uid. The daemon seals a segment for the segment's one producer, and frees the segment afterwards.
+    /// The daemon has the user's uid. The daemon seals a segment for the segment's one producer,
+    /// and frees the segment afterwards.
     User,
 }
 
 /// Limits of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceLimits {
-    /// Bytes of segments and sheets.
+    /// Maximum bytes of segments and sheets.
     pub bytes_max: u64,
-    /// Names, list items and streams.
+    /// Maximum number of names, list items and streams together.
     pub names_max: u32,
-    /// Clients, connected and disconnected.
+    /// Maximum number of clients, connected and disconnected.
     pub members_max: u32,
-    /// Lists.
+    /// Maximum number of lists.
     pub lists_max: u32,
-    /// Streams.
+    /// Maximum number of streams.
     pub streams_max: u32,
-    /// Segments.
+    /// Maximum number of segments.
     pub segments_max: u32,
-    /// Bytes of device memory.
+    /// Maximum bytes of device memory.
     pub device_bytes_max: u64,
 }
 
@@ -51,24 +54,26 @@ pub struct NamespaceRule {
     pub readers: Vec<Principal>,
     /// The users and groups that may read and write.
     pub writers: Vec<Principal>,
-    /// Its limits.
+    /// The limits of the namespace.
     pub limits: NamespaceLimits,
 }
 
 /// The process at the other end of a connection, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its user.
+    /// The uid of the process.
     pub uid: u32,
-    /// Whether the uid is one user. False for the uid that stands for all users outside the daemon's user namespace.
+    /// Whether the uid is that of one user. False for the uid that stands for all users outside the
+    /// daemon's user namespace.
     pub known: bool,
-    /// Its process.
+    /// The pid of the process.
     pub pid: u32,
-    /// The name of its command, without control characters; empty: unknown.
+    /// The name of the process's command, without control characters; empty: unknown.
     pub command: String,
-    /// Its user's groups.
+    /// The groups of the process.
     pub gids: Vec<u32>,
-    /// Whether the daemon learns of the end of the process, even if its connection ends before.
+    /// Whether the kernel notifies the daemon of the end of the process, even if the connection
+    /// ends before.
     pub watched: bool,
 }
 
@@ -82,29 +87,31 @@ impl Peer {
     }
 }
 
-/// Number of administrators' sessions that the daemon admits beyond the limits at the same time.
+/// Maximum number of administrators' sessions that the daemon admits beyond the limits at the same
+/// time.
 pub const RESERVED_SESSIONS: u32 = 4;
 
-/// The privileges with which the daemon makes the sheets of a session.
+/// The privileges with which the daemon allocates the sheets of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// Whether an administrator opens the session. Such a session may use the memory left for administrators.
+    /// Whether an administrator opens the session. Such a session may use the memory reserved for
+    /// administrators.
     pub administrator: bool,
-    /// Whether the session is one of the reserved ones, for which no limit holds.
+    /// Whether the session is a reserved one. No limit holds for a reserved session.
     pub beyond: bool,
 }
 
 /// The access of a peer to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Read.
+    /// The peer may read.
     Reader,
-    /// Read and write.
+    /// The peer may read and write.
     Writer,
 }
 
 impl NamespaceRule {
-    /// Returns the access of `peer`, or `None` if it has none.
+    /// Returns the access of `peer`. Returns `None` if the peer has none.
     pub fn role(&self, peer: &Peer) -> Option<Role> {
         if peer.is_in(&self.writers) {
             Some(Role::Writer)
@@ -119,26 +126,27 @@ impl NamespaceRule {
 /// A device whose memory the daemon lends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSettings {
-    /// Its UUID.
+    /// The device's UUID.
     pub uuid: Uuid,
-    /// Its name.
+    /// The device's name.
     pub name: String,
-    /// The allocator of its memory.
+    /// The allocator of the device's memory.
     pub allocator: Allocator,
     /// Length of an ordinary segment in bytes: a multiple of `unit_bytes`.
     pub segment_bytes: u64,
     /// Unit of the lengths of allocations in bytes: a multiple of 2 MiB.
     pub unit_bytes: u64,
-    /// Bytes that may be allocated.
+    /// Maximum bytes of allocations.
     pub bytes_max: u64,
-    /// Bytes of returned segments that the daemon preserves for the uids that had them.
+    /// Maximum bytes of returned segments that the daemon preserves for the uids that had them.
     pub idle_bytes_max: u64,
 }
 
-/// The spilling of segments that no process holds, while memory is short.
+/// The settings for spilling. While memory is short, the daemon spills segments that no process
+/// holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpillSettings {
-    /// The directory of the files. Only the shell uses it.
+    /// The directory of the files. Only the system layer uses it.
     pub directory: PathBuf,
     /// Maximum bytes of the files.
     pub bytes_max: u64,
@@ -148,7 +156,7 @@ pub struct SpillSettings {
     pub marks: Option<SpillMarks>,
 }
 
-/// The fill levels of the pool at which spilling begins and ends, in percent of its maximum.
+/// The fill levels of the pool at which spilling begins and ends, in percent of the pool's maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpillMarks {
     /// Spilling begins above this level.
@@ -162,54 +170,57 @@ pub struct SpillMarks {
 pub struct Settings {
     /// System or user mode.
     pub mode: Mode,
-    /// The daemon's process, for `stat`.
+    /// The pid of the daemon, for `stat`.
     pub pid: u32,
     /// The secret from which the seeds of the namespaces' hashes are drawn.
     pub seed: u64,
-    /// Bytes of segments that may exist: lent, spare and idle.
+    /// Maximum bytes of segments that exist: lent, spare and idle.
     pub pool_bytes_max: u64,
-    /// Bytes of sheets that may exist.
+    /// Maximum bytes of sheets that exist.
     pub sheet_bytes_max: u64,
     /// Length of an ordinary segment in bytes.
     pub segment_bytes: u64,
     /// Unit of the lengths of segments above 7/8 of the ordinary length, in bytes.
     pub segment_unit: u64,
-    /// Ordinary segments kept ready to lend.
+    /// Number of ordinary segments that the daemon prepares in advance.
     pub spare_segments: u32,
     /// Whether clients that use a device lock the pages of the host segments that they map.
     pub page_lock: bool,
-    /// Bytes of returned segments kept to be lent again in their namespace (system mode).
+    /// Maximum bytes of returned segments that the daemon preserves, to lend them again in their
+    /// namespace (system mode).
     pub idle_bytes_max: u64,
-    /// Bytes of segments and sheets that one uid may hold.
+    /// Maximum bytes of segments and sheets that one uid may hold.
     pub uid_bytes_max: u64,
-    /// Sessions that one uid may have.
+    /// Maximum number of sessions of one uid.
     pub uid_sessions_max: u32,
-    /// Whether a uid may take no more than its share of the pool, the sheets, the descriptors, and the tables of a shared
-    /// namespace.
+    /// Whether a uid may have only its share of the pool, the sheets, the descriptors, and the
+    /// tables of a shared namespace.
     pub uid_share: bool,
     /// The owners of uids, for the limits and shares of uids.
     pub owners: Arc<Owners>,
-    /// Uids for whose sessions the daemon keeps a reserve: see [`Settings::is_administrator`].
+    /// Uids for whose sessions the daemon has a reserve: see [`Settings::is_administrator`].
     pub administrators: Vec<u32>,
-    /// The users and groups that see names, sizes and holders of all namespaces.
+    /// The users and groups that may see names, sizes and holders of all namespaces.
     pub observers: Vec<Principal>,
-    /// The uid whose clients the daemon refuses: its own, if `mode = "auto"` has chosen system mode and the uid is not 0.
+    /// The uid whose clients the daemon refuses. This is the daemon's own uid, if `mode = "auto"`
+    /// has chosen system mode and the uid is not 0.
     pub refused_uid: Option<u32>,
     /// Time for which a stream without producer and subscribers stays readable.
     pub stream_grace_ns: u64,
-    /// Descriptors that the daemon may have open for its clients.
+    /// Maximum number of descriptors that the daemon may have open for its clients.
     pub descriptors_max: u64,
-    /// Time for which a client's leases may retain replaced values while memory is short, before the daemon may end the client.
+    /// Time for which a client's leases may retain replaced values while memory is short.
+    /// Afterwards the daemon may end the client.
     pub lease_ns_max: Option<u64>,
     /// Devices whose memory the daemon lends.
     pub devices: Vec<DeviceSettings>,
     /// The reason why the list of devices is empty, for an administrator.
     pub no_device: String,
-    /// Bytes of devices' memory that one uid may hold.
+    /// Maximum bytes of device memory that one uid may hold.
     pub uid_device_bytes_max: u64,
     /// Time that the driver has to end the device work of a process that has ended.
     pub quarantine_ns: u64,
-    /// Spilling, or `None` if spilling is off.
+    /// The settings for spilling. `None` if spilling is disabled.
     pub spill: Option<SpillSettings>,
     /// Limits of a uid's private namespace.
     pub private: NamespaceLimits,
@@ -218,7 +229,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns true if each segment is sealed for its one producer.
+    /// Returns true if the daemon seals each segment for its one producer.
     pub fn is_user_mode(&self) -> bool {
         self.mode == Mode::User
     }
@@ -233,8 +244,8 @@ impl Settings {
         self.is_administrator(peer.uid) || peer.is_in(&self.observers)
     }
 
-    /// Takes from `new` the settings that may change while the daemon runs. The others stay: clients have received them, or
-    /// existing memory depends on them.
+    /// Takes from `new` the settings that may change while the daemon runs. The other settings
+    /// stay, because clients have received them, or existing memory depends on them.
     pub fn reload(&mut self, new: Self) {
         let kept = self.clone();
         *self = Self {

@@ -1,18 +1,21 @@
-//! The share rule: the maximum part of a common stock that one user may take, so that the next user finds something.
+//! The share rule: the maximum part of a common stock that one user may take, so that the next user
+//! still gets some.
 //!
-//! Let `n` users hold some of the stock, including this user. Of the stock that the others have left, this user may hold one part
-//! in `n + 1`. So the first user may hold a half. After that the second may hold a third of the other half, and the third a
-//! quarter of the rest. The `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever the users before took. The
-//! scheme is dbus-broker's (its src/util/user.c: between `1/n` and `1/n^2`).
+//! Let `n` users hold some of the stock, including this user. Of the part that the other users have
+//! left, this user may hold the fraction `1 / (n + 1)`. So the first user may hold a half. The
+//! second user may then hold a third of the other half, and the third user a quarter of the rest.
+//! The `n`th user finds at least `1 / (n * (n + 1))` of the whole, whatever the earlier users took.
+//! The scheme is that of dbus-broker (src/util/user.c: between `1/n` and `1/n^2`).
 
-/// A resource that users share, such as the bytes of the pool or the lines of a table.
+/// A resource that users share, such as the bytes of the pool or the entries of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stock {
     /// The whole resource.
     pub total: u64,
     /// The sum that all users hold, including the requester.
     pub held: u64,
-    /// Number of users that hold some. The requester counts if the requester holds some.
+    /// Number of users that hold some of the resource. Includes the requester if the requester
+    /// holds some.
     pub holders: u64,
 }
 

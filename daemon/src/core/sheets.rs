@@ -18,7 +18,8 @@ impl Members {
     pub fn grow_cells(&mut self, env: &mut Env, context: &Context, conn: ConnId, catalogue: u16) -> Answer {
         let client = self.me(catalogue);
         let (uid, part, granted) = (client.uid, client.sheets.further_parts() as u8 + 1, client.sheets.granted());
-        // A client may have twice as many cells as there may be names, because the client binds each name to a fresh cell.
+        // A client may have twice as many cells as there may be names, because the client binds
+        // each name to a fresh cell.
         if part >= CELL_PARTS || u64::from(granted) >= 2 * u64::from(context.ledger.limits().names_max).max(4096) {
             return Err(context.ledger.limit(
                 LimitKind::Cells,
@@ -36,7 +37,7 @@ impl Members {
         Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
     }
 
-    /// Completes a request for cells when they have been made.
+    /// Completes a request for cells, after the cells have been made.
     pub fn cells_made(
         &mut self,
         env: &mut Env,
@@ -56,7 +57,8 @@ impl Members {
         Outcome::Lend(Reply::Cells { part, geometry }, lend, Lent::Cells(part))
     }
 
-    /// Takes back a client's cells after the first `parts` parts. The client never received these cells.
+    /// Reclaims a client's cells after the first `parts` parts. The client never received these
+    /// cells.
     pub fn drop_cells_after(&mut self, env: &mut Env, catalogue: u16, parts: u8) {
         let client = self.me(catalogue);
         let whose = client.former_writer(catalogue);
@@ -81,7 +83,8 @@ impl Members {
     pub fn leases_of(&self, catalogue: u16) -> Answer {
         let client = self.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("lease table of client {catalogue}: it is gone"));
-        // A member's leases count only after the member has acknowledged its lease table: see [`Namespace::acknowledged`].
+        // A member's leases count only after the member has acknowledged its lease table: see
+        // [`Namespace::acknowledged`].
         let sheet = client.sheets.leases().filter(|sheet| sheet.acked).ok_or_else(missing)?;
         let reply = Reply::Sheet { member: client.member.0 };
         Ok(Outcome::Lend(reply, vec![(sheet.mem, Lending::Read)], Lent::Nothing))

@@ -1,4 +1,4 @@
-//! What observers see of a namespace. Each response costs the daemon a bounded time.
+//! The parts of a namespace that observers see. Each response costs the daemon a bounded time.
 
 use super::client::Client;
 use super::namespace::Namespace;
@@ -14,15 +14,16 @@ use tensorlend_layout::word::{Cell, OwnerWord, SLOT_NONE};
 
 /// Maximum number of directory entries that one response reads.
 const ENTRIES_MAX: usize = 4096;
-/// Number of slot records after which a response ends.
+/// Number of read slot records after which a response ends.
 const RECORDS_MAX: usize = 4096;
 /// Maximum number of lease tables that one response reads.
 const TABLES_MAX: usize = 16;
-/// Maximum number of slots of a value: a dataset's index, its members, and an extension of each.
+/// Maximum number of slots of a value. A dataset has an index, its members, and one extension for
+/// each of these.
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
 impl Namespace {
-    /// Returns the clients from a number on.
+    /// Returns the clients from this number on.
     pub fn show_clients(&self, from: u16) -> Shown {
         let mut all = self.members.iter().filter(|&(number, _)| number >= from);
         let clients = all.by_ref().take(CLIENTS_SHOWN_MAX);
@@ -44,7 +45,7 @@ impl Namespace {
         Shown::Clients { clients: clients.collect(), next: all.next().map(|(number, _)| number) }
     }
 
-    /// Returns the names and lists from an entry on. The items of lists are left out.
+    /// Returns the names and lists from this entry on, without the items of lists.
     pub fn show_names(&self, from: u32) -> Shown {
         let (mut names, mut records) = (Vec::new(), 0);
         for (read, (at, entry)) in self.context.directory.entries().skip(from.saturating_sub(1) as usize).enumerate() {
@@ -76,7 +77,7 @@ impl Namespace {
         Shown::Names { names, next: None }
     }
 
-    /// Returns the leases of the clients from a number on.
+    /// Returns the leases of the clients from this number on.
     pub fn show_leases(&self, from: u16) -> Shown {
         let (mut leases, mut truncated) = (Vec::new(), false);
         let tables = self.members.iter().filter(|&(number, _)| number >= from);
@@ -98,7 +99,8 @@ impl Namespace {
 }
 
 impl Client {
-    /// Returns what a cell of this client holds: type, shape and size, without the metadata that the record contains.
+    /// Returns the content of a cell of this client: type, shape and size. Omits the metadata that
+    /// the record contains.
     fn holds(&self, number: u16, cell: Cell, records: &mut usize) -> Holds {
         let lease = cell.lease(number).0;
         let unknown = Holds::Value {

@@ -13,12 +13,12 @@ pub struct Whose {
     pub base: u32,
 }
 
-/// The write of a segment to a file, by a worker.
+/// A write of a segment to a file, performed by a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpillWrite {
     /// The segment.
     pub whose: Whose,
-    /// Its memory.
+    /// The segment's memory.
     pub mem: MemId,
 }
 
@@ -27,20 +27,21 @@ pub struct SpillWrite {
 pub struct Spills {
     bytes: u64,
     uids: BTreeMap<u32, u64>,
-    /// The write in progress: one at a time.
+    /// The write in progress. Only one write runs at a time.
     leaving: Option<SpillWrite>,
     /// Number of files that could not be written or read.
     pub failures: u64,
-    /// Whether the pool was above its high mark and has not come down to the low one since.
+    /// Whether the pool has been above the high water mark and has not fallen to the low water mark since.
     draining: bool,
-    /// Time before which no segment becomes spillable for the marks, unless [`Spills::note_spillable`] is called.
+    /// Time before which no segment becomes spillable because of the fill level, unless the core calls
+    /// [`Spills::note_spillable`].
     scan_ns: u64,
-    /// Earliest time at which the daemon writes a file for the marks, after a write failed.
+    /// Earliest time of the next write because of the fill level, after a failed write.
     pause_ns: u64,
 }
 
 impl Spills {
-    /// Returns the bytes of segments that are in files only.
+    /// Returns the bytes of segments that exist only in files.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -51,7 +52,7 @@ impl Spills {
         *self.uids.entry(uid).or_default() += bytes;
     }
 
-    /// Notes that a segment may have become spillable.
+    /// Records that a segment may have become spillable.
     pub fn note_spillable(&mut self) {
         self.scan_ns = 0;
     }
@@ -76,12 +77,12 @@ impl Spills {
         self.leaving.take().expect("the daemon ordered the write of this segment")
     }
 
-    /// Returns true if a segment is being written to a file.
+    /// Returns true if a worker is writing a segment to a file.
     pub fn is_spilling(&self) -> bool {
         self.leaving.is_some()
     }
 
-    /// Returns the bytes of segments of these uids that are in files only.
+    /// Returns the bytes of these uids' segments that exist only in files.
     fn bytes_of(&self, is_one: impl Fn(u32) -> bool) -> u64 {
         self.uids.iter().filter(|&(&uid, _)| is_one(uid)).map(|(_, bytes)| bytes).sum()
     }
@@ -96,23 +97,25 @@ impl Spills {
         fits(self.bytes(), limits.bytes_max) && fits(own, limits.uid_bytes_max)
     }
 
-    /// Compares the pool's fill level with the marks. Returns true if segments must be spilled.
+    /// Compares the pool's fill level with the high and the low water mark. Returns true if the
+    /// daemon must spill segments.
     pub fn drain(&mut self, above_high: bool, above_low: bool) -> bool {
         self.draining = above_high || self.draining && above_low;
         self.draining
     }
 
-    /// Returns true if there may be something to spill for the marks.
+    /// Returns true if there may be a segment to spill because of the fill level.
     pub fn may_scan(&self, now_ns: u64) -> bool {
         now_ns >= self.scan_ns.max(self.pause_ns)
     }
 
-    /// Notes that no segment becomes spillable for the marks by itself before this time.
+    /// Records that no segment becomes spillable because of the fill level before this time without a further
+    /// event.
     pub fn scan_at(&mut self, at: u64) {
         self.scan_ns = at;
     }
 
-    /// Notes that a write failed: the daemon writes the next file for the marks at this time or later.
+    /// Records a failed write. The daemon writes the next file because of the fill level at this time or later.
     pub fn pause_until(&mut self, at: u64) {
         self.failures += 1;
         self.pause_ns = at;

@@ -15,8 +15,9 @@ const ACCOUNTS_MAX: usize = 128;
 /// Maximum number of sessions in one response.
 const HOLDERS_MAX: usize = 64;
 
-/// Gathers the metrics over all namespaces: numbers only, so that no namespace learns a name of another. The response contains
-/// the accounts of `asker`, a uid in a namespace, and all accounts for the superuser.
+/// Collects the metrics over all namespaces. The metrics are only numbers, so no namespace learns a
+/// name of another one. The response contains the accounts of `asker`, which is a uid in a
+/// namespace. For the superuser, the response contains all accounts.
 pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Option<(u32, NamespaceId)>) -> Stat {
     let mut stat = Stat {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -64,7 +65,8 @@ pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Opt
     stat
 }
 
-/// Returns the sessions to which the daemon had lent memory that is orphaned now, those with the most bytes first.
+/// Returns the sessions to which the daemon had lent memory that is orphaned now. The sessions with
+/// the most bytes come first.
 fn holders(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: u32) -> Vec<Holder> {
     let writers = env.orphans.former_writers(|uid| asker == 0 || asker == uid);
     let mut holders: Vec<Holder> = writers

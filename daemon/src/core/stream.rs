@@ -1,4 +1,4 @@
-//! Streams: each has one producer's ring and any number of subscribers.
+//! Streams. Each stream has one producer with a ring, and any number of subscribers.
 
 use super::account::{Charge, Kind};
 use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, What, Work};
@@ -26,7 +26,7 @@ use tensorlend_layout::word::{Cell, SubscriberWord};
 /// A cursor in the lease table of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorId {
-    /// The client's catalogue.
+    /// The catalogue number of the client.
     pub catalogue: u16,
     /// The index of the cursor.
     pub cursor: u16,
@@ -49,12 +49,13 @@ struct Stream {
     capacity: u32,
     policy: Policy,
     subscribers: Vec<Option<Subscriber>>,
-    /// Time since when the stream has had neither producer nor subscribers.
+    /// Time since which the stream has had neither a producer nor subscribers.
     idle_since_ns: Option<u64>,
 }
 
 impl Stream {
-    /// Removes the subscribers for which `leaves` returns true. The producer reads the list again when its version has changed.
+    /// Removes the subscribers for which `leaves` returns true. The producer reads the list again
+    /// after a change of its version.
     fn drop_subscribers(
         &mut self,
         entry: &tensorlend_layout::directory::StreamEntry,
@@ -77,7 +78,7 @@ impl Stream {
         entry.subscribers_count.set(self.subscribers.len() as u64);
     }
 
-    /// Returns true if the producer reports the stream closed.
+    /// Returns true if the producer reports that the stream is closed.
     fn is_closed(&self) -> bool {
         self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
     }
@@ -101,7 +102,7 @@ pub struct Streams {
     table: BTreeMap<u32, Stream>,
     places: Vec<u32>,
     ids: u64,
-    /// Streams without producer and subscribers: start of the idle time, id, and entry.
+    /// Streams without a producer and subscribers: start of the idle time, id, and entry of each.
     idle: BTreeSet<(u64, u64, u32)>,
     /// Time of the timer that was set last.
     armed_ns: Option<u64>,
@@ -120,7 +121,7 @@ impl Streams {
         }
     }
 
-    /// Checks that names, lines of the directory and idle streams agree.
+    /// Checks that the names, the directory's entries and the idle streams agree.
     ///
     /// # Panics
     /// Panics if the data is inconsistent.
@@ -175,14 +176,14 @@ impl Streams {
         self.table.is_empty()
     }
 
-    /// Notes that the producer has mapped a ring. Returns the memory to seal.
+    /// Records that the producer has mapped a ring. Returns the memory to seal.
     pub fn acknowledged(&mut self, place: u32, id: u64) -> Option<MemId> {
         let stream = self.table.get_mut(&place).filter(|s| s.id == id)?;
         stream.ring.acked = true;
         Some(stream.ring.mem)
     }
 
-    /// Notes that a producer has mapped all its rings. Returns the memory to seal.
+    /// Records that a producer has mapped all its rings. Returns the memory to seal.
     pub fn acknowledged_all(&mut self, producer: u16) -> Vec<MemId> {
         let its = |s: &&mut Stream| s.producer == producer;
         let mark = |s: &mut Stream| {
@@ -192,7 +193,7 @@ impl Streams {
         self.table.values_mut().filter(its).map(mark).collect()
     }
 
-    /// Returns true if a ring or a wake descriptor belongs to one of these streams.
+    /// Returns true if the memory is a ring or a wake descriptor of one of these streams.
     pub fn holds(&self, mem: MemId) -> bool {
         let wakes = |s: &Stream| {
             s.subscribers.iter().flatten().any(|it| it.wake.as_ref().is_some_and(|(wake, _)| *wake == mem))
@@ -211,8 +212,9 @@ impl Streams {
         streams.find_map(|(&place, stream)| (stream.producer == producer).then_some((place, stream.id)))
     }
 
-    /// Searches a ring for a value, from this entry on. Returns the number after that of the value's entry, and the value. If
-    /// there is none, returns the ring's length and `None`.
+    /// Searches a ring for a value, from this entry on. Returns the number of the entry after the
+    /// value's entry, and the value. Returns the ring's length and `None` if the search finds no
+    /// value.
     pub fn value_from(&self, place: u32, entry: usize) -> (usize, Option<Cell>) {
         let Some(stream) = self.table.get(&place) else { return (entry, None) };
         let entries = stream.entries();
@@ -225,7 +227,7 @@ impl Streams {
 }
 
 impl Streams {
-    /// Handles a request to become a stream's producer.
+    /// Handles a request to become the producer of a stream.
     pub fn stream_open(
         &mut self,
         env: &mut Env,
@@ -252,7 +254,8 @@ impl Streams {
         Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
     }
 
-    /// Returns the stream's entry, or `None` if the stream is new and a free entry exists. Retires idle streams to make room.
+    /// Returns the stream's entry. Returns `None` if the stream is new and a free entry exists.
+    /// Retires idle streams to make room.
     fn stream_place(
         &mut self,
         env: &mut Env,
@@ -273,7 +276,7 @@ impl Streams {
                 return Ok(known);
             }
         }
-        // A stream that another user closed counts as this user's from now on.
+        // A stream that another user closed counts as this user's stream from now on.
         while let Err(refusal) = context.ledger.check_table_share(
             Table::Streams,
             uid,
@@ -306,7 +309,7 @@ impl Streams {
         Ok(None)
     }
 
-    /// Completes a request for a stream when its ring has been made.
+    /// Completes a request for a stream, after its ring has been made.
     pub fn ring_made(
         &mut self,
         env: &mut Env,
@@ -392,7 +395,8 @@ impl Streams {
         }
     }
 
-    /// Handles a request to subscribe. The caller releases `wake` if the request fails or waits.
+    /// Handles a request to subscribe. The caller releases `wake` if the request fails or must
+    /// wait.
     pub fn subscribe(
         &mut self,
         env: &mut Env,
@@ -530,7 +534,7 @@ impl Streams {
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
-    /// Ends a stream with its name and its entry.
+    /// Ends a stream, its name and its entry.
     fn stream_remove(
         &mut self,
         env: &mut Env,
@@ -539,8 +543,8 @@ impl Streams {
         bindings: &mut Bindings,
         place: u32,
     ) {
-        // The name ends first: a daemon that stops here leaves a line to which no name leads, and its successor clears the
-        // line.
+        // The name ends first. A daemon that stops here leaves an entry without a name, and the
+        // next daemon clears that entry.
         if let Some(found) = live_owner_word(&context.directory, &stream_key(&self.table[&place].name)) {
             bindings.bury(context, found.entry);
         }
@@ -552,7 +556,7 @@ impl Streams {
         context.directory.announce(u64::MAX);
     }
 
-    /// Releases all streams, for the end of the daemon.
+    /// Releases all streams, at the end of the daemon.
     pub fn streams_dissolve(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
         let places: Vec<u32> = self.table.keys().copied().collect();
         for place in places {

@@ -1,5 +1,6 @@
-//! The tables of a shared namespace's directory. Each table is a stock in which every user has a share: see `share.rs`. For names
-//! the daemon also makes grants, because clients announce names without the daemon: see `bindings/credit.rs`.
+//! The tables of a shared namespace's directory. Each table is a stock in which every user has a
+//! share: see `share.rs`. For names the daemon also grants announcements, because clients announce
+//! names without a request to the daemon: see `bindings/credit.rs`.
 
 use super::account::limit;
 use super::ledger::Ledger;
@@ -8,17 +9,18 @@ use std::collections::BTreeMap;
 use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// A table of a directory in which several users have lines.
+/// A table of a directory in which several users have entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// Clients: connected ones, disconnected ones whose tensors remain, and joining ones.
+    /// The table of clients: connected clients, disconnected clients whose tensors remain, and
+    /// joining clients.
     Members,
-    /// Segments, including those on devices.
+    /// The table of segments, including segments on devices.
     Segments,
-    /// Streams. A stream counts for its producer.
+    /// The table of streams. A stream counts for its producer.
     Streams,
-    /// Lists. A list counts for its creator. After a restart of the daemon, the list counts for the owner of the first remaining
-    /// item.
+    /// The table of lists. A list counts for its creator. After a restart of the daemon, the list
+    /// counts for the owner of the first remaining item.
     Lists,
 }
 
@@ -34,7 +36,7 @@ impl Table {
     }
 }
 
-/// Lines of one table by user. Lines without a user count in `all`.
+/// The entries of one table by user. Entries without a user count only in `all`.
 #[derive(Debug, Default)]
 struct Held {
     uids: BTreeMap<u32, u64>,
@@ -49,11 +51,12 @@ impl Held {
         }
     }
 
-    /// Returns the user's share of `total` lines if another line would exceed it.
+    /// Returns the user's share of `total` entries if another entry would exceed the share.
     fn share_exceeded(&self, uid: u32, total: u64) -> Option<u64> {
         let own = self.uids.get(&uid).copied().unwrap_or(0);
         let stock = Stock { total, held: self.all, holders: self.uids.len() as u64 };
-        // In a table so small that a share is less than a line, each user may have one line while one is free.
+        // A share of a small table may be less than one entry. Each user may then have one entry
+        // while one is free.
         let share = stock.share(own).max(1);
         (own >= share).then_some(share)
     }
@@ -69,7 +72,8 @@ impl Ledger {
         }
     }
 
-    /// Refuses a user another line of a table if it would exceed the user's share. `uids` are the owners of the lines.
+    /// Refuses a user another entry of a table if the entry would exceed the user's share. `uids` are
+    /// the owners of the used entries.
     pub fn check_table_share(
         &self,
         table: Table,
@@ -82,8 +86,8 @@ impl Ledger {
         Err(limit(kind, what, format!("{}.{option}, or set uid.share to false,", self.setting()), share.to_string()))
     }
 
-    /// Refuses a user another subscriber of a stream if it would exceed the user's share. `uids` are the owners of the
-    /// subscribers.
+    /// Refuses a user another subscriber of a stream if the subscriber would exceed the user's share. `uids` are the
+    /// owners of the subscribers.
     pub fn check_subscriber_share(
         &self,
         stream: &str,
@@ -100,12 +104,13 @@ impl Ledger {
         ))
     }
 
-    /// Returns true if the user may not have another one of `total` places. `uids` are the owners of the places that are taken.
+    /// Returns true if the user may not have another one of `total` entries. `uids` are the owners
+    /// of the used entries.
     pub fn is_above_share(&self, uid: u32, total: u64, uids: impl Iterator<Item = Option<u32>>) -> bool {
         self.share_exceeded(uid, total, uids).is_some()
     }
 
-    /// Returns the user's share of `total` lines if another line would exceed it.
+    /// Returns the user's share of `total` entries if another entry would exceed the share.
     fn share_exceeded(&self, uid: u32, total: u64, uids: impl Iterator<Item = Option<u32>>) -> Option<u64> {
         if !self.shares_with(uid) {
             return None;

@@ -21,4 +21,5 @@ mod sessions;
 mod spill;
 mod streams;
 mod values;
+mod waiting_queues;
 pub mod world;

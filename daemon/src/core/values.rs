@@ -1,8 +1,9 @@
-//! Contents of names for a client that lists them. The daemon reads the contents from the owners' memory, so the client maps no
-//! memory of the owners.
+//! Contents of names, for a client that lists them. The daemon reads the contents from the owners'
+//! memory, so the client maps no memory of the owners.
 //!
-//! No lease protects these reads. Daemon D accepts a record only if the same value was in the cell before and after D read the
-//! record. Owner P fences between its exchange of the cell and the slot's next use, when P reads the lease tables.
+//! No lease protects these reads. Daemon D accepts a record only if the same value was in the cell
+//! before and after D read the record. Owner P fences between its exchange of the cell and the
+//! slot's next use, when P reads the lease tables.
 
 use super::answer::{Answer, Outcome};
 use super::client::{Client, Residence};
@@ -14,9 +15,10 @@ use tensorlend_layout::name::KeyKind;
 use tensorlend_layout::wire::{NameAt, Refusal, Reply, VALUES_MAX, ValueAt};
 use tensorlend_layout::word::{Cell, OwnerWord, SLOT_NONE};
 
-/// Maximum number of slots of a chain: a dataset's index, its members, and an extension of each.
+/// Maximum number of slots of a chain. A dataset has an index, its members, and one extension for
+/// each of these.
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
-/// Number of records after which a request ends, apart from the last name's.
+/// Number of read records after which a response ends. The records of the last name may exceed it.
 const RECORDS_MAX: usize = 4096;
 
 impl Members {
@@ -40,7 +42,7 @@ impl Members {
         *records += 1;
         let (directory, owner_word) = (&context.directory, OwnerWord(name.owner_word));
         let entry = directory.names.get(name.entry as usize).filter(|_| {
-            // Entries beyond the end may have no memory. An access would allocate memory.
+            // Entries beyond the end may have no memory, and an access would allocate memory.
             u64::from(name.entry) < directory.head().names_end.peek()
         });
         let Some(entry) = entry.filter(|entry| entry.owner_word.peek() == owner_word.0 && owner_word.is_live()) else {
@@ -56,7 +58,7 @@ impl Members {
         }
         let value = client.value_in(cell, records);
         scan_fence();
-        // A value that was replaced is unknown, even if its record is invalid.
+        // A replaced value is unknown, even if its record is invalid.
         if client.value(owner_word.cell()) == Some(cell) { value } else { ValueAt::Unknown }
     }
 }
@@ -75,8 +77,8 @@ impl Client {
         ValueAt::Slot { cell: cell.0, record, segment_bytes, in_file: self.is_any_in_file(cell.slot(), records) }
     }
 
-    /// Returns true if some bytes of a slot, or of a later slot of its chain, are not in memory alone. Such bytes are in a file,
-    /// are lost, or are being written to or read from a file.
+    /// Returns true if some bytes of a slot, or of a later slot of its chain, are not only in
+    /// memory. Such bytes are in a file, are lost, or are on the way to or from a file.
     pub(super) fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {

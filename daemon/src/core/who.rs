@@ -1,20 +1,21 @@
-//! The text by which the log names a client: one line must say who it is, without the entry's other fields.
+//! The text by which the log names a client. One log line must identify the client without the
+//! fields of the log entry.
 
 use std::fmt;
 
 /// Maximum bytes of a client's label, and of its command's name.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// A client, as the log names it: `client 3 (pid 12, uid 1000, tensorlend put)`.
+/// A client, as named in the log: `client 3 (pid 12, uid 1000, tensorlend put)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Who<'w> {
-    /// The client's number in its namespace; `None`: it has not joined.
+    /// The client's number in its namespace. `None` if the client has not joined.
     pub client: Option<u16>,
-    /// Its process; 0: unknown.
+    /// The pid of the client's process; 0: unknown.
     pub pid: u32,
-    /// Its user.
+    /// The uid of the client.
     pub uid: u32,
-    /// The name of its command; empty: unknown.
+    /// The name of the client's command; empty: unknown.
     pub command: &'w str,
     /// The label that the client gave itself.
     pub label: &'w str,
@@ -34,7 +35,8 @@ impl fmt::Display for Who<'_> {
         let Self { command, label, .. } = *self;
         match (command.is_empty(), label.is_empty()) {
             (true, true) => {}
-            // The default label is the program's name, and `tensorlend put` has the label `tensorlend put`.
+            // The default label is the program's name, and `tensorlend put` has the label
+            // `tensorlend put`. So a label that begins with the command replaces it.
             (false, false) if !label.starts_with(command) => write!(f, ", {command}, {label}")?,
             (_, false) => write!(f, ", {label}")?,
             (false, true) => write!(f, ", {command}")?,
@@ -43,7 +45,8 @@ impl fmt::Display for Who<'_> {
     }
 }
 
-/// Returns untrusted text for a line of the log: 63 bytes at most, cut between two characters, without control characters.
+/// Returns untrusted text for a line of the log. The result has at most 63 bytes, is cut between
+/// two characters, and contains no control characters.
 pub fn plain(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(NAME_BYTES_MAX)];
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -1,8 +1,9 @@
-//! Limits the rate of log lines that clients cause, for each kind of line and each uid. Suppressed lines are counted in
-//! a summary line.
+//! A limit on the rate of log lines that clients cause, for each kind of line and each uid. A
+//! summary line reports the number of suppressed lines.
 //!
-//! A client can connect, break a rule and be disconnected as often as it wants. Each of these writes a log line.
-//! Without a limit, one client could fill the disk, and hide the lines about other clients.
+//! A client can connect, break a rule and be disconnected as often as it wants. Each time, the
+//! daemon writes a log line. Without a limit, one client could fill the disk, and hide the lines
+//! about other clients.
 
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -14,18 +15,19 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Maximum number of lines of one kind and uid that may be written at once.
+/// Maximum number of lines of one kind and uid in a burst.
 const BURST: u32 = 200;
 /// Interval at which one more line of a kind and uid is allowed.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// Interval between two lines that count suppressed ones.
+/// Interval between two summary lines.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
-/// Number of buckets (one for each kind and uid) from which on full buckets are dropped.
+/// Number of buckets (one for each kind and uid) above which full buckets are dropped.
 const BUCKETS_MAX: usize = 1024;
-/// The field of lines that count suppressed ones.
+/// The field that marks summary lines.
 const LEFT_OUT: &str = "left_out";
 
-/// A kind of line: the logging statement in the program, and the uid in the line, if there is one.
+/// A kind of line: the logging statement in the program, and the uid in the line, if the line has
+/// one.
 type Kind = (Identifier, Option<u64>);
 
 #[derive(Debug)]
@@ -36,11 +38,11 @@ struct Bucket {
     at: Instant,
     left_out: u64,
     summary_at: Instant,
-    /// The last line that was written, which the summary quotes.
+    /// The last line that was written. The summary quotes it.
     example: String,
 }
 
-/// A line that counts suppressed ones.
+/// A line that reports the number of suppressed lines.
 #[derive(Debug, PartialEq, Eq)]
 struct Summary {
     uid: Option<u64>,
@@ -74,7 +76,7 @@ impl Buckets {
         false
     }
 
-    /// Returns the summaries that are due; all of them if `now` is `None`.
+    /// Returns the summaries that are due. Returns all summaries if `now` is `None`.
     fn due(&mut self, now: Option<Instant>) -> Vec<Summary> {
         let due = |it: &Bucket| it.left_out > 0 && now.is_none_or(|now| it.summary_at <= now);
         let due = self.0.iter_mut().filter(|(_, it)| due(it));
@@ -95,7 +97,7 @@ impl Floods {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the pending counts of suppressed lines.
+    /// Writes the counts of suppressed lines that are not written yet.
     pub fn tell_all(&self) {
         tell(self.buckets().due(None));
     }
@@ -110,8 +112,8 @@ fn tell(summaries: Vec<Summary>) {
 impl<S: Subscriber> Layer<S> for Floods {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // Only INFO and WARN are limited: clients do not cause errors of the daemon, and a user who enables debug
-        // levels wants every line.
+        // Only the levels INFO and WARN are limited. Lines of the level ERROR are rare, because clients
+        // do not cause them. A user who enables the debug levels wants every line.
         let is_bounded = matches!(*metadata.level(), Level::INFO | Level::WARN);
         if !is_bounded || metadata.fields().field(LEFT_OUT).is_some() {
             return true;

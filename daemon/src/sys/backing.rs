@@ -18,8 +18,8 @@ pub enum Pages {
     Ordinary,
     /// Transparent huge pages, where the kernel's settings allow them.
     Advised,
-    /// For segments, huge pages that the administrator has reserved. If none are left, ordinary pages, and a warning in
-    /// the log.
+    /// For segments, huge pages that the administrator has reserved. If none remain, ordinary pages
+    /// and a warning in the log.
     Reserved(HugePage),
 }
 
@@ -33,7 +33,7 @@ pub struct Backing {
 const NAME: &str = "tensorlend-segment";
 
 impl Backing {
-    /// Requests the kind of pages for a sheet before any page exists.
+    /// Requests the kind of pages for a sheet, before any of its pages exists.
     pub fn ask(self, sheet: &View) {
         if self.pages == Pages::Advised
             && let Err(error) = map::ask_for_huge(sheet)
@@ -42,7 +42,7 @@ impl Backing {
         }
     }
 
-    /// Allocates the pages of a part of a sheet, which the daemon has mapped writable.
+    /// Allocates the pages in a part of a sheet that the daemon has mapped writable.
     pub fn allocate(
         self,
         fd: BorrowedFd<'_>,
@@ -53,15 +53,15 @@ impl Backing {
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
         cgroup::make_room(bytes, claim)?;
-        // Populate the mapping first, because only a mapping can request huge pages. Then allocate in the file, because
-        // only fallocate reports a lack of memory.
+        // The mapping is populated first, because only a mapping can request huge pages. The file
+        // is allocated afterwards, because only fallocate reports a lack of memory.
         if self.pages == Pages::Advised
             && let Err(error) = map::populate(sheet, at, bytes)
         {
             tracing::debug!("a mapping's pages were not to be had: {error}");
         }
         memfd::allocate(fd, at, bytes, go_on)?;
-        // Let the kernel zero the pages now, and not at the first store.
+        // The kernel zeroes the pages now, and not at the first store.
         map::populate(sheet, at, bytes)
     }
 

@@ -1,6 +1,8 @@
-//! Memory limits and free memory of the daemon's cgroups (version 1 or 2) and of the machine. If a process uses more
-//! memory than that, the kernel does not refuse the allocation: its OOM killer kills a process, most likely the daemon,
-//! which is charged for lent memory. So the daemon checks the free memory before it allocates.
+//! Memory limits and free memory of the daemon's cgroups (version 1 or 2) and of the machine.
+//!
+//! If a process uses more memory than the limit, the kernel does not refuse the allocation. Its OOM
+//! killer then kills a process. The most likely one is the daemon, because lent memory is charged
+//! to it. So the daemon checks the free memory before it allocates.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +10,8 @@ use std::sync::{Mutex, PoisonError};
 
 type Read<'r> = &'r dyn Fn(&Path) -> Option<String>;
 
-/// Bytes of free memory that the daemon never uses. They are for other processes, and for the kernel's own overhead.
+/// Bytes of free memory that the daemon never uses. They remain for other processes and for the
+/// kernel's own overhead.
 const MARGIN: u64 = 8 << 20;
 
 /// Bytes of free memory that only administrators' sessions may use, for their sheets.
@@ -23,14 +26,14 @@ pub enum Claim {
     Administrators,
 }
 
-/// The folder of a control group of a process, or of an ancestor of that group.
+/// The cgroup directory of a process, or of an ancestor group.
 struct Group {
     folder: PathBuf,
     first_version: bool,
 }
 
-/// Returns the control groups in `own`, the text of /proc/PID/cgroup, and their ancestors. A machine may use both
-/// versions, of which one controls memory.
+/// Returns the control groups in `own`, the text of /proc/PID/cgroup, and their ancestors. A
+/// machine may use both versions at once. Only one of them then controls memory.
 fn groups(own: &str) -> Vec<Group> {
     let of_line = |line: &str| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -46,7 +49,8 @@ fn groups(own: &str) -> Vec<Group> {
     own.lines().filter_map(of_line).flatten().collect()
 }
 
-/// Limits from this number on mean "no limit". Version 1 of cgroups reports 2^63 minus one page then.
+/// The smallest number that means "no limit". Version 1 of cgroups reports 2^63 minus one page for
+/// this.
 const NO_LIMIT: u64 = 1 << 62;
 
 impl Group {
@@ -59,8 +63,8 @@ impl Group {
         self.number(read, "memory.limit_in_bytes", "memory.max").filter(|limit| *limit < NO_LIMIT)
     }
 
-    /// Returns the bytes that the group may still use. It counts inactive file pages as free, because the kernel
-    /// reclaims them on demand.
+    /// Returns the bytes that the group may still use. Inactive file pages count as free, because
+    /// the kernel reclaims them on demand.
     fn room(&self, read: Read<'_>) -> Option<u64> {
         let used = self.number(read, "memory.usage_in_bytes", "memory.current")?;
         let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
@@ -70,13 +74,14 @@ impl Group {
     }
 }
 
-/// Returns the smallest memory limit of this process's control groups, in bytes; `None` without a limit.
+/// Returns the smallest memory limit of this process's control groups, in bytes. Returns `None` if
+/// there is no limit.
 pub fn limit() -> Option<u64> {
     limit_of(&own(), &read_file)
 }
 
-/// Returns the smallest memory limit of a process's control groups, in bytes; `None` if there is no limit, or it cannot
-/// be read.
+/// Returns the smallest memory limit of a process's control groups, in bytes. Returns `None` if
+/// there is no limit, or if the limit cannot be read.
 ///
 /// ```
 /// let own = tensorlend_daemon::memory_limit(std::process::id());
@@ -96,7 +101,7 @@ fn room_of(own: &str, read: Read<'_>) -> u64 {
     let machine = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
     let swap = meminfo_bytes(&meminfo, "SwapFree:").unwrap_or(0);
     let least = groups(own).iter().filter_map(|group| group.room(read)).chain([machine]).min().unwrap_or(u64::MAX);
-    // Free swap counts as room, because the kernel can swap out lent memory like any other.
+    // Free swap counts as room, because the kernel can swap out lent memory like any other memory.
     least.saturating_add(swap)
 }
 
@@ -114,10 +119,10 @@ fn read_file(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Checks that this many more bytes fit into memory. Call it before you allocate them.
+/// Checks that this many more bytes fit into memory. The caller then allocates them.
 ///
-/// The function does not read the kernel's files at each call: after one reading it grants up to an eighth of the free
-/// memory without a further reading.
+/// The function does not read the kernel's files at each call. After one reading it grants up to an
+/// eighth of the free memory without a further reading.
 ///
 /// # Errors
 /// `OutOfMemory` if the bytes do not fit.

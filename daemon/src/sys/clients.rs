@@ -1,4 +1,5 @@
-//! The connections of the loop: accepts them, receives their packets, and closes them.
+//! The connections of the daemon's loop. The loop accepts them, receives their packets, and closes
+//! them.
 
 use super::connection::{Connection, EXIT, Farewell};
 use super::{LISTENER, PROCESS, Shell, WAKEUP, limits};
@@ -21,7 +22,7 @@ use tensorlend_os::toll::Toll;
 /// Time for which the daemon accepts no connections after its descriptors ran out.
 const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
 
-/// The reason that a banned client gets.
+/// The reason that the daemon sends to a banned client.
 const SLOW_SOCKET: &str = "messages on its socket take too long: too many watches (epoll) are on it";
 
 impl Shell {
@@ -65,8 +66,8 @@ impl Shell {
         self.hung_up_with(token, None);
     }
 
-    /// Disconnects a client if calls on its socket take so much time that other clients would wait. If a pause of the
-    /// machine may be the cause, the client is forgiven.
+    /// Disconnects a client if calls on its socket take so much time that other clients would wait.
+    /// If the cause may be a pause of the machine, the client stays connected.
     pub(super) fn check_toll(&mut self, token: u64) {
         let Some(it) = self.connections.get_mut(&token).filter(|it| it.toll.is_excessive()) else { return };
         if self.bans.forgives(it.uid, &it.toll, boottime_ns()) {
@@ -88,8 +89,9 @@ impl Shell {
         }
     }
 
-    /// Handles an event of a connection. If the connection's user has already used its share of this turn, the
-    /// connection waits in the user's queue instead, and epoll does not report its events meanwhile.
+    /// Handles an event of a connection. If the connection's user has already used its share of
+    /// this turn, the connection waits in the user's queue instead. During the wait, epoll does not
+    /// report the connection's events.
     pub(super) fn handle_share(&mut self, token: u64, flags: EventFlags) {
         let conn = token & !(PROCESS | WAKEUP);
         if let Some(connection) = self.connections.get_mut(&conn) {
@@ -98,10 +100,12 @@ impl Shell {
                 *queued |= flags;
                 return;
             }
-            // Epoll reports each write to a wakeup eventfd. One token in the queue is enough for all writes.
+            // Epoll reports each write to a wakeup eventfd. One token in the queue is enough for
+            // all these writes.
             if (is_wakeup && connection.wakeup_queued) || !self.shares.admits(connection.uid, token) {
                 connection.wakeup_queued |= is_wakeup;
-                // Epoll reports the exit of a process only once, so its token must be queued (below), too.
+                // Epoll reports the exit of a process only once, so the code below also queues its
+                // token.
                 if is_socket {
                     connection.queued = Some(flags);
                     self.watch(conn);
@@ -112,7 +116,8 @@ impl Shell {
         self.handle(token, flags);
     }
 
-    /// Handles the queued events of connections whose users have a part of their shares of this turn left.
+    /// Handles the queued events of connections whose users have some of their shares of this turn
+    /// left.
     pub(super) fn handle_queued(&mut self) {
         while let Some(token) = self.shares.next() {
             let queued = self.connections.get_mut(&token).and_then(|connection| connection.queued.take());
@@ -129,8 +134,8 @@ impl Shell {
             self.deliver_all();
         } else if token & WAKEUP != 0 {
             if let Some(connection) = self.connections.get_mut(&conn) {
-                // Clear the flag before the core reads the client's words, so that a later write to the eventfd is
-                // queued again.
+                // The flag is cleared before the core reads the client's words. So a later write to
+                // the eventfd is queued again.
                 connection.wakeup_queued = false;
                 self.deliver(Event::Woken { conn: ConnId(conn) });
             }
@@ -165,8 +170,8 @@ impl Shell {
     fn receive(&mut self, token: u64) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
         match connection.receive() {
-            // No bytes: the client has closed the connection, or has sent an empty packet. Such a packet may carry
-            // descriptors, whose last close may block.
+            // No bytes: the client has closed the connection, or has sent an empty packet. An empty
+            // packet may carry descriptors whose last close may block.
             Ok(packet) if packet.bytes.is_empty() => {
                 if !packet.descriptors.is_empty() {
                     self.closer.close(packet.descriptors);
@@ -181,8 +186,8 @@ impl Shell {
             Ok(packet) => {
                 connection.busy = true;
                 if self.memories.takes_back.is_some() {
-                    // Clients may hand memory back for a limited time only, so ask the core whether this client still
-                    // may.
+                    // Clients may hand memory back only for a limited time, so the core decides
+                    // whether this client still may.
                     self.memories.takes_back = self.core.takes_back(boottime_ns());
                 }
                 let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
@@ -198,7 +203,8 @@ impl Shell {
         match accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => self.welcome(fd),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
-                // The connection stays in the backlog, so without a pause the loop would be woken again and again.
+                // The connection stays in the backlog. Without a pause, the connection would wake
+                // the loop again and again.
                 tracing::warn!("no descriptor for another connection: accepting none for a second");
                 self.accept_after_ns = Some(boottime_ns() + ACCEPT_PAUSE_NS);
                 let _ = epoll::delete(&self.epoll, &self.listener.fd);
@@ -237,17 +243,17 @@ impl Shell {
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!("epoll_ctl: {error}");
-            // Close the socket on another thread, because its queue may already contain descriptors whose last close
-            // blocks.
+            // Another thread closes the socket, because its queue may already contain descriptors
+            // whose last close blocks.
             self.closer.close(fd);
             return;
         }
-        // The client's pidfd. `None` if the process is outside this pid namespace; then only the hang-up of the socket
-        // reports that it has ended.
+        // The client's pidfd. `None` if the process is outside this pid namespace. Then only the
+        // hang-up of the socket reports the end of the process.
         let process = match getsockopt(&fd, PeerPidfd) {
             Ok(process) => Some(process),
-            // Kernels before 6.5 lack this option. The pid may have been reused since the connection, which this call
-            // does not detect.
+            // Kernels before 6.5 lack this option. The pid may have been reused since the
+            // connection, and this call does not detect that.
             Err(nix::errno::Errno::ENOPROTOOPT) => {
                 Pid::from_raw(credentials.pid()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
             }
@@ -263,13 +269,13 @@ impl Shell {
         self.deliver(Event::Connected { conn: ConnId(token), peer });
     }
 
-    /// Returns true if this user administers the daemon. These are the superuser, and the daemon's own user unless the
-    /// daemon refuses clients of this user.
+    /// Returns true if this user administers the daemon. The superuser does, and also the daemon's
+    /// own user, unless the daemon refuses clients of this user.
     fn is_own(&self, uid: u32) -> bool {
         uid == 0 || (uid == rustix::process::geteuid().as_raw() && self.refused_uid != Some(uid))
     }
 
-    /// Sends a refusal to each client with a pending request, because the daemon stops.
+    /// Sends a refusal to each client with a pending request, because the daemon is stopping.
     pub(super) fn say_goodbye(&mut self) {
         for connection in self.connections.values_mut().filter(|c| c.busy) {
             let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
@@ -277,10 +283,12 @@ impl Shell {
     }
 }
 
-/// Returns the name of a process's command, for the log; `None` if the process is not visible. The kernel may reuse the pid:
-/// a process that still exists after the name was read had the pid all the time.
+/// Returns the name of a process's command, for the log. Returns `None` if the process is not
+/// visible. The kernel may reuse a pid, but a process that still exists after the read had the pid
+/// all the time.
 ///
-/// The kernel reads the name from its own memory. The command line lies in memory of the process, which can keep a reader waiting.
+/// The kernel reads the name from its own memory. The command line is in memory of the process,
+/// which could delay a reader without limit.
 fn command_of(process: &OwnedFd, pid: i32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
     // A pidfd is readable when its process has ended.

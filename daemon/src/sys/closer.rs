@@ -1,13 +1,14 @@
-//! Threads that close descriptors. A client can make the last close of its descriptor block without limit, for example
-//! if the descriptor is a socket with SO_LINGER or a file of the client's own file system. Freeing a long segment also
-//! takes time. The loop must wait for neither.
+//! Threads that close descriptors. A client can make the last close of its descriptor block without
+//! limit. For example, the descriptor may be a socket with SO_LINGER or a file of the client's own
+//! file system. The release of a long segment also takes time. The loop must wait for neither.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
-/// Maximum number of threads. If all of them are blocked, further descriptors wait in the queue.
+/// Maximum number of closing threads. If all of them are blocked, further descriptors wait in the
+/// queue.
 const THREADS_MAX: usize = 32;
 
 /// A value whose drop closes a descriptor or frees memory.
@@ -18,7 +19,7 @@ struct State {
     queue: VecDeque<Closing>,
     threads: usize,
     idle: usize,
-    /// Whether the closer was dropped, so that no more values follow.
+    /// Whether the closer was dropped. No more values follow then.
     over: bool,
 }
 
@@ -50,7 +51,7 @@ impl Closer {
     pub fn close(&self, thing: impl Send + 'static) {
         let mut state = self.0.lock();
         state.queue.push_back(Box::new(thing));
-        // Start another thread unless enough threads are idle, because all others may be blocked.
+        // Another thread starts unless enough threads are idle, because all others may be blocked.
         let more = state.queue.len() > state.idle && state.threads < THREADS_MAX;
         state.threads += usize::from(more);
         drop(state);

@@ -1,4 +1,4 @@
-//! A client's connection in the shell, and the bans of users whose sockets are slow.
+//! A client's connection in the system layer, and the bans of users whose sockets are slow.
 
 use super::closer::Closer;
 use crate::core::Lending;
@@ -18,8 +18,8 @@ use tensorlend_os::toll::Toll;
 /// The descriptors of a reply, with the kind of each.
 type Descriptors = Vec<(OwnedFd, Lending)>;
 
-/// The events by which epoll reports the exit of a process. They are edge-triggered, so that epoll does not report the
-/// exit again while its token waits in the queue of a user.
+/// The events with which epoll reports the exit of a process. They are edge-triggered. So epoll
+/// does not report the exit again while its token waits in the queue of a user.
 pub const EXIT: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 /// A client's connection.
@@ -29,27 +29,31 @@ pub struct Connection {
     pub fd: Unshared,
     /// The client's uid.
     pub uid: u32,
-    /// The CPU time of the loop's calls on the socket. A client can slow these calls down by epoll watches on its end.
+    /// The CPU time of the loop's calls on the socket. A client can slow these calls down with
+    /// epoll watches on its end.
     pub toll: Toll,
     /// The events that epoll waits for now.
     pub interest: EventFlags,
     /// Whether the last packet has no reply yet. Until then, the loop reads no further packet of the connection.
     pub busy: bool,
-    /// Events to handle when the user has a share again; `None` if the connection does not wait for that.
+    /// Events of the socket that are queued, because the user has used up its share of the event loop's turn. `None`
+    /// if no event is queued.
     pub queued: Option<EventFlags>,
-    /// Whether an event of the wakeup eventfd waits until the user has a share again.
+    /// Whether an event of the wakeup eventfd is queued, because the user has used up its share of the event loop's
+    /// turn.
     pub wakeup_queued: bool,
     /// The pidfd of the process that connected. The exit of this process ends the session, even if a forked child has
     /// the socket open.
     pub process: Option<OwnedFd>,
-    /// The wakeup eventfd: the client writes to it after announcing names. The daemon never reads it: epoll reports
-    /// each write. The client has a duplicate. Whatever the client does with it, no other client is affected.
+    /// The wakeup eventfd, to which the client writes after announcing names. The daemon never
+    /// reads the eventfd: epoll reports each write. The client has a duplicate, and nothing that it
+    /// does with the duplicate affects other clients.
     pub wakeup: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Descriptors)>,
 }
 
 impl Connection {
-    /// Creates a connection that is ready to be read.
+    /// Creates a connection from which the loop can read.
     pub fn new(fd: OwnedFd, uid: u32, process: Option<OwnedFd>) -> Self {
         Self {
             fd: Unshared::new(fd),
@@ -71,8 +75,8 @@ impl Connection {
         self.toll.run(|| packet::receive(fd, RecvFlags::DONTWAIT))
     }
 
-    /// Returns the events that epoll must wait for. Epoll reports a hang-up in any case. While the connection is
-    /// queued, it reports it only once, because the interest is edge-triggered then.
+    /// Returns the events that epoll must wait for. Epoll reports a hang-up in any case. While the
+    /// connection is queued, the interest is edge-triggered, so epoll reports a hang-up only once.
     pub fn wanted(&self) -> EventFlags {
         if self.queued.is_some() {
             return EventFlags::ET;
@@ -111,9 +115,11 @@ impl Connection {
     }
 }
 
-/// Closes descriptors of a reply. Wake descriptors and descriptors of devices are closed on a closing thread, because a
-/// client or the driver can delay their last close. Descriptors of the daemon's own memory are closed at once: while a
-/// writable descriptor is open, the memory is not quiescent, even if its client has returned it.
+/// Closes the descriptors of a reply. A closing thread closes wake descriptors and descriptors of
+/// devices, because a client or the driver can delay their last close.
+///
+/// The loop closes descriptors of the daemon's own memory at once. While a writable descriptor is
+/// open, the memory is not quiescent, even if its client has returned it.
 fn close(mut descriptors: Descriptors, closer: &Closer) {
     let is_foreign = |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Device);
     let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
@@ -122,8 +128,8 @@ fn close(mut descriptors: Descriptors, closer: &Closer) {
     }
 }
 
-/// A connection that is to be closed. It is dropped on a closing thread, where the last message is sent, too: sending
-/// it may take long.
+/// A connection to close. A closing thread drops it, and also sends the last message, because the
+/// send may take long.
 pub struct Farewell {
     /// The connection's socket.
     fd: Unshared,
@@ -151,42 +157,44 @@ impl Drop for Farewell {
         if let Some(word) = self.word.take() {
             let _ = packet::send(&self.fd, &encode(&Reply::Refused(word)), &[], SendFlags::DONTWAIT);
         }
-        // Shut the socket down first, so that the peer notices the end even if closing the unread messages blocks: they
-        // may contain any descriptors.
+        // The socket is shut down first. So the peer notices the end even if the close of the
+        // unread messages blocks, because they may contain any descriptors.
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 }
 
-/// The loop spends at most 1/PART of its time on a user's slow calls: a ban lasts PART times as long as the calls took.
+/// Divisor for the loop's time on a user's slow calls. A ban lasts PART times as long as the calls
+/// took, so such calls take at most 1/PART of the time.
 const PART: u32 = 256;
 /// Minimum and maximum duration of a user's ban.
 const BAN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(10));
 
-/// Minimum cost of an ended connection that counts towards a ban of its user.
+/// Minimum cost of an ended connection from which the cost counts towards a ban of its user.
 const NOTED: Duration = Duration::from_millis(2);
 /// Total cost of a user's ended connections within [`SUM_NS`] above which the user is banned.
 const SUM_MAX: Duration = Duration::from_millis(100);
 const SUM_NS: u64 = 60_000_000_000;
 
-/// Cost above which an excessive cost (see [`Toll`]) may come from one call. If an excessive cost is lower, it came
-/// from several slow calls.
+/// Cost below which an excessive cost (see [`Toll`]) came from several slow calls. A higher cost
+/// may come from one call.
 const ONE_CALL: Duration = Duration::from_millis(100);
-/// Time after a forgiveness or a ban for which a user is not forgiven. It is twice the longest ban. So a user who is
-/// always forgiven gets no larger part of the loop's time than a user who is always banned.
+/// Time after a forgiven cost or a ban in which the daemon does not forgive the same user again.
+/// The time is twice the longest ban. So a user who is always forgiven gets no larger part of the
+/// loop's time than a user who is always banned.
 const FORGIVEN_NS: u64 = 2 * BAN.1.as_nanos() as u64;
 
-/// The users who are banned because of the costs of their sockets, and the costs that are still below a ban. All uids
-/// of an owner count as one user: see [`Owners`].
+/// The users that are banned because of the costs of their sockets, and the costs that are still
+/// below a ban. All uids of an owner count as one user: see [`Owners`].
 #[derive(Debug, Default)]
 pub struct Bans {
     owners: Arc<Owners>,
     /// The end of each ban, in nanoseconds of the loop's clock.
     until_ns: BTreeMap<u32, u64>,
-    /// For each user, the start of the present sum, and the sum of the costs of ended connections that were not
-    /// excessive.
+    /// For each user, the start of the current sum, and the sum of the costs of ended connections
+    /// whose cost was not excessive.
     costs: BTreeMap<u32, (u64, Duration)>,
-    /// Users who are not forgiven now: the time of their last forgiveness or ban, and the forgiven cost, which the next
-    /// ban includes.
+    /// Users that are not forgiven now. Each has the time of the last forgiveness or ban, and the
+    /// forgiven cost, which the next ban includes.
     forgiven: BTreeMap<u32, (u64, Duration)>,
 }
 
@@ -196,11 +204,13 @@ impl Bans {
         self.owners = owners;
     }
 
-    /// Returns true if an excessive cost is forgiven: it may come from one call, and the user was not forgiven or
-    /// banned within [`FORGIVEN_NS`]. The reason are virtual machines that do not report stolen time. There, a pause of
-    /// the machine counts as CPU time of the call that it interrupts. getrusage(2) does not distinguish the two either,
-    /// because the kernel scales the times that it reports to the same CPU time. The user's next excessive cost, on any
-    /// connection, is not forgiven.
+    /// Returns true if an excessive cost is forgiven. This is so if the cost may come from one
+    /// call, and the user was not forgiven or banned within [`FORGIVEN_NS`].
+    ///
+    /// Some virtual machines do not report stolen time. There, a pause of the machine counts as CPU
+    /// time of the interrupted call. getrusage(2) does not distinguish the two either, because the
+    /// kernel scales the times that it reports to the same CPU time. The user's next excessive
+    /// cost, on any connection, is not forgiven.
     pub fn forgives(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
         self.forgiven.retain(|_, (since_ns, _)| now_ns - *since_ns < FORGIVEN_NS);
         let owner = self.owners.of(uid);
@@ -211,8 +221,8 @@ impl Bans {
         true
     }
 
-    /// Counts the cost of a connection that ends, because a client can end each connection before its cost is
-    /// excessive. Returns true if the user is now banned.
+    /// Counts the cost of a connection that ends. A client could otherwise end each connection
+    /// before its cost is excessive. Returns true if the user is now banned.
     pub fn note_end(&mut self, uid: u32, toll: &Toll, now_ns: u64) -> bool {
         let owner = self.owners.of(uid);
         if toll.is_excessive() {
@@ -242,7 +252,7 @@ impl Bans {
         self.until_ns.retain(|_, until_ns| *until_ns > now_ns);
         let ban = (cost * PART).clamp(BAN.0, BAN.1);
         let until_ns = self.until_ns.entry(owner).or_insert(now_ns);
-        // The bans of simultaneous connections add up, to at most the longest ban.
+        // The bans for simultaneous connections add up, to at most the longest ban.
         *until_ns = (*until_ns + ban.as_nanos() as u64).min(now_ns + BAN.1.as_nanos() as u64);
     }
 

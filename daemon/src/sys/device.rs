@@ -1,7 +1,7 @@
 //! The devices whose memory the daemon lends. The configuration selects them.
 //!
-//! Most machines have no device. So a missing device, driver or feature is a message for the administrator and not an
-//! error, and the daemon lends host memory as usual.
+//! Most machines have no device. So a missing device, driver or feature is a message for the
+//! administrator, not an error. The daemon then lends only host memory.
 
 #[cfg(feature = "cuda")]
 mod driver;
@@ -18,8 +18,8 @@ use tensorlend_layout::wire::Export;
 pub struct DeviceMemory {
     /// The exported descriptor, which the daemon lends unchanged.
     pub fd: OwnedFd,
-    /// Frees the memory when dropped. `None` for memory that a previous daemon allocated, which the descriptor alone
-    /// keeps allocated.
+    /// Frees the memory when dropped. `None` for memory that a previous daemon allocated. Only the
+    /// descriptor keeps such memory allocated.
     pub keeps: Option<Box<dyn Send>>,
 }
 
@@ -48,7 +48,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Makes an empty set of devices, with the reason why it is empty.
+    /// Returns an empty set of devices, with the reason why it is empty.
     pub fn none(why: impl Into<String>) -> Self {
         Self { settings: Vec::new(), why_none: why.into(), cards: None }
     }

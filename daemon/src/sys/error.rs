@@ -42,7 +42,7 @@ pub enum DaemonError {
         /// The system's error.
         error: io::Error,
     },
-    /// The socket's path has a file that is not a stale socket.
+    /// The socket's path leads to a file that is not a stale socket.
     #[error(
         "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
          another path with --socket PATH"
@@ -50,23 +50,23 @@ pub enum DaemonError {
     Occupied {
         /// The socket's path.
         path: PathBuf,
-        /// A text about the kind of file.
+        /// A description of the file's kind.
         found: String,
     },
     /// Another daemon already listens on this socket.
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
-    /// The daemon that was ordered to reload does not respond.
+    /// The daemon that was ordered to reload its configuration does not respond.
     #[error("process {pid} was ordered to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
     NoAnswer {
         /// The daemon's pid.
         pid: i32,
         /// The path of the daemon's socket.
         path: PathBuf,
-        /// A text about the fault.
+        /// A description of the fault.
         what: String,
     },
-    /// The descriptors that the service manager passed cannot be used.
+    /// The daemon cannot use the descriptors that the service manager passed.
     #[error("the socket that the service manager handed over cannot be used: {0}")]
     Activation(io::Error),
     /// The process of the option `fd_store` does not respond.
@@ -83,9 +83,9 @@ pub enum DaemonError {
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// Name of the call.
+        /// Name of the system call.
         what: &'static str,
-        /// The call's error.
+        /// The system call's error.
         error: io::Error,
     },
 }

@@ -1,9 +1,11 @@
-//! The fd store, which keeps descriptors when this daemon ends, and passes them to the next one.
+//! The fd store. It stores descriptors beyond the end of this daemon, and passes them to the next
+//! one.
 //!
-//! A service manager has one: systemd's fd store (sd_notify(3), `FDSTORE=1` and `FDSTOREREMOVE=1`) has a duplicate of
-//! each stored descriptor, under a name, until the unit is unloaded. It passes all of them to the daemon's next start.
-//! Without a service manager, a process can have one (`tensorlendd --fd-store`, the option `fd_store`). Without either,
-//! the daemon stores nothing.
+//! A service manager can have an fd store. systemd's store (sd_notify(3), `FDSTORE=1` and
+//! `FDSTOREREMOVE=1`) has a duplicate of each stored descriptor, under a name, until the unit is
+//! unloaded. It passes all of them to the daemon's next start. Without a service manager, a
+//! separate process can be the store (`tensorlendd --fd-store`, the option `fd_store`). Without
+//! either, the daemon stores nothing.
 
 pub mod channel;
 
@@ -22,18 +24,19 @@ use std::time::{Duration, Instant};
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::fork::Unshared;
 
-/// Maximum time for which a starting daemon waits for its fd store: for its start, and for the end of the daemon before.
+/// Maximum time for which a starting daemon waits for its fd store. The store may have to start, or
+/// the previous daemon may have to end.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Shortest and longest pause between two attempts to connect. Each failed attempt doubles the pause.
 const RETRY_MIN_NS: u64 = 500_000_000;
 const RETRY_MAX_NS: u64 = 30_000_000_000;
-/// Maximum time for which the loop waits for the response of a store that runs again.
+/// Maximum time for which the loop waits for the response of a restarted store.
 const WELCOME_MAX: Duration = Duration::from_millis(100);
 
 /// A descriptor that the store has passed, with its label.
 pub type Stored = (Label, OwnedFd);
 
-/// The fd store, and the descriptors that a previous daemon left there.
+/// The fd store, and the descriptors that a previous daemon left in it.
 #[derive(Default)]
 pub struct Inherited {
     pub fd_store: FdStore,
@@ -53,11 +56,13 @@ enum Store {
 #[derive(Debug)]
 struct Connection {
     path: PathBuf,
-    /// `None` after the process has ended, until the daemon has connected to the next one.
+    /// The socket. `None` after the store's process has ended, until the daemon has connected to
+    /// the next one.
     socket: Option<Unshared>,
     /// The number of descriptors that the process can store.
     capacity: usize,
-    /// The names of all descriptors in the store, also of those that this daemon has not taken over yet.
+    /// The names of all descriptors in the store, including those that this daemon has not taken
+    /// over yet.
     entries: BTreeSet<String>,
     retry_after_ns: u64,
     retry_pause_ns: u64,
@@ -76,10 +81,10 @@ impl Welcome {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let socket = Unshared::new(socket);
         set_socket_timeout(&socket, Timeout::Recv, Some(wait))?;
-        // A process that is stopped accepts nobody, and `connect` waits once its backlog is full.
+        // A stopped process accepts no connection, and `connect` waits once its backlog is full.
         set_socket_timeout(&socket, Timeout::Send, Some(wait))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        // Another user may own the socket's folder, and must not get the descriptors.
+        // Another user may own the socket's directory, and must not get the descriptors.
         let uid = socket_peercred(&socket)?.uid;
         if uid != rustix::process::geteuid() && !uid.is_root() {
             return Err(Errno::PERM);
@@ -109,7 +114,7 @@ impl Welcome {
     }
 }
 
-/// The names of the descriptors that the daemon has stored.
+/// The fd store, and the names of the descriptors that the daemon has stored in it.
 #[derive(Debug, Default)]
 pub struct FdStore {
     store: Store,
@@ -118,17 +123,19 @@ pub struct FdStore {
 }
 
 impl FdStore {
-    /// Returns the store of the service manager that started this process, if one did.
+    /// Returns the store of the service manager that started this process. The result stores
+    /// nothing if there is no service manager.
     pub fn of_this_process() -> Self {
         let store = if super::notify::is_heard() { Store::ServiceManager } else { Store::None };
         Self { store, ..Self::default() }
     }
 
-    /// Connects to the process that stores descriptors on the socket at `path`. Returns the store, and the descriptors that the
-    /// daemon before this one has stored there.
+    /// Connects to the process that stores descriptors on the socket at `path`. Returns the store,
+    /// and the descriptors that the previous daemon has stored in it.
     ///
     /// # Errors
-    /// If no such process responds within ten seconds, or if another daemon is connected to it.
+    /// An error if no such process responds within ten seconds, or if another daemon is connected
+    /// to it.
     pub fn of_process(path: &Path) -> Result<Inherited, DaemonError> {
         let start = Instant::now();
         let welcome = loop {
@@ -165,8 +172,8 @@ impl FdStore {
     pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) -> bool {
         let name = label.to_string();
         let former = self.names.remove(&mem).filter(|former| *former != name);
-        // systemd ignores a descriptor that it has already, so there the former entry is removed first. If the daemon is
-        // killed between the two messages, systemd has lost the descriptor.
+        // systemd ignores a descriptor that it already has, so the former entry is removed first.
+        // If the daemon is killed between the two messages, systemd has lost the descriptor.
         if let (Store::ServiceManager, Some(former)) = (&self.store, &former) {
             self.forget_name(&former.clone());
         }
@@ -174,7 +181,7 @@ impl FdStore {
         if let (Store::Process(_), Some(former)) = (&self.store, former) {
             self.forget_name(&former);
             if stored.is_err() {
-                // The former entry took the last room.
+                // The former entry used the last room.
                 stored = self.store(&name, fd);
             }
         }
@@ -192,8 +199,9 @@ impl FdStore {
         }
     }
 
-    /// Stores a descriptor under a name. This call blocks while the store's queue is full. It must not be deferred: if the
-    /// daemon lent memory before it was stored, and were then killed, the memory would be lost.
+    /// Stores a descriptor under a name. The function blocks while the store's queue is full. The
+    /// store must not be deferred. If the daemon lent memory before it stored the memory, and were
+    /// then killed, the memory would be lost.
     fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
         if matches!(self.store, Store::None) {
             return Ok(());
@@ -220,7 +228,7 @@ impl FdStore {
         Ok(())
     }
 
-    /// Records that the store has the descriptor already, under this label.
+    /// Records that the store already has the descriptor under this label.
     pub fn has(&mut self, mem: MemId, label: &Label) {
         if !matches!(self.store, Store::None) {
             self.names.insert(mem, label.to_string());
@@ -234,7 +242,8 @@ impl FdStore {
         }
     }
 
-    /// Removes a descriptor by its name in the store: one that this daemon has not taken over.
+    /// Removes a descriptor by its name in the store. This daemon has not taken the descriptor
+    /// over.
     pub fn forget_name(&mut self, name: &str) {
         match &mut self.store {
             Store::None => {}
@@ -248,8 +257,9 @@ impl FdStore {
         }
     }
 
-    /// Sends a request to the store's process. If the send fails, the process has ended or is stopped: the connection
-    /// is shut down, epoll reports its end, and everything is stored again after the next connection.
+    /// Sends a request to the store's process. If the send fails, the process has ended or is
+    /// stopped. The function then shuts the connection down, and epoll reports its end. After the
+    /// next connection, the daemon stores everything again.
     fn request(&self, kind: u8, name: &str, fd: Option<BorrowedFd<'_>>) {
         let Store::Process(Connection { socket: Some(socket), .. }) = &self.store else { return };
         let mut bytes = [0; PACKET_BYTES];
@@ -260,7 +270,7 @@ impl FdStore {
         }
     }
 
-    /// Returns the connection to the store's process, whose end epoll reports.
+    /// Returns the connection to the store's process. Epoll reports its end.
     pub fn connection(&self) -> Option<BorrowedFd<'_>> {
         match &self.store {
             Store::Process(connection) => connection.socket.as_ref().map(AsFd::as_fd),
@@ -280,7 +290,7 @@ impl FdStore {
         }
     }
 
-    /// Returns the time of the next attempt to connect, if there is no connection.
+    /// Returns the time of the next attempt to connect. Returns `None` while there is a connection.
     pub fn due_ns(&self) -> Option<u64> {
         match &self.store {
             Store::Process(Connection { socket: None, retry_after_ns, .. }) => Some(*retry_after_ns),
@@ -288,8 +298,8 @@ impl FdStore {
         }
     }
 
-    /// Connects to the next process that runs at the configured path, and stores everything there. Returns true after a
-    /// success.
+    /// Connects to the next process that runs at the configured path, and stores everything in it.
+    /// Returns true on success.
     pub fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
         let Store::Process(connection) = &mut self.store else { return false };
         let Ok(Welcome { socket, stored, capacity }) = Welcome::receive(&connection.path, WELCOME_MAX) else {
@@ -300,7 +310,8 @@ impl FdStore {
         (connection.socket, connection.capacity) = (Some(socket), capacity);
         connection.retry_pause_ns = RETRY_MIN_NS;
         connection.entries = stored.into_iter().map(|(name, _)| name).collect();
-        // A process that had stopped, and not ended, still has older entries. They go first, to make room.
+        // A process that had only been stopped still has older entries. They are removed first, to
+        // make room.
         let names: BTreeSet<&str> = self.names.values().map(String::as_str).collect();
         let older = connection.entries.iter().filter(|name| !names.contains(name.as_str()));
         for name in older.cloned().collect::<Vec<_>>() {

@@ -1,5 +1,5 @@
-//! Look-ups of the configured users and groups. Each runs on a thread of its own, so that a slow name service does not
-//! delay the loop.
+//! Look-ups of the configured users and groups. Each look-up runs on its own thread, so that a slow
+//! name service does not delay the loop.
 
 use super::limits;
 use crate::config::{Config, ConfigError};
@@ -14,17 +14,18 @@ use tensorlend_os::thread;
 /// A configuration whose users and groups must be looked up.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// The configuration that this daemon applies: options that need a restart have their old values.
+    /// The configuration that this daemon applies. Options that need a restart have their old
+    /// values.
     pub config: Config,
     /// The daemon's mode.
     pub mode: Mode,
-    /// For a reload, the configuration as the file has it. It must also be valid, because the next daemon starts with
-    /// it.
+    /// For a reload, the configuration in the file. It must also be valid, because the next daemon
+    /// starts with it.
     pub file: Option<Config>,
 }
 
-/// The settings for the core, and a message for each unknown user or group; or the reason why the configuration is
-/// invalid.
+/// The settings for the core, and a message for each unknown user or group. Or the reason why the
+/// configuration is invalid.
 pub type Resolved = Result<(Settings, Vec<String>), ConfigError>;
 
 impl Lookup {
@@ -38,53 +39,54 @@ impl Lookup {
     }
 }
 
-/// A lookup that has ended, and its result.
+/// A look-up that has ended, and its result.
 #[derive(Debug)]
 pub struct Found {
     pub lookup: Lookup,
-    /// The settings that the lookup has found, or the error.
+    /// The settings that the look-up has found, or the error.
     pub resolved: Resolved,
 }
 
-/// Runs lookups, one at a time, each on a thread of its own. The daemon never waits for this thread, even when it ends.
+/// Runs look-ups, one at a time, each on its own thread. The daemon never waits for this thread,
+/// even when the daemon ends.
 pub struct Finder {
     bell: OwnedFd,
     results: (Sender<Found>, Receiver<Found>),
-    /// Whether a lookup runs.
+    /// Whether a look-up runs.
     running: bool,
     resolve: Arc<dyn Fn(&Lookup) -> Resolved + Send + Sync>,
 }
 
 impl Finder {
-    /// Creates a finder without a running lookup.
+    /// Creates a finder without a running look-up.
     pub fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { bell, results: channel(), running: false, resolve: Arc::new(Lookup::resolve) })
     }
 
-    /// Replaces the function that performs a lookup.
+    /// Replaces the function that performs a look-up.
     #[cfg(test)]
     pub fn resolve_by(&mut self, resolve: impl Fn(&dyn Fn() -> Resolved) -> Resolved + Send + Sync + 'static) {
         self.resolve = Arc::new(move |lookup| resolve(&|| lookup.resolve()));
     }
 
-    /// Returns an eventfd that becomes readable when a lookup ends.
+    /// Returns an eventfd that becomes readable when a look-up ends.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Returns true while a lookup runs.
+    /// Returns true while a look-up runs.
     pub fn is_running(&self) -> bool {
         self.running
     }
 
-    /// Starts a lookup. The caller must ensure that none is running.
+    /// Starts a look-up. The caller ensures that no look-up is running.
     pub fn start(&mut self, lookup: Lookup) -> io::Result<()> {
         let bell = self.bell.try_clone()?;
         let (results, resolve) = (self.results.0.clone(), Arc::clone(&self.resolve));
         let run = move || {
             let resolved = resolve(&lookup);
-            // An error means that the daemon has ended, so the result is not needed.
+            // An error means that the daemon has ended, so no thread needs the result.
             let _ = results.send(Found { lookup, resolved });
             let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         };
@@ -93,7 +95,7 @@ impl Finder {
         Ok(())
     }
 
-    /// Returns the finished lookup and its result, if one has finished.
+    /// Returns the finished look-up and its result. Returns `None` if no look-up has finished.
     pub fn take(&mut self) -> Option<Found> {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         let found = self.results.1.try_recv().ok()?;

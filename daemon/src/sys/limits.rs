@@ -1,5 +1,5 @@
-//! Converts the configuration to the core's settings: resolves users and groups, and computes the defaults that depend
-//! on the machine.
+//! The conversion of the configuration to the core's settings. It resolves users and groups, and
+//! computes the defaults that depend on the machine.
 
 use super::backing::{Backing, Pages};
 use super::{DaemonError, cgroup};
@@ -15,14 +15,16 @@ use std::sync::Arc;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
-/// Number of descriptors that the daemon needs for itself: for its log, its epoll, its threads, and temporary ones.
+/// Number of descriptors that the daemon needs for its log, its epoll, its threads, and temporary
+/// files.
 const OWN_DESCRIPTORS: u64 = 64;
 
-/// Number of descriptors for the administrators' sessions that the core's reserve admits. Each session has a socket, a
-/// process, a wakeup eventfd and two sheets; some also have a directory; and a reply needs up to four more.
+/// Number of descriptors for the administrators' sessions that the core's reserve admits. Each
+/// session needs five: a socket, a process, a wakeup eventfd and two sheets. Some sessions also
+/// need a directory, and a reply needs up to four more.
 const RESERVED_DESCRIPTORS: u64 = 32;
 
-/// The folder through which the daemon reopens descriptors.
+/// The directory through which the daemon reopens descriptors.
 const FD_FOLDER: &str = "/proc/self/fd";
 const UID_MAP: &str = "/proc/self/uid_map";
 const GID_MAP: &str = "/proc/self/gid_map";
@@ -49,10 +51,12 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
     settings_and_unknown(config, mode).map(|(settings, _)| settings)
 }
 
-/// Returns the core's settings, and a message for each user or group of a namespace that was not found.
+/// Returns the core's settings, and a message for each user or group of a namespace that was not
+/// found.
 ///
-/// A missing user is not an error, because a package may create the user later, or a name service may be down. If the
-/// daemon refused to start, the service manager would drop the descriptors in its fd store.
+/// A missing user is not an error, because a package may create the user later, or a name service
+/// may be down. If the daemon refused to start, the service manager would drop the descriptors in
+/// its fd store.
 pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Vec<String>), ConfigError> {
     config.check()?;
     let mut unknown = Vec::new();
@@ -79,7 +83,8 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
             let text = format!("pool.segment_bytes is {}, and pool.bytes_max only {most}", config.pool.segment_bytes.0);
             return Err(ConfigError::Value(text));
         }
-        // On a small machine the default segment may be larger than the pool: limit it to the pool.
+        // On a small machine the default segment may be larger than the pool, so the pool limits
+        // the segment.
         _ => config.pool.segment_bytes.0.min(pool / 4096 * 4096),
     };
     let places = namespaces.iter().map(|(name, rule)| (format!("namespace.{name}"), &rule.limits));
@@ -130,9 +135,10 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
     Ok((settings, unknown))
 }
 
-/// Returns the administrators' uids, for whom the daemon keeps a reserve: the superuser and, in system mode, the
-/// daemon's own user. In user mode, ordinary clients also run under the daemon's uid. If the daemon refuses clients of
-/// its own user, this user is no administrator either.
+/// Returns the uids of the administrators, for whom the daemon has a reserve. These are the
+/// superuser and, in system mode, the daemon's own user. In user mode, ordinary clients also run
+/// under the daemon's uid, so that uid is no administrator. If the daemon refuses clients of its
+/// own user, this user is no administrator either.
 fn administrators(choice: ModeChoice, mode: Mode, own: u32) -> Vec<u32> {
     match mode {
         Mode::System if refused_uid(choice, mode, own).is_some() => vec![SUPERUSER],
@@ -141,15 +147,18 @@ fn administrators(choice: ModeChoice, mode: Mode, own: u32) -> Vec<u32> {
     }
 }
 
-/// Returns the daemon's own uid if the daemon must refuse clients with this uid, because `mode = "auto"` has chosen
-/// system mode. A client of the daemon's uid could open lent memory for writing, and other processes may have the same
-/// low uid, for example in containers whose images have the same user. Root is an exception, because root can open
-/// everything in any case.
+/// Returns the daemon's own uid if the daemon must refuse clients with this uid, because `mode =
+/// "auto"` has chosen system mode.
+///
+/// A client of the daemon's uid could open lent memory for writing. Other processes may have the
+/// same low uid, for example in containers whose images have the same user. Root is an exception,
+/// because root can open everything in any case.
 fn refused_uid(choice: ModeChoice, mode: Mode, own: u32) -> Option<u32> {
     (choice == ModeChoice::Auto && mode == Mode::System && own != SUPERUSER).then_some(own)
 }
 
-/// Returns the assignment of uids to owners in a file of the format subuid(5); empty if the file does not exist.
+/// Returns the assignment of uids to owners from a file in the format of subuid(5). The result is
+/// empty if the file does not exist.
 fn owners(path: &Path) -> Owners {
     if path.as_os_str().is_empty() {
         return Owners::default();
@@ -204,12 +213,12 @@ pub fn backing(config: &Config) -> Result<Backing, ConfigError> {
     Ok(Backing { pages, numa })
 }
 
-/// Returns the daemon's mode. `auto` selects system mode only if the daemon's uid is reserved for the system, so that
-/// clients have others.
+/// Returns the daemon's mode. `auto` selects system mode only if the daemon's uid is reserved for
+/// the system, so that clients have other uids.
 ///
-/// A uid below 1000 is reserved for the system only in a user namespace that maps all users, such as the machine's own.
-/// In any other, such as that of a rootless container, uid 0 is an ordinary user of the machine, and clients may have
-/// the daemon's uid.
+/// A uid below 1000 is reserved for the system only in a user namespace that maps all users, such
+/// as the machine's own namespace. In any other namespace, such as that of a rootless container,
+/// uid 0 is an ordinary user of the machine, and clients may have the daemon's uid.
 pub fn mode(choice: ModeChoice) -> Mode {
     match choice {
         ModeChoice::System => Mode::System,
@@ -238,7 +247,8 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
     }
 }
 
-/// Returns the number of descriptors for clients: this process's limit less the daemon's own need and the reserve.
+/// Returns the number of descriptors for clients: this process's limit minus the daemon's own need
+/// and the reserve.
 pub fn descriptors() -> u64 {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     most.saturating_sub(OWN_DESCRIPTORS + RESERVED_DESCRIPTORS).max(OWN_DESCRIPTORS)
@@ -246,8 +256,8 @@ pub fn descriptors() -> u64 {
 
 fn seed() -> u64 {
     let mut bytes = [0; 8];
-    // getrandom returns all eight bytes, or fails. If it fails, hashes of names are predictable, and nothing else
-    // changes.
+    // getrandom returns all eight bytes, or fails. After a failure, only the hashes of names become
+    // predictable.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_le_bytes(bytes)
 }
@@ -273,9 +283,9 @@ fn principal(who: &str) -> Result<Principal, String> {
     }
 }
 
-/// Returns the groups of a connection's process, as the kernel recorded them when it connected: `gid` and the
-/// supplementary ones. `unknown` is the gid that the kernel shows for all groups that this process's user namespace
-/// does not map; it is omitted.
+/// Returns the groups of a connection's process, as the kernel recorded them when the process
+/// connected: `gid` and the supplementary groups. `unknown` is the gid that the kernel shows for
+/// all groups that this process's user namespace does not map. The result omits `unknown`.
 pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32> {
     let mut gids = tensorlend_os::inherited::peer_groups(connection.as_fd()).unwrap_or_else(|error| {
         tracing::warn!("the kernel does not tell a client's groups: {error}");
@@ -286,14 +296,15 @@ pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32
     gids
 }
 
-/// Returns the uid that the kernel shows for all users whom this process's user namespace does not map; `None` if it
-/// maps all, as the machine's does (user_namespaces(7)).
+/// Returns the uid that the kernel shows for all users that this process's user namespace does not
+/// map. Returns `None` if the namespace maps all users, like the machine's own namespace
+/// (user_namespaces(7)).
 pub fn unknown_uid() -> Option<u32> {
     unknown(&std::fs::read_to_string(UID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok())
 }
 
-/// Returns the gid that the kernel shows for all groups that this process's user namespace does not map, as
-/// [`unknown_uid`] does for users.
+/// Returns the gid that the kernel shows for all groups that this process's user namespace does not
+/// map, like [`unknown_uid`] for users.
 pub fn unknown_gid() -> Option<u32> {
     unknown(&std::fs::read_to_string(GID_MAP).ok()?, || std::fs::read_to_string("/proc/sys/kernel/overflowgid").ok())
 }
@@ -305,13 +316,14 @@ fn unknown(map: &str, overflow: impl FnOnce() -> Option<String>) -> Option<u32> 
     Some(overflow().and_then(|text| text.trim().parse().ok()).unwrap_or(65534))
 }
 
-/// Returns true if a user namespace maps every uid except -1, which is invalid.
+/// Returns true if a user namespace maps every uid except -1. The uid -1 is invalid.
 fn maps_all_users(map: &str) -> bool {
     let mapped: u64 = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok()).sum();
     mapped >= u64::from(u32::MAX)
 }
 
-/// Returns the default size of the pool: half of the machine's memory, or of the cgroup's limit if that is smaller.
+/// Returns the default size of the pool. It is half of the machine's memory, or of the cgroup's
+/// limit if that is smaller.
 fn pool_default() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = cgroup::meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(2 << 30);
@@ -319,7 +331,8 @@ fn pool_default() -> u64 {
     (total.min(limit) / 2).max(1 << 20)
 }
 
-/// Raises the limit of open descriptors: the daemon has one for every segment and every sheet.
+/// Raises the limit of open descriptors, because the daemon has one for every segment and every
+/// sheet.
 pub fn raise_descriptors() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -1,4 +1,4 @@
-//! The control socket, which the daemon creates, or the service manager passes.
+//! The control socket. The daemon creates it, or the service manager passes it.
 
 use super::{DaemonError, Stored};
 use crate::core::label::Label;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tensorlend_os::fork::Unshared;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
-/// Maximum time for which `--reload` waits for the daemon, whose name service may be slow.
+/// Maximum time for which `--reload` waits for the daemon. The daemon's name service may be slow.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 
 /// Maximum number of temporary names that the daemon tries for a new socket.
@@ -28,15 +28,15 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub struct Listener {
     pub fd: Unshared,
-    /// The socket's file, if the daemon removes it at the end.
+    /// The socket's file, if the daemon removes the file at its end.
     path: Option<(PathBuf, FileId)>,
-    /// Whether this socket replaced that of a daemon that ended while it had clients.
+    /// Whether this socket replaced the socket of a daemon that ended while it had clients.
     pub replaced: bool,
 }
 
 impl Listener {
-    /// Leaves the socket file in place when this value is dropped. The file shows the next daemon that this one had
-    /// clients.
+    /// Makes the drop of this value leave the socket file in place. The file shows the next daemon
+    /// that this daemon had clients.
     pub fn leave(&mut self) {
         self.path = None;
     }
@@ -47,7 +47,7 @@ fn failed(path: &Path, what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::Socket { path: path.into(), what, error: error.into() }
 }
 
-/// Returns an error that names the file at `path`, unless a socket may replace it.
+/// Returns an error that names the file at `path`, unless a socket may replace the file.
 fn replaceable(path: &Path) -> Result<(), DaemonError> {
     match socket_file::inspect(path).map_err(failed(path, "cannot be looked at"))? {
         Found::Stale | Found::Nothing => Ok(()),
@@ -56,7 +56,7 @@ fn replaceable(path: &Path) -> Result<(), DaemonError> {
     }
 }
 
-/// Binds the socket to a free path in the folder of `path`, and returns that path.
+/// Binds the socket to a free path in the directory of `path`, and returns the bound path.
 fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
     let failed = |what| failed(path, what);
     let pid = std::process::id();
@@ -64,7 +64,8 @@ fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
         let beside = path.with_file_name(name);
         let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
-        // Remove the socket of a daemon that had the same process id and was killed at this point.
+        // A daemon with the same process id may have been killed at this point. This removes its
+        // socket.
         let _ = socket_file::remove_stale(&beside);
         match bind(fd, &address) {
             Ok(()) => return Ok(beside),
@@ -85,14 +86,15 @@ impl Listener {
         let failed = |what| failed(path, what);
         let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
-        // Take the lock until this socket listens, because before that it looks stale to other daemons.
+        // Hold the lock until this socket listens. Before that, the socket looks stale to other
+        // daemons.
         let lock = Lock::take(path).map_err(failed("cannot be made: its folder cannot be locked"))?;
         let bound = match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
                 tracing::info!("replacing {}: nobody listens on it", path.display());
-                // A client that waits for the next daemon stops waiting if the file is missing. So bind the new socket
-                // to another path, and let it replace the stale one by a rename.
+                // A client that waits for the next daemon stops waiting if the file is missing. So
+                // the new socket is bound to another path, and replaces the stale one by a rename.
                 bind_beside(&fd, path)?
             }
             other => other.map(|()| path.to_owned()).map_err(failed("cannot be bound"))?,
@@ -100,7 +102,7 @@ impl Listener {
         let replaced = bound != path;
         let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
         let mut listener = Self { fd: Unshared::new(fd), path: Some((bound.clone(), id)), replaced };
-        // Set the permissions before any client can connect.
+        // The permissions are set before any client can connect.
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
@@ -112,12 +114,14 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns the error that [`Listener::bind`] would return, as far as it can be known without binding.
+    /// Returns the error that [`Listener::bind`] would return, as far as the error is known without
+    /// binding.
     pub fn check(path: &Path) -> Result<(), DaemonError> {
         let failed = |what| failed(path, what);
         SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         match replaceable(path) {
-            // A running daemon is no fault: the daemon that is being configured may replace it.
+            // A running daemon is no error here, because the daemon that is being configured may
+            // replace it.
             Ok(()) | Err(DaemonError::Running(_)) => {}
             Err(error) => return Err(error),
         }
@@ -134,7 +138,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns the service manager's descriptors: the socket, if it opened one, and those that another daemon stored.
+    /// Returns the service manager's descriptors: the socket, if the manager opened one, and the
+    /// descriptors that another daemon stored.
     pub fn handed_over() -> Result<(Option<Self>, Vec<Stored>), DaemonError> {
         let (mut listener, mut stored) = (None, Vec::new());
         for (number, name) in sd_notify::listen_fds_with_names().map_err(DaemonError::Activation)? {
@@ -168,8 +173,8 @@ impl Drop for Listener {
     }
 }
 
-/// Waits until the daemon at `path` has handled earlier signals. This connection sends nothing, so the daemon closes
-/// it, but only after a reload in progress.
+/// Waits until the daemon at `path` has handled earlier signals. This connection sends nothing, so
+/// the daemon closes it. The daemon does so only after a reload in progress.
 pub fn await_turn(path: &Path) -> std::io::Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;

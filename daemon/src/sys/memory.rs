@@ -1,4 +1,4 @@
-//! The memory that the core knows by ids: its descriptors, and how it is made, lent and closed.
+//! The memory that the core knows by ids. This module makes, lends and closes it.
 
 pub mod adopt;
 
@@ -22,10 +22,10 @@ use tensorlend_os::memfd::{self, Access};
 #[derive(Debug)]
 struct Memory {
     fd: OwnedFd,
-    /// The mapping of a directory, whose bells the shell rings; `None` for other memory.
+    /// The mapping of a directory, whose bells the system layer rings. `None` for other memory.
     view: Option<View>,
     kind: Kind,
-    /// For device memory: frees the memory when dropped.
+    /// Frees device memory when dropped. `None` for other memory.
     keeps: Option<Keeps>,
 }
 
@@ -38,13 +38,14 @@ impl std::fmt::Debug for Keeps {
     }
 }
 
-/// The kind of memory, which determines how it is closed.
+/// The kind of memory, which determines how the daemon closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A sheet. In user mode it is closed at once, which is fast because it is short. In system mode a closing thread
-    /// first frees its pages.
+    /// A sheet. In user mode the loop closes it at once, which is fast because a sheet is short. In
+    /// system mode a closing thread first frees the sheet's pages.
     Sheet,
-    /// A segment. A closing thread first frees its pages, because a client may keep it mapped.
+    /// A segment. A closing thread first frees the segment's pages, because a client may keep the
+    /// segment mapped.
     Segment,
     /// Device memory. A closing thread closes it, because the driver may be slow.
     Device,
@@ -52,8 +53,9 @@ enum Kind {
     Received,
 }
 
-/// Returns a writable descriptor of memory, or `EAGAIN` if a process has a file lease on it. Of memory that a client
-/// handed back, the daemon stores a read-only descriptor, because a writable one would count as a writer in a probe.
+/// Returns a writable descriptor of memory, or `EAGAIN` if a process has a file lease on the
+/// memory. For memory that a client handed back, the daemon stores a read-only descriptor, because
+/// a writable one would count as a writer in a probe.
 fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
         return rustix::io::fcntl_dupfd_cloexec(fd, 3);
@@ -61,14 +63,16 @@ fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     memfd::reopen_at_once(fd.as_fd(), Access::Write)
 }
 
-/// Returns a descriptor of the memory in `fd` to send to a client. It is never the stored descriptor itself, because a
-/// client could write through its open file without a probe noticing.
+/// Returns a descriptor of the memory in `fd` to send to a client. The result is never the stored
+/// descriptor itself, because a client could then write through its open file without detection by
+/// a probe.
 pub fn lend(fd: &OwnedFd, how: Lending) -> io::Result<OwnedFd> {
     match how {
         Lending::Read => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Read)?),
         Lending::Write => Ok(memfd::reopen_at_once(fd.as_fd(), Access::Write)?),
-        // A wake descriptor is a duplicate of the socket itself: each send to it is non-blocking by flag. A descriptor
-        // of device memory is a duplicate, too: CUDA has no read-only descriptors.
+        // A wake descriptor is a duplicate of the socket itself, because each send to it is
+        // non-blocking by flag. A descriptor of device memory is also a duplicate, because CUDA has
+        // no read-only descriptors.
         Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
         Lending::Wakeup => Err(io::Error::other("a wakeup eventfd is of a connection, not of memory")),
     }
@@ -82,15 +86,15 @@ struct Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // A sheet that still has a writer keeps its pages. The core closes sheets only when they have no writers, with
-        // one exception: those of sessions that a new daemon drops, whose clients may still run and use their own
-        // sheets.
+        // A sheet that still has a writer keeps its pages. The core closes sheets only when they
+        // have no writers, with one exception: the sheets of sessions that a new daemon drops.
+        // Those clients may still run and use their own sheets.
         if self.is_sheet && !memfd::is_quiescent(self.fd.as_fd()).unwrap_or(false) {
             return;
         }
-        // Free the pages even if a client still has the memory open or mapped. This fails in user mode, where the
-        // memory is sealed. If a client touches such a page later, the kernel allocates a new page and charges it to
-        // that client's process, and not to the daemon.
+        // This frees the pages even if a client still has the memory open or mapped. It fails in
+        // user mode, where the memory is sealed. If a client accesses such a page later, the kernel
+        // allocates a new page and charges it to that client's process, not to the daemon.
         let _ = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
     }
 }
@@ -102,8 +106,8 @@ pub struct Memories {
     received: u64,
     /// Whether the daemon runs in system mode, in which no client has the daemon's uid.
     system: bool,
-    /// Maximum length of a previous daemon's segments that clients may hand back to this daemon. `None` if clients may
-    /// hand back nothing.
+    /// Maximum length of a previous daemon's segments that clients may hand back to this daemon.
+    /// `None` if clients may not hand back memory.
     pub takes_back: Option<u64>,
     copies: Copies,
 }
@@ -116,11 +120,11 @@ pub type Made = io::Result<(OwnedFd, Option<View>)>;
 pub struct Plan {
     /// Length in bytes.
     pub bytes: u64,
-    /// Number of bytes, from the start, whose pages are allocated now.
+    /// Number of bytes, from the beginning, whose pages are allocated now.
     pub bytes_first: u64,
-    /// The header of a sheet; `None` for a segment.
+    /// The header of a sheet. `None` for a segment.
     pub sheet: Option<SheetPlan>,
-    /// Whether a sheet may use the memory that is reserved for administrators.
+    /// Whether a sheet may use the memory reserved for administrators.
     pub reserved: bool,
 }
 
@@ -131,10 +135,11 @@ impl Plan {
     }
 }
 
-/// How memory is made: whether the daemon runs in system mode, and the backing.
+/// The parameters for making memory: whether the daemon runs in system mode, and the backing.
 pub type Making = (bool, Backing);
 
-/// Returns the name of a sheet's memfd. The name states the kind of the sheet, because no process can change it.
+/// Returns the name of a sheet's memfd. The name states the kind of the sheet, because no process
+/// can change the name.
 pub fn name_of(magic: Magic) -> &'static str {
     match magic {
         Magic::Directory => "tensorlend-directory",
@@ -146,13 +151,15 @@ pub fn name_of(magic: Magic) -> &'static str {
     }
 }
 
-/// Creates memory. The header of a sheet is written through a temporary mapping, before the sheet is lent. After that,
-/// the daemon maps all sheets except directories read-only.
+/// Creates memory. The function writes the header of a sheet through a temporary mapping. After
+/// that, the daemon maps all sheets except directories read-only.
 ///
-/// In system mode (`system`), further seals are forbidden, because a seal could prevent the daemon from freeing the
-/// pages when it closes the memory. In user mode, a directory is sealed at once: its readers have the daemon's uid, and
-/// only the seal prevents them from reopening it for writing. The function calls `go_on` repeatedly, and stops if it
-/// returns false.
+/// In system mode (`system`), the function forbids further seals, because a seal could prevent the
+/// daemon from freeing the pages when it closes the memory. In user mode, the function seals a
+/// directory at once. The directory's readers have the daemon's uid, and only the seal prevents
+/// them from reopening the directory for writing.
+///
+/// The function calls `go_on` repeatedly, and stops if `go_on` returns false.
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
     let Plan { bytes, bytes_first, sheet, reserved } = plan;
     let Some(plan) = sheet else {
@@ -203,14 +210,16 @@ impl Memories {
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Adds a client's descriptor. It is accepted as a wake descriptor only if it is a Unix socket: the kernel reports
-    /// that without a call into a file system, and the daemon can always send to a socket without blocking.
+    /// Adds a client's descriptor. The daemon accepts the descriptor as a wake descriptor only if
+    /// it is a Unix socket. The kernel reports this without a call into a file system. The daemon
+    /// can always send to a socket without blocking.
     pub fn receive(&mut self, fd: OwnedFd) -> Received {
         self.received += 1;
         let mem = MemId::received(self.received);
         let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-        // Take the memory over if the descriptor is of a previous daemon's memory. The daemon keeps or closes any other
-        // descriptor, and performs no further operation on it, because operations on a client's file may block.
+        // If the descriptor is of a previous daemon's memory, the daemon takes the memory over. It
+        // keeps or closes any other descriptor and performs no further operation on it, because
+        // operations on a client's file may block.
         let takes_back = self.takes_back.filter(|_| !wakes);
         let own =
             takes_back.and_then(|most| adopt::own(mem, &fd, most, &mut self.copies, &|m| self.table.contains_key(&m)));
@@ -219,19 +228,20 @@ impl Memories {
         Received { mem, wakes, own }
     }
 
-    /// Closes the memory with this id, in the way of its kind.
+    /// Closes the memory with this id, as its kind requires.
     pub fn release(&mut self, mem: MemId, closer: &Closer) {
         match self.table.remove(&mem) {
             Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired { fd, is_sheet: false }),
             Some(Memory { fd, kind: Kind::Sheet, .. }) if self.system => closer.close(Retired { fd, is_sheet: true }),
             Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
-            // Drop the descriptor before `keeps`: the code that frees the memory may check whether descriptors exist.
+            // The descriptor is dropped before `keeps`, because the code that frees the memory may
+            // check whether descriptors exist.
             Some(Memory { fd, kind: Kind::Device, keeps, .. }) => closer.close((fd, keeps.map(|it| it.0))),
             Some(Memory { kind: Kind::Sheet, .. }) | None => {}
         }
     }
 
-    /// Closes the clients' descriptors at the daemon's end.
+    /// Closes the clients' descriptors, at the end of the daemon.
     pub fn release_received(&mut self, closer: &Closer) {
         for (_, memory) in self.table.extract_if(.., |_, m| m.kind == Kind::Received) {
             closer.close(memory.fd);
@@ -247,13 +257,14 @@ impl Memories {
         self.table.get(&mem).map(|m| &m.fd).ok_or_else(|| io::Error::other("no such memory"))
     }
 
-    /// Returns a descriptor to send, as [`lend`] does.
+    /// Returns a descriptor to send to a client, like [`lend`].
     pub fn lend(&self, mem: MemId, how: Lending) -> io::Result<OwnedFd> {
         lend(self.get(mem)?, how)
     }
 
-    /// Returns a duplicate of the stored descriptor, from which the memory can be lent even after its release. The
-    /// duplicate shares the open file of the stored descriptor, so no probe counts it as a further writer.
+    /// Returns a duplicate of the stored descriptor, from which the daemon can lend the memory even
+    /// after its release. The duplicate shares the open file of the stored descriptor, so no probe
+    /// counts it as a further writer.
     pub fn hold(&self, mem: MemId) -> io::Result<OwnedFd> {
         self.get(mem)?.try_clone()
     }
@@ -265,29 +276,32 @@ impl Memories {
         Ok((fd.try_clone()?, view))
     }
 
-    /// Frees a part of memory, if its seals allow it.
+    /// Frees the pages of a part of memory, if the memory's seals allow it.
     pub fn discard(&self, mem: MemId, at: u64, bytes: u64) {
         if let Err(error) = self.get(mem).and_then(|fd| Ok(memfd::punch_part(fd.as_fd(), at, bytes)?)) {
             tracing::warn!("giving a part of a directory back: {error}");
         }
     }
 
-    /// Forbids new writers. The core requests this when the memory's writer has mapped it. In system mode no other
-    /// process can open the memory for writing, and a seal would prevent the daemon from freeing the pages. So there
-    /// the function only marks the memory, for the next daemon.
+    /// Forbids new writers. The core requests this when the memory's writer has mapped the memory.
+    /// In system mode no other process can open the memory for writing, and a seal would prevent
+    /// the daemon from freeing the pages. So in system mode the function only marks the memory, for
+    /// the next daemon.
     pub fn seal(&self, mem: MemId) -> io::Result<()> {
         let fd = self.get(mem)?;
         if self.system {
             return Ok(memfd::mark_mapped(fd.as_fd())?);
         }
         match writable(fd).and_then(|fd| memfd::seal_writers(fd.as_fd())) {
-            // Ignore the error if a client or the daemon's predecessor has already set the same seals.
+            // The error is ignored if a client or the previous daemon has already set the same
+            // seals.
             Err(_) if memfd::is_sealed(fd.as_fd())? => Ok(()),
             sealed => Ok(sealed?),
         }
     }
 
-    /// Returns true if the memory has no writers. Returns false if the kernel cannot tell.
+    /// Returns true if the memory has no writers. Returns false if the kernel cannot determine
+    /// this.
     pub fn is_quiescent(&self, mem: MemId) -> bool {
         match self.get(mem).and_then(|fd| Ok(memfd::is_quiescent(fd.as_fd())?)) {
             Ok(quiescent) => quiescent,

@@ -1,6 +1,7 @@
-//! The shell performs the system calls for the core. One thread waits for sockets, signals and the results of worker
-//! threads, passes each to the core as an event, and performs the core's effects. An idle daemon sleeps without a
-//! timeout, unless it must notify a service manager's watchdog.
+//! The system layer, which performs the system calls for the core. One thread waits for sockets,
+//! signals and the results of worker threads. It passes each of them to the core as an event, and
+//! performs the core's effects. An idle daemon sleeps without a timeout, unless it must notify a
+//! service manager's watchdog.
 
 mod backing;
 mod cgroup;
@@ -72,7 +73,7 @@ const DESCRIPTORS: usize = 3;
 /// The processes of ended connections, by the connections' tokens.
 #[derive(Default)]
 struct Processes {
-    /// Processes of connections that have hung up, until the core has handled that.
+    /// Processes of connections that have hung up, until the core has handled the hang-up.
     ending: BTreeMap<u64, OwnedFd>,
     /// Processes whose exit the core awaits.
     awaited: BTreeMap<u64, OwnedFd>,
@@ -82,16 +83,16 @@ struct Processes {
 pub struct Shell {
     epoll: OwnedFd,
     listener: Listener,
-    /// End of the pause during which the daemon accepts no connections, because its descriptors ran out.
+    /// End of the pause in which the daemon accepts no connections because its descriptors ran out.
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
-    /// The time before which the daemon does not look unknown users and groups up again.
+    /// The time before which the daemon does not look up unknown users and groups again.
     find_after_ns: u64,
     reloader: Option<Reloader>,
     reloads: Reloads,
     finder: Finder,
     workers: Workers,
-    /// The directory of spilled segments, if spilling is configured.
+    /// The directory for spilled segments, if spilling is configured.
     spill: Option<spill::Files>,
     /// The files of spilled segments, by the id of the file.
     files: BTreeMap<MemId, Arc<spill::Spilled>>,
@@ -101,7 +102,7 @@ pub struct Shell {
     memories: Memories,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
-    /// Users who are banned because their sockets are slow.
+    /// Users that are banned because their sockets are slow.
     bans: Bans,
     /// Processes of ended connections, whose exit epoll still reports.
     processes: Processes,
@@ -109,13 +110,16 @@ pub struct Shell {
     core: Core,
     events: VecDeque<Event>,
     unsent: VecDeque<Unsent>,
-    /// The time of this turn of the loop that each user's connections have used.
+    /// The time that each user's connections have used in this turn of the loop.
     shares: Shares,
-    /// The uid that stands for every user whom this process's user namespace does not map, if there are any.
+    /// The uid that stands for every user that this process's user namespace does not map. `None`
+    /// if it maps all users.
     unknown_uid: Option<u32>,
-    /// The daemon's own uid, if the daemon refuses clients with this uid. A reload does not change this.
+    /// The daemon's own uid, if the daemon refuses clients with this uid. A reload does not change
+    /// this field.
     refused_uid: Option<u32>,
-    /// The gid that stands for every group that this process's user namespace does not map, if there are any.
+    /// The gid that stands for every group that this process's user namespace does not map. `None`
+    /// if it maps all groups.
     unknown_gid: Option<u32>,
 }
 
@@ -127,7 +131,8 @@ fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
     move |error| DaemonError::System { what, error: error.into() }
 }
 
-/// Makes epoll report the end of the fd store's process, which sends nothing after its welcome.
+/// Makes epoll report the end of the fd store's process. After its welcome, that process sends
+/// nothing.
 fn watch_fd_store(epoll: &OwnedFd, connection: BorrowedFd<'_>) -> rustix::io::Result<()> {
     epoll::add(epoll, connection, EventData::new_u64(FD_STORE), EventFlags::IN)
 }
@@ -139,7 +144,8 @@ pub struct Supply {
 }
 
 impl Shell {
-    /// Creates a daemon that listens but does not run yet. It takes over the descriptors that a previous daemon stored.
+    /// Creates a daemon that listens but does not run yet. The new daemon takes over the
+    /// descriptors that a previous daemon stored.
     pub fn new(
         listener: Listener,
         settings: Settings,
@@ -148,8 +154,8 @@ impl Shell {
     ) -> Result<Self, DaemonError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create"))?;
         let how = (settings.mode == Mode::System, backing);
-        // The caller has checked that files can be created in this directory. Later errors of its file system are
-        // handled when a segment is spilled.
+        // The caller has checked that files can be created in this directory. The daemon handles
+        // later errors of the file system when it spills a segment.
         let spill = settings.spill.as_ref().map(|spill| spill::Files::of(spill.directory.clone()));
         let threads = |error| DaemonError::System { what: "starting a thread", error };
         let workers = Workers::start(how, &devices).map_err(threads)?;
@@ -208,7 +214,7 @@ impl Shell {
         Ok(it)
     }
 
-    /// Sets the service manager's watchdog, which the loop then notifies regularly.
+    /// Sets the service manager's watchdog. The loop then notifies the watchdog regularly.
     pub fn watched(mut self, watchdog: Option<Watchdog>) -> Self {
         self.watchdog = watchdog;
         self
@@ -267,7 +273,7 @@ impl Shell {
         }
     }
 
-    /// Handles an event of epoll. Returns the order that the event carried, if any.
+    /// Handles an event of epoll. Returns the order that the event carried, or `None`.
     fn handle_event(&mut self, token: u64, flags: EventFlags, orders: &impl Orders) -> Option<Order> {
         match token {
             LISTENER => self.accept(),
@@ -298,7 +304,8 @@ impl Shell {
 
     fn stop(&mut self) {
         self.say_goodbye();
-        // Only clients with a wakeup eventfd were welcomed, and have memory that they can hand back to the next daemon.
+        // Only clients with a wakeup eventfd were welcomed, and have memory that they can hand back
+        // to the next daemon.
         if self.connections.values().any(|c| c.wakeup.is_some()) {
             self.listener.leave();
         }
@@ -315,8 +322,8 @@ impl Shell {
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
     }
 
-    /// Passes an event to the core, performs the effects, and passes the events that follow from these effects to the
-    /// core.
+    /// Passes an event to the core and performs the effects. Then passes the events that follow
+    /// from these effects to the core.
     fn deliver(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
@@ -325,8 +332,8 @@ impl Shell {
                 self.perform(effect);
             }
             if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
-                // The core has handled the hang-up without awaiting the exit of the process, so epoll need not report
-                // the exit.
+                // The core has handled the hang-up and does not await the exit of the process, so
+                // epoll need not report the exit.
                 self.unwatch(process);
             }
         }
@@ -347,12 +354,14 @@ impl Shell {
         self.closer.close(process);
     }
 
-    /// Makes the shell report the exit of a connection's process to the core, even if the process has already exited.
+    /// Reports the exit of a connection's process to the core, now or later. The process may
+    /// already have exited.
     fn await_exit(&mut self, token: u64) {
         let connected = self.connections.get_mut(&token).and_then(|connection| connection.process.take());
         match connected.or_else(|| self.processes.ending.remove(&token)) {
             Some(process) => {
-                // Re-arm the pidfd, so that epoll reports an exit again that it has already reported.
+                // This re-arms the pidfd, so that epoll reports the exit even if it has already
+                // reported it.
                 let _ = epoll::modify(&self.epoll, &process, EventData::new_u64(token | PROCESS), EXIT);
                 let former = self.processes.awaited.insert(token, process);
                 debug_assert!(former.is_none(), "the core awaits each exit once");
@@ -402,8 +411,8 @@ impl Shell {
             Effect::Seal { conn, mem } => {
                 tensorlend_layout::crash_point!("daemon: about to seal");
                 if let Err(error) = self.memories.seal(mem) {
-                    // The client has set other seals, or has a file lease on the memory. So other processes could
-                    // become writers of the memory.
+                    // The client has set other seals, or has a file lease on the memory. So other
+                    // processes could become writers of the memory.
                     let why = format!("its memory cannot be sealed: {error}");
                     tracing::warn!("disconnected {}: {why}", self.core.who(conn));
                     let refusal = Refusal::Violation(why);
@@ -438,7 +447,8 @@ impl Shell {
             }
             Effect::DropFile { file } => {
                 self.fd_store.forget(file);
-                // The last close of the file frees its disk space, which takes time, so a closing thread does it.
+                // The last close of the file frees its disk space. That takes time, so a closing
+                // thread does it.
                 if let Some(file) = self.files.remove(&file) {
                     self.closer.close(file);
                 }
@@ -449,8 +459,8 @@ impl Shell {
 
     fn write(&mut self, mem: MemId, file: MemId, bytes: u64) {
         if self.unsent.iter().any(|it| it.lends(mem)) {
-            // A pending reply will lend this memory. The client is about to map it, which no probe of the kernel shows
-            // yet.
+            // A pending reply will lend this memory. The client is about to map the memory, but a
+            // probe of the kernel does not show this yet.
             self.events.push_back(Event::Spilled { file, written: Err(String::new()) });
             return;
         }
@@ -462,7 +472,7 @@ impl Shell {
         }
     }
 
-    /// Connects to the fd store's next process, if one runs, and stores all descriptors there.
+    /// Connects to the next process of the fd store, if one runs, and stores all descriptors in it.
     fn reconnect_fd_store(&mut self) {
         let (memories, files) = (&self.memories, &self.files);
         if self.fd_store.reconnect(|mem| memories.fd(mem).or_else(|| files.get(&mem).map(|file| file.fd())))

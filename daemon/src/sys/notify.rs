@@ -18,13 +18,14 @@ pub fn status(status: &str) {
 
 /// Reports that the daemon serves clients from now on, with a status text for `systemctl status`.
 pub fn ready(status: &str) {
-    // Join the lines of the text, because each line of a notification is a separate assignment.
+    // The lines of the text are joined, because each line of a notification is a separate
+    // assignment.
     let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
     tell(&[NotifyState::Ready, NotifyState::Status(&status)]);
 }
 
-/// Reports that the daemon reads its configuration again. The caller calls [`ready`] when the reload has ended, even if
-/// it failed.
+/// Reports that the daemon reads its configuration again. The caller calls [`ready`] after the
+/// reload, even if the reload has failed.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
@@ -43,7 +44,8 @@ fn tell(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Sends an optional notification without blocking, because a manager that does not read must not block the loop.
+/// Sends an optional notification without blocking. A manager that does not read must not block the
+/// loop.
 fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
     let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match place.as_bytes() {
@@ -55,7 +57,8 @@ fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The service manager's watchdog, which restarts a daemon that has sent no notification for an interval.
+/// The service manager's watchdog. It restarts a daemon that has sent no notification for an
+/// interval.
 #[derive(Debug)]
 pub struct Watchdog {
     /// Time between two notifications: half of the manager's interval, so that one late notification has no effect.
@@ -64,7 +67,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Returns the watchdog, if the service manager has set one for this process.
+    /// Returns the watchdog. Returns `None` if the service manager has set none for this process.
     pub fn asked_for() -> Option<Self> {
         let timeout = sd_notify::watchdog_enabled().filter(|timeout| !timeout.is_zero())?;
         let period_ns = u64::try_from(timeout.as_nanos() / 2).ok()?;
@@ -76,7 +79,8 @@ impl Watchdog {
         self.next_ns
     }
 
-    /// Notifies the manager if the next notification is due. The loop calls this on each turn.
+    /// Notifies the manager if the next notification is due. The loop calls this function on each
+    /// turn.
     pub fn came_around(&mut self, now_ns: u64) {
         if self.is_due(now_ns)
             && let Err(error) = mention(&NotifyState::Watchdog)

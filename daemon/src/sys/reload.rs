@@ -1,5 +1,5 @@
-//! Reloading the configuration on SIGHUP. The loop reads the file. Another thread looks the users and groups up, and
-//! checks the values: see `finder.rs`.
+//! The reload of the configuration on SIGHUP. The loop reads the file. Another thread looks up the
+//! users and groups, and checks the values: see `finder.rs`.
 
 use super::finder::{Found, Lookup, Resolved};
 use super::{Shell, notify};
@@ -13,7 +13,7 @@ use tensorlend_os::clock::boottime_ns;
 /// Minimum pause between two look-ups of unknown users and groups, because a name service may be slow.
 const FIND_PAUSE_NS: u64 = 10_000_000_000;
 
-/// Reads the configuration that the daemon's command line names.
+/// A function that reads the configuration named on the daemon's command line.
 pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send>;
 
 /// The source of new configurations, and the configuration in effect.
@@ -29,7 +29,7 @@ pub struct Reloader {
     pool_bytes_max: u64,
     /// Messages about users and groups of namespaces that were not found, with their options in the file.
     unknown: Vec<String>,
-    /// The reason why segments cannot be spilled. It was found at the start.
+    /// The reason, found at the start, why segments cannot be spilled.
     spill_fault: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Reloader {
         Self { load, running, mode, put_off, error: None, pool_bytes_max, unknown, spill_fault: None }
     }
 
-    /// Adds the faults with which the daemon runs. The log and the status report them.
+    /// Adds the faults with which the daemon started. The log and the status report them.
     pub fn with_faults(mut self, unknown: Vec<String>, spill: Option<ConfigError>) -> Self {
         self.spill_fault = spill.map(|error| error.to_string());
         if let Some(fault) = &self.spill_fault {
@@ -50,13 +50,14 @@ impl Reloader {
         self
     }
 
-    /// Returns a lookup of the users and groups that were not found, if there are any.
+    /// Returns a look-up of the users and groups that were not found. Returns `None` if all were
+    /// found.
     fn unknown(&self) -> Option<Lookup> {
         (!self.unknown.is_empty()).then(|| Lookup { config: self.running.clone(), mode: self.mode, file: None })
     }
 
-    /// Reads the file. Returns the lookup that completes the check of the file. Returns `None` if the file is invalid:
-    /// this function logs that, and the configuration stays as it is.
+    /// Reads the file. Returns the look-up that completes the check of the file. If the file is
+    /// invalid, logs this and returns `None`, and the configuration stays as it is.
     fn read(&mut self) -> Option<Lookup> {
         match (self.load)() {
             Ok(file) => {
@@ -76,7 +77,8 @@ impl Reloader {
         self.error = Some(why.to_string());
     }
 
-    /// Applies the result of a lookup. Returns the new settings, or `None` if the settings stay as they are.
+    /// Applies the result of a look-up. Returns the new settings. Returns `None` if the settings
+    /// stay as they are.
     fn found(&mut self, lookup: Lookup, resolved: Resolved) -> Option<Settings> {
         let (settings, unknown) = match (resolved, &lookup.file) {
             (Ok(found), Some(file)) => {
@@ -86,7 +88,8 @@ impl Reloader {
                 found
             }
             (Ok(found), None) if found.1 != self.unknown && lookup.config == self.running => found,
-            // The lookup has found no further user or group, or the configuration has changed since it began.
+            // The look-up has found no further user or group, or the configuration has changed
+            // since the look-up began.
             (_, None) => return None,
             (Err(error), Some(_)) => {
                 self.reject(&error);
@@ -139,22 +142,22 @@ impl Reloader {
     }
 }
 
-/// The reloads that were ordered and have not ended.
+/// The ordered reloads that have not ended.
 #[derive(Debug, Default)]
 pub struct Reloads {
     /// Whether a reload is in progress.
     runs: bool,
-    /// Whether another reload was ordered after the running lookup had begun.
+    /// Whether another reload was ordered after the running look-up had begun.
     follows: bool,
-    /// Connections that have closed their sending side and wait for the daemon's hang-up, which shows them that the
-    /// reload has ended.
+    /// Connections that have closed their sending side and wait for the daemon's hang-up. The
+    /// hang-up shows them that the reload has ended.
     waiting: Vec<u64>,
 }
 
 impl Shell {
-    /// Looks unknown users and groups of namespaces up again. The loop calls this when a client connects, because a
-    /// package may have created them, or the name service may be available now. The result applies to later
-    /// connections.
+    /// Looks up unknown users and groups of namespaces again. The loop calls this function when a
+    /// client connects, because a package may have created them, or the name service may be
+    /// available now. The result applies to later connections.
     pub(super) fn find_unknown(&mut self) {
         let now_ns = boottime_ns();
         let Some(lookup) = self.reloader.as_ref().and_then(Reloader::unknown) else { return };
@@ -186,7 +189,7 @@ impl Shell {
         }
     }
 
-    /// Handles the end of a lookup of users and groups.
+    /// Handles the end of a look-up of users and groups.
     pub(super) fn found(&mut self) {
         let Some(Found { lookup, resolved }) = self.finder.take() else { return };
         let Some(reloader) = &mut self.reloader else { return };
@@ -212,8 +215,8 @@ impl Shell {
         self.deliver_all();
     }
 
-    /// Returns true if a reload is in progress. In that case the connection, which has closed its sending side, waits
-    /// until the reload has ended: see [`await_turn`](super::await_turn).
+    /// Returns true if a reload is in progress. The connection, which has closed its sending side,
+    /// then waits for the end of the reload: see [`await_turn`](super::await_turn).
     pub(super) fn awaits_reload(&mut self, token: u64) -> bool {
         if self.reloads.runs {
             self.reloads.waiting.push(token);

@@ -1,10 +1,13 @@
-//! Sends replies with descriptors, which may have to wait for a file lease.
+//! Replies with descriptors, which may have to wait for the end of a file lease.
 //!
-//! A process may take a file lease (`F_SETLEASE`) on memory of its own uid; in user mode, this is all memory that the
-//! daemon lends. Until the process has ended the file lease, and for at most `fs.lease-break-time` (45 s), the kernel
-//! lets no process open that memory. The reply then waits, and the daemon serves other clients. A waiting reply holds a
-//! descriptor of the memory, because the memory's owner may return it in the meantime. The requester then gets the
-//! memory as if the reply had been sent just before the return.
+//! A process may take a file lease (`F_SETLEASE`) on memory of its own uid. In user mode, this is
+//! all memory that the daemon lends. Until that process has ended the file lease, and for at most
+//! `fs.lease-break-time` (45 s), the kernel lets no process open the memory. The reply then waits,
+//! and the daemon serves other clients.
+//!
+//! A waiting reply holds a descriptor of the memory, because the memory's owner may return it in
+//! the meantime. The requester then gets the memory as if the daemon had sent the reply just before
+//! the return.
 
 use super::connection::Connection;
 use super::memory::{self, Memories};
@@ -18,13 +21,14 @@ use std::os::fd::OwnedFd;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
 
-/// First and longest pause, in nanoseconds, before the daemon tries again. Each pause is twice as long as the one
-/// before.
+/// First and maximum pause, in nanoseconds, before the daemon tries again. Each pause is twice as
+/// long as the previous one.
 const PAUSE_NS: u64 = 1_000_000;
 const PAUSE_NS_MAX: u64 = 64_000_000;
 /// Maximum number of waiting replies that one turn of the loop tries to send.
 const TRIES_MAX: usize = 16;
-/// Maximum time for which a reply waits, because an administrator may have set a longer `fs.lease-break-time`.
+/// Maximum time for which a reply waits. An administrator may have set a longer
+/// `fs.lease-break-time`.
 const WAIT_NS_MAX: u64 = 60_000_000_000;
 
 /// A reply whose descriptors cannot be opened yet.
@@ -32,7 +36,7 @@ pub struct Unsent {
     token: u64,
     reply: Reply,
     lend: Vec<(MemId, Lending)>,
-    /// Duplicates of the memory's descriptors, once the reply has to wait.
+    /// Duplicates of the memory's descriptors, if the reply has to wait.
     held: BTreeMap<MemId, OwnedFd>,
     close: bool,
     since_ns: u64,
@@ -51,8 +55,8 @@ impl Unsent {
         self.lend.iter().any(|&(it, _)| it == mem)
     }
 
-    /// Opens the descriptors to send; `wakeup` creates the wakeup eventfd. If a file lease prevents this, stores a
-    /// duplicate of the memory's descriptor in `held`.
+    /// Opens the descriptors to send. `wakeup` creates the wakeup eventfd. If a file lease prevents
+    /// the opening, stores a duplicate of the memory's descriptor in `held`.
     fn open(
         &mut self,
         memories: &Memories,
@@ -143,8 +147,8 @@ impl Shell {
         self.let_go(it);
     }
 
-    /// Closes the descriptors that a reply has held. If the memory was released in the meantime, this is the last
-    /// close, which frees the pages.
+    /// Closes the descriptors that a reply has held. If the memory was released in the meantime,
+    /// this is the last close and frees the pages.
     fn let_go(&self, it: Unsent) {
         if !it.held.is_empty() {
             self.closer.close(it.held);
@@ -155,7 +159,8 @@ impl Shell {
 /// Creates the wakeup eventfd of a connection, and returns the duplicate for the client.
 fn make_wakeup(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::Result<OwnedFd> {
     let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    // With an edge-triggered interest, epoll reports each write once, so the daemon need not read the eventfd.
+    // With an edge-triggered interest, epoll reports each write once. So the daemon need not read
+    // the eventfd.
     epoll::add(epoll, &wakeup, EventData::new_u64(token | WAKEUP), EventFlags::IN | EventFlags::ET)?;
     let theirs = wakeup.try_clone()?;
     connection.wakeup = Some(wakeup);

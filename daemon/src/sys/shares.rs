@@ -1,18 +1,23 @@
-//! The shares of users in a turn of the loop. With them, any number of connections of one user delays other users by
-//! one share at most. All uids of an owner count as one user: see [`Owners`].
+//! The shares of users in a turn of the loop. With shares, the connections of one user delay other
+//! users by at most one share, whatever their number. All uids of an owner count as one user: see
+//! [`Owners`].
 //!
-//! In a turn the daemon takes the events that epoll reports, in batches. When a user has spent its share, the further
-//! connections of this user wait in a queue, and epoll no longer reports them. So the turn can take all batches, and
-//! reaches the connections of every other user. If the batches take longer than [`BATCHES`], the next turn first
-//! handles the queues, and then takes the rest.
+//! In a turn the daemon takes the events that epoll reports, in batches. When a user has spent its
+//! share, the further connections of this user wait in a queue, and epoll no longer reports them.
+//! So the turn can take all batches, and reaches the connections of every other user. If the
+//! batches take longer than [`BATCHES`], the next turn first handles the queues, and then takes the
+//! remaining batches.
 //!
-//! The share covers requests, wakeup eventfds, replies that had to wait for a socket, and ends of connections and
-//! processes. A user also pays for the work for other users that the core does in the same step, such as retries of
-//! delayed requests, because the core has no clock to measure parts of a step. Such a user still has at least one event
-//! in each turn. The share does not cover:
-//! - new connections, of which each batch accepts one.
-//! - the exits of processes whose connections have already ended, because each process has one exit only.
-//! - alarms of the core, and results of worker threads. The core handles them in slices, for all users together.
+//! The share covers requests, wakeup eventfds, replies that had to wait for a socket, and ends of
+//! connections and processes. The core may also do work for other users in the same step, such as
+//! retries of delayed requests. The user pays for that work too, because the core has no clock to
+//! measure parts of a step. Such a user still has at least one event in each turn.
+//!
+//! The share does not cover:
+//! - new connections: each batch accepts one.
+//! - the exits of processes whose connections have already ended: each process exits only once.
+//! - alarms of the core, and results of worker threads: the core handles them in slices, for all
+//!   users together.
 
 use crate::core::owners::Owners;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,8 +27,8 @@ use std::time::Duration;
 /// The share: time in one turn after which further connections of a user wait for the next turn.
 const SHARE: Duration = Duration::from_millis(1);
 
-/// Time after which a turn takes no further batch. It is bounded because the daemon handles waiting replies and the
-/// service manager's watchdog only once in each turn.
+/// Time after which a turn takes no further batch. The time is bounded because the daemon handles
+/// waiting replies and the service manager's watchdog only once in each turn.
 const BATCHES: Duration = Duration::from_millis(5);
 
 /// Maximum number of events that epoll reports in one batch.
@@ -36,7 +41,7 @@ struct Waiting {
     token: u64,
 }
 
-/// The time of this turn that users have spent, and the connections that wait for a later turn.
+/// The time that users have spent in this turn, and the connections that wait for a later turn.
 #[derive(Debug, Default)]
 pub struct Shares {
     owners: Arc<Owners>,
@@ -57,14 +62,14 @@ impl Shares {
         }
     }
 
-    /// Begins a turn, in which every user has a whole share.
+    /// Begins a turn. Every user then has a whole share.
     pub fn begin(&mut self) {
         self.spent.clear();
         self.batches = 0;
     }
 
-    /// Returns true if an event of this user's connection may be handled now. Otherwise adds its token to the user's
-    /// queue.
+    /// Returns true if the daemon may handle an event of this user's connection now. Otherwise adds
+    /// the event's token to the user's queue.
     pub fn admits(&mut self, uid: u32, token: u64) -> bool {
         let owner = self.owners.of(uid);
         let is_admitted = !self.queues.contains_key(&owner) && self.has_share(owner);
@@ -79,7 +84,7 @@ impl Shares {
         *self.spent.entry(self.owners.of(uid)).or_default() += took;
     }
 
-    /// Takes a token from the queue of a user whose share is not spent.
+    /// Takes a token from the queue of a user that has not spent its share.
     pub fn next(&mut self) -> Option<u64> {
         let owner = *self.queues.keys().find(|owner| self.has_share(**owner))?;
         let queue = self.queues.get_mut(&owner)?;
@@ -95,9 +100,11 @@ impl Shares {
         !self.queues.is_empty()
     }
 
-    /// Counts a batch of events. Returns true if this turn should take another batch, because epoll may have more
-    /// events of other users to report. The number of descriptors bounds the batches of a turn, because processes can
-    /// write to their wakeup eventfds without a pause. `took` is the time of this turn's batches.
+    /// Counts a batch of events. Returns true if this turn should take another batch, because epoll
+    /// may have more events of other users to report. `took` is the time of this turn's batches.
+    ///
+    /// The number of descriptors bounds the batches of a turn, because processes can write to their
+    /// wakeup eventfds without a pause.
     pub fn takes_more(&mut self, reported: usize, descriptors: usize, took: Duration) -> bool {
         self.batches += 1;
         reported >= BATCH && self.batches <= descriptors / BATCH && took < BATCHES

@@ -1,4 +1,5 @@
-//! Orders to the loop. A signal gives them, or the thread that owns an embedded daemon.
+//! Orders to the loop. An order comes from a signal, or from the thread that owns an embedded
+//! daemon.
 
 use super::DaemonError;
 use nix::sys::signal::{SigSet, Signal};
@@ -9,15 +10,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// An order to the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Stop the daemon.
+    /// The daemon stops.
     Stop,
-    /// Read the configuration again.
+    /// The daemon reads the configuration again.
     Reload,
 }
 
-/// A source of orders, whose descriptor is readable if there are some.
+/// A source of orders. Its descriptor is readable while an order is pending.
 pub trait Orders: AsFd {
-    /// Returns the next order, if there is one.
+    /// Returns the next order. Returns `None` if no order is pending.
     fn next(&self) -> Option<Order>;
 }
 
@@ -29,8 +30,8 @@ impl Signals {
     /// Blocks these signals for this thread and for the threads that it starts later, and opens the signalfd.
     pub fn catch() -> Result<Self, DaemonError> {
         let failed = |error: nix::Error| DaemonError::System { what: "catching signals", error: error.into() };
-        // Block SIGXFSZ. Otherwise a segment larger than the limit of file sizes (ulimit -f) would end the daemon; with
-        // the signal blocked, only the call fails.
+        // SIGXFSZ is blocked. Otherwise a segment larger than the limit of file sizes (ulimit -f)
+        // would end the daemon. With the signal blocked, only the call fails.
         let mut file_size = SigSet::empty();
         file_size.add(Signal::SIGXFSZ);
         file_size.thread_block().map_err(failed)?;

@@ -1,8 +1,9 @@
-//! The files of spilled segments. A file never has a name, so no other process can open it. The kernel deletes it with
-//! its last descriptor; this process and the fd store have the descriptors.
+//! The files of spilled segments. A file never has a name, so no other process can open it. Only
+//! this process and the fd store have descriptors of the file. The kernel deletes the file when its
+//! last descriptor is closed.
 //!
-//! After the segment's bytes, the file contains their number and their checksum, so that the next daemon can validate
-//! the file.
+//! After the segment's bytes, the file contains their number and their checksum. So the next daemon
+//! can validate the file.
 
 use crate::config::ConfigError;
 use crate::core::settings::{Settings, SpillSettings};
@@ -14,6 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tensorlend_os::memfd;
+use tensorlend_os::writeback::write_pages;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Number of bytes copied at a time.
@@ -24,7 +26,8 @@ const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
 /// Length of the trailer: [`MARK`], the number of bytes, and their xxh3-64, all little-endian.
 const TAIL: usize = 24;
 
-/// The written file, or an error. An empty text means that a process still has the memory, so it was not spilled.
+/// The written file, or an error. An empty text means that no file was written, because a process
+/// still has the memory.
 pub type Written = Result<Arc<Spilled>, String>;
 
 /// A file with the bytes of a spilled segment.
@@ -37,7 +40,7 @@ pub struct Spilled {
 }
 
 impl Spilled {
-    /// Takes over a file that a previous daemon wrote, and validates its trailer.
+    /// Takes ownership of a file that a previous daemon wrote, and validates its trailer.
     pub fn adopt(fd: OwnedFd) -> io::Result<Self> {
         let file = File::from(fd);
         let wrong = || io::Error::other("it is no file of a spilled segment");
@@ -57,7 +60,7 @@ impl Spilled {
         self.file.as_fd()
     }
 
-    /// Copies the segment's bytes into memory, and compares their checksum.
+    /// Copies the segment's bytes into memory, and verifies their checksum.
     pub fn read_back(&self, memory: BorrowedFd<'_>, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         let to = |at, mut chunk: &[u8]| {
             let mut at: u64 = at;
@@ -82,7 +85,7 @@ pub struct Files {
     directory: Arc<Path>,
 }
 
-/// Checks that a file can be created in the spill directory, if one is configured.
+/// Checks that the daemon can create a file in the spill directory, if one is configured.
 pub fn check(settings: &Settings) -> Result<(), ConfigError> {
     let Some(SpillSettings { directory, .. }) = &settings.spill else { return Ok(()) };
     let said = |e| ConfigError::Value(format!("spill.directory: no file can be made in {}: {e}", directory.display()));
@@ -90,7 +93,7 @@ pub fn check(settings: &Settings) -> Result<(), ConfigError> {
 }
 
 impl Files {
-    /// Returns a creator of files in this directory. The directory need not exist now.
+    /// Returns a creator of files in this directory. The directory need not exist yet.
     pub fn of(directory: PathBuf) -> Self {
         Self { directory: directory.into() }
     }
@@ -108,9 +111,9 @@ impl Files {
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
         let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
         file.write_all_at(&tail, bytes).map_err(said("writing"))?;
-        // Flush the file, and drop it from the page cache, which would otherwise occupy the memory that spilling is to
-        // free. The kernel drops clean pages only.
-        file.sync_data().map_err(said("flushing"))?;
+        // The kernel drops only clean pages from its cache. Otherwise the cache would occupy the memory that spilling
+        // must free. A file without a name ends with the system, so its metadata need not reach the disk.
+        write_pages(&file).map_err(said("flushing"))?;
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         Ok(Arc::new(Spilled { file, bytes, sum }))
     }
@@ -127,7 +130,7 @@ fn read(memory: &OwnedFd, mut at: u64, mut chunk: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies this many bytes, and returns their checksum (xxh3-64).
+/// Copies `bytes` bytes, and returns their checksum (xxh3-64).
 fn copy(
     bytes: u64,
     go_on: &dyn Fn() -> bool,

@@ -1,4 +1,5 @@
-//! Worker threads, which create and spill long memory outside the loop. They sleep until there is an order.
+//! Worker threads, which create and spill long memory outside the loop. They sleep until the loop
+//! orders work.
 
 use super::cgroup::Claim;
 use super::device::{Devices, MadeOnDevice};
@@ -20,7 +21,7 @@ use tensorlend_os::memfd;
 /// Number of threads. With two, one long order does not delay a short one.
 const THREADS: usize = 2;
 
-/// A part of a directory, whose pages are to be allocated.
+/// A part of a directory. A worker allocates the part's pages.
 pub struct Part {
     /// The directory's descriptor.
     pub fd: OwnedFd,
@@ -47,8 +48,8 @@ enum What {
     Recall { file: Arc<Spilled>, plan: Plan },
 }
 
-/// Creates memory with the bytes of a spilled segment. In user mode it is sealed against writers, because its readers
-/// have the daemon's uid.
+/// Creates memory with the bytes of a spilled segment. In user mode the memory is sealed against
+/// writers, because its readers have the daemon's uid.
 fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
     let (memory, view) = make(plan, how, go_on)?;
     file.read_back(memory.as_fd(), go_on)?;
@@ -68,7 +69,8 @@ struct Order {
 
 impl Order {
     fn make(self, how: Making, devices: &Devices) -> Finished {
-        // Relaxed: the flag orders no other memory, and a stale value costs one more step.
+        // Relaxed: the flag orders no other memory access, and a stale value costs only one more
+        // step.
         let go_on = || !self.cancelled.load(Ordering::Relaxed);
         let done = match self.what {
             What::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: make(plan, how, &go_on) },
@@ -87,31 +89,31 @@ impl Order {
 
 /// An order that a worker has finished.
 pub struct Finished {
-    /// The id of the memory or the file that the order concerns.
+    /// The id of the memory or the file in the order.
     pub mem: MemId,
     pub done: Done,
 }
 
 /// The result of an order.
 pub enum Done {
-    /// The order to create memory.
+    /// The result of an order to create memory.
     Memory {
         /// Whether the memory is a directory.
         directory: bool,
         /// The memory, or an error.
         made: Made,
     },
-    /// The order to allocate device memory.
+    /// The result of an order to allocate device memory.
     Device {
         /// The memory, or an error.
         made: MadeOnDevice,
     },
-    /// The order to spill a segment.
+    /// The result of an order to spill a segment.
     Spilled {
         /// The file, or an error.
         written: Written,
     },
-    /// The order to allocate a part of a directory.
+    /// The result of an order to allocate a part of a directory.
     Part {
         /// Offset of the part.
         at: u64,
@@ -126,14 +128,15 @@ pub struct Workers {
     made: Receiver<Finished>,
     /// The flags that cancel orders for new memory, until the orders are finished.
     open: BTreeMap<MemId, Arc<AtomicBool>>,
-    /// The flag that the daemon sets when it ends. It cancels spills and parts of directories.
+    /// The flag that the daemon sets when it ends. The flag cancels spills and allocations of parts
+    /// of directories.
     stopping: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts the threads. `how` has the mode and the backing for [`make`].
+    /// Starts the threads. `how` contains the mode and the backing for [`make`].
     pub fn start(how: Making, devices: &Devices) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (orders, incoming) = channel::<Order>();
@@ -150,7 +153,8 @@ impl Workers {
                         if outgoing.send(order.make(how, &devices)).is_err() {
                             return;
                         }
-                        // Ignore the result: the write would fail only after 2^64 - 1 orders without a read.
+                        // The result is ignored, because the write would fail only after 2^64 - 1
+                        // orders without a read.
                         let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
                     }
                 })
@@ -171,7 +175,7 @@ impl Workers {
         self.send(Order { mem, what: What::Device { device, borrower, bytes }, cancelled });
     }
 
-    /// Orders a segment to be written to a file with this id.
+    /// Orders the write of a segment to a file with this id.
     pub fn order_spill(&mut self, file: MemId, files: Files, memory: OwnedFd, bytes: u64) {
         let cancelled = Arc::clone(&self.stopping);
         self.send(Order { mem: file, what: What::Spill { files, memory, bytes }, cancelled });
@@ -189,7 +193,7 @@ impl Workers {
         self.send(Order { mem, what: What::Part(part), cancelled });
     }
 
-    /// Notes an order for new memory, and returns the flag that cancels the order.
+    /// Records an order for new memory, and returns the flag that cancels the order.
     fn open(&mut self, mem: MemId) -> Arc<AtomicBool> {
         let cancelled = Arc::new(AtomicBool::new(false));
         let former = self.open.insert(mem, Arc::clone(&cancelled));

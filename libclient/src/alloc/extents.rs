@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The free extents of a segment. Invariant: no two are neighbours; both indexes hold the same extents;
-/// `free + handed out == length`.
+/// The free extents of a segment. Invariants: no two free extents are adjacent, both indexes hold the same extents,
+/// and the free bytes plus the bytes handed out equal the segment's length.
 #[derive(Debug)]
 pub struct Extents {
     by_offset: BTreeMap<u64, u64>,
@@ -13,7 +13,7 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Returns a space of `length` bytes, all free.
+    /// Creates the extents of `length` bytes, all free.
     pub fn new(length: u64) -> Self {
         let mut it = Self { by_offset: BTreeMap::new(), by_length: BTreeSet::new(), length, free: 0 };
         if length > 0 {
@@ -22,29 +22,29 @@ impl Extents {
         it
     }
 
-    /// Returns whether nothing is handed out.
+    /// Returns whether no bytes are handed out.
     pub fn is_unused(&self) -> bool {
         self.free == self.length
     }
 
-    /// Returns the number of bytes that are handed out.
+    /// Returns the number of bytes handed out.
     pub fn taken_bytes(&self) -> u64 {
         self.length - self.free
     }
 
-    /// Returns whether nothing is free.
+    /// Returns whether no bytes are free.
     pub fn is_full(&self) -> bool {
         self.free == 0
     }
 
-    /// Returns the smallest extent that can hold `length` bytes at a multiple of `align`: its length and offset.
+    /// Returns the smallest extent that can hold `length` bytes at a multiple of `align`, as its length and offset.
     fn smallest(&self, length: u64, align: u64) -> Option<(u64, u64)> {
         let fits = |&&(l, o): &&(u64, u64)| o.next_multiple_of(align) - o + length <= l;
-        // Any extent of length + align - 1 bytes fits, so the search past badly aligned extents is short.
+        // Any extent of length + align - 1 bytes fits, so the search skips only few badly aligned extents.
         self.by_length.range((length, 0)..).find(fits).copied()
     }
 
-    /// Returns the number of bytes that [`Extents::take`] would leave of the extent it takes.
+    /// Returns the number of bytes that would be left of the extent that [`Extents::take`] would use.
     pub fn best(&self, length: u64, align: u64) -> Option<u64> {
         self.smallest(length, align).map(|(had, _)| had - length)
     }
@@ -63,7 +63,7 @@ impl Extents {
         Some(at)
     }
 
-    /// Returns an extent to the free space.
+    /// Adds an extent to the free space.
     pub fn give(&mut self, offset: u64, length: u64) {
         if length == 0 {
             return;

@@ -1,8 +1,8 @@
-//! This client's own segments: which slots are free, and where a new slot goes.
+//! This client's own segments: the free slots, and the choice of the segment for a new slot.
 //!
-//! A freed slot keeps its extent for a while ([`Recent`]), so that the next tensor of its size finds warm memory
-//! without a search. Invariant of each segment: `extents handed out == slots in use + slots in recent`. A slot in a
-//! thread's magazine ([`crate::alloc::magazines`]) counts as in use here.
+//! A freed slot keeps its extent for a while ([`Recent`]). So the next tensor of its size gets memory that is still
+//! in the cache, without a search. Invariant of each segment: the extents handed out belong to the slots in use and
+//! the slots in `recent`. A slot in a thread's magazine ([`crate::alloc::magazines`]) counts as in use here.
 
 pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
@@ -30,11 +30,11 @@ use retired::Retired;
 
 /// A slot that a draft holds.
 pub struct Taken {
-    /// The slot's number and generation: the word that a cell stores for it.
+    /// The slot's number and generation, as one word. A cell stores this word.
     pub value: Cell,
     /// The slot's offset in the segment.
     pub offset: u64,
-    /// The slot's bytes, as many as the caller asked for.
+    /// The slot's bytes: exactly as many as the caller requested.
     pub bytes: Bytes,
     pub record: OwnRecord,
 }
@@ -57,12 +57,12 @@ impl Taken {
 struct Slot {
     generation: u64,
     offset: u64,
-    /// Length of the extent; 0: the slot has none.
+    /// Length of the extent in bytes. 0: the slot has no extent.
     capacity: u64,
-    /// The next slot of the chain: all slots of a chain are freed together.
+    /// The next slot of the chain. All slots of a chain are freed together.
     next: u32,
-    /// The number of cells and ring entries that hold it. A draft counts as one; the first cell or ring entry takes
-    /// that count over.
+    /// The number of cells and ring entries that hold the slot. A draft counts as one holder, and the first cell or
+    /// ring entry replaces the draft in this count.
     holders: u32,
 }
 
@@ -71,7 +71,7 @@ enum Memory {
     Host(Segment),
     #[cfg(feature = "cuda")]
     Device(Arc<DeviceMap>),
-    /// A segment released for spill, with its length in bytes: nothing of it is mapped.
+    /// A segment released for spill, with its length in bytes. None of its bytes are mapped.
     Released(u64),
 }
 
@@ -88,7 +88,7 @@ impl Memory {
 
 struct Own {
     records: Records<SlotRecord>,
-    /// Declared before the memory, so that it is dropped first: locked pages must be mapped.
+    /// The page lock, declared before the memory so that Rust drops it first: locked pages must be mapped.
     locked: PageLock,
     memory: Memory,
     space: Space,
@@ -101,9 +101,9 @@ struct Own {
     freed: u64,
 }
 
-/// A memory location: [`HOST`], [`RELEASED`], or an arena's number + 1. Slots of two locations are never mixed.
+/// The number of a memory location: [`HOST`], [`RELEASED`], or an arena's number + 1. Each segment has one location.
 type ArenaId = u16;
-/// Host memory in use.
+/// Host memory, except the segments released for spill.
 const HOST: ArenaId = 0;
 /// Segments released for spill, see [`released`].
 const RELEASED: ArenaId = ArenaId::MAX;
@@ -112,7 +112,7 @@ const RELEASED: ArenaId = ArenaId::MAX;
 pub enum Unused {
     /// No segment to return.
     Nothing,
-    /// The segment with this base is idle, and the idle bytes exceed the limit of bytes to keep.
+    /// The segment with this base is idle, and the client has more idle bytes than it keeps.
     Segment(u32),
 }
 
@@ -127,13 +127,13 @@ impl Unused {
     }
 }
 
-/// All segments of this client, in host and device memory: slot numbers form one space. Arenas differ in placement and
-/// reuse; the values for host memory are direct fields, which saves a lookup.
+/// All segments of this client, in host and device memory. All slot numbers form one space. Each arena has its own
+/// placement and reuse. The values for host memory are direct fields, which saves a lookup.
 pub struct Heap {
-    /// Sorted by base.
+    /// The segments, sorted by base.
     segments: Vec<Own>,
     placement: Placement,
-    /// The segment in which the last slot in host memory was found: the next one is mostly there too.
+    /// The segment in which the last slot in host memory was found. The next slot is usually in the same segment.
     last: usize,
     recent: Recent,
     /// The arenas of devices.
@@ -144,23 +144,23 @@ pub struct Heap {
     pins: BTreeMap<u32, u32>,
     /// Bytes of slots in use, in host memory.
     used_bytes: u64,
-    /// Bytes of segments of host memory.
+    /// Bytes of the segments in host memory.
     segment_bytes: u64,
-    /// The same two sums for segments released for spill.
+    /// The used bytes and the segment bytes of the segments released for spill.
     released: released::Figures,
     /// The number of segments that the daemon has ever lent to this client.
     lent: u64,
-    /// The number of values freed, for checks.
+    /// The number of values freed, which determines when the heap checks itself.
     #[cfg(debug_assertions)]
     frees: u64,
-    /// Minimum generation of the slots of a new segment, so that no pair (slot, generation) ever repeats.
+    /// Minimum generation of the slots of a new segment. It ensures that no pair (slot, generation) ever repeats.
     generation_floor: u64,
     /// The heap reports every freed slot to these instruments.
     instruments: Arc<Instruments>,
 }
 
 impl Heap {
-    /// Returns an empty heap; `ordinary` is the length of the pool's ordinary segments in bytes.
+    /// Creates an empty heap. `ordinary` is the length of the pool's ordinary segments in bytes.
     pub fn new(instruments: Arc<Instruments>, ordinary: u64) -> Self {
         Self {
             segments: Vec::new(),
@@ -182,28 +182,28 @@ impl Heap {
         }
     }
 
-    /// Returns the segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
+    /// Returns the segment to request for a slot of `length` bytes, as its bytes and the log2 of its number of slots.
     pub fn wanted(&self, length: u64) -> (u64, u8) {
         self.placement.wanted(spaces(&self.segments, HOST), length)
     }
 
-    /// Returns the segments that the client should return before it requests one for `length` bytes.
+    /// Returns the segments that the client should return before it requests a segment for `length` bytes.
     pub fn make_way(&self, length: u64) -> Vec<u32> {
         let gone = self.placement.make_way(spaces(&self.segments, HOST), length);
         gone.into_iter().map(|at| self.segments[at].base).collect()
     }
 
-    /// Returns whether slots of this length have segments of their own, separate from longer ones.
+    /// Returns whether slots of this length have segments of their own, separate from those of longer slots.
     pub fn is_small(&self, length: u64) -> bool {
         self.placement.is_small(length)
     }
 
-    /// Notes that the daemon has no more memory: slots go into any segment until a segment is added or removed.
+    /// Records that the daemon has no more memory: slots go into any segment until a segment is added or removed.
     pub fn set_anywhere(&mut self) {
         self.placement.anywhere = true;
     }
 
-    /// Adds a lent segment.
+    /// Adds a segment that the daemon has lent.
     pub fn add(&mut self, base: u32, slots_log2: u8, locked: PageLock, map: Segment, records: Records<SlotRecord>) {
         let bytes = map.bytes() as u64;
         let slot = Slot { generation: self.generation_floor, offset: 0, capacity: 0, next: SLOT_NONE, holders: 0 };
@@ -263,7 +263,7 @@ impl Heap {
         &mut own.slots[(slot - own.base) as usize]
     }
 
-    /// Takes a slot of `bytes` bytes from the segments at hand. `None`: the caller reclaims or requests a segment.
+    /// Takes a slot of `bytes` bytes from the present segments. After `None`, reclaim memory or request a segment.
     #[inline]
     pub fn take(&mut self, bytes: u64) -> Option<Taken> {
         let (length, align) = extent_bytes(bytes)?;
@@ -299,12 +299,12 @@ impl Heap {
         Taken { value: Cell::new(state.generation, slot), offset: state.offset, bytes, record }
     }
 
-    /// Chains `next` behind `slot`: both are freed together.
+    /// Chains `next` behind `slot`, so that both are freed together.
     pub fn chain(&mut self, slot: u32, next: u32) {
         self.slot(slot).next = next;
     }
 
-    /// Adds a holder to a value; false if its last holder has released it in the meantime.
+    /// Adds a holder to a value. Returns false if the value's last holder has released it in the meantime.
     pub fn hold_again(&mut self, value: Cell) -> bool {
         let slot = self.slot(value.slot());
         let held = slot.generation == value.generation() && slot.holders > 0;
@@ -312,7 +312,7 @@ impl Heap {
         held
     }
 
-    /// Removes a holder; true if it was the last, so that no cell or ring entry refers to the slot any more.
+    /// Removes a holder. Returns true if it was the last, so that no cell or ring entry refers to the slot any more.
     #[inline]
     pub fn let_go(&mut self, value: Cell) -> bool {
         let slot = self.slot(value.slot());
@@ -321,8 +321,8 @@ impl Heap {
         slot.holders == 0
     }
 
-    /// Removes a cell or ring entry as a holder of this value. The value is retired after its last holder, until no lease
-    /// covers it. Returns true if enough values are retired for a scan.
+    /// Removes a cell or ring entry as a holder of this value. When the last holder is removed, the value is retired
+    /// until no lease covers it. Returns true if enough values are retired for a scan.
     #[inline]
     pub fn retire(&mut self, value: Cell) -> bool {
         if !self.let_go(value) {
@@ -333,7 +333,7 @@ impl Heap {
         self.retired.is_due()
     }
 
-    /// Frees a slot that was never published, and its chain; retires them if one is pinned.
+    /// Frees a slot that was never published, with its chain. If one of them is pinned, retires the chain instead.
     #[inline]
     pub fn drop_slot(&mut self, slot: u32) -> Unused {
         if !self.is_pinned(slot) {
@@ -347,7 +347,7 @@ impl Heap {
         Unused::Nothing
     }
 
-    /// Pins a slot: readers may map it from now on, whatever happens to the slots chained to it.
+    /// Pins a slot. From now on readers may map the slot, whatever happens to the slots chained to it.
     pub fn pin(&mut self, slot: u32) {
         *self.pins.entry(slot).or_default() += 1;
     }
@@ -362,7 +362,7 @@ impl Heap {
         }
     }
 
-    /// Returns whether a slot or one chained to it is pinned: a dataset's members were drafts, each of which may be pinned.
+    /// Returns whether a slot or one chained to it is pinned: a dataset's members were drafts that may be pinned.
     #[inline]
     pub fn is_pinned(&mut self, slot: u32) -> bool {
         !self.pins.is_empty() && self.is_chain_pinned(slot)
@@ -399,8 +399,8 @@ impl Heap {
         self.retired.schedule(count, bytes, self.segment_bytes + elsewhere, scan_ns);
     }
 
-    /// Returns whether the client may request a segment although retired values wait for a scan: if it always scanned first, a
-    /// client with little memory would scan for every few slots and never get more memory.
+    /// Returns whether the client may request a segment although retired values wait for a scan. If a client with little
+    /// memory always scanned first, it would scan for every few slots and never get more memory.
     pub fn may_grow(&self, length: u64) -> bool {
         !self.placement.anywhere && self.retired.may_grow(length)
     }
@@ -410,7 +410,7 @@ impl Heap {
         self.retired.iter()
     }
 
-    /// Returns whether a slot was sealed since it was handed out.
+    /// Returns whether the producer has sealed the slot since the heap handed it out.
     pub fn is_sealed(&mut self, slot: u32) -> bool {
         let at = self.at(slot);
         self.segments[at].has_sealed(slot)
@@ -433,7 +433,7 @@ impl Heap {
         bytes
     }
 
-    /// Frees a slot and its chain. The caller ensures that no process holds or reads them.
+    /// Frees a slot and its chain. The caller ensures that no process holds or reads these slots.
     #[inline]
     pub fn release(&mut self, slot: u32) -> Unused {
         let mut next = slot;
@@ -460,7 +460,7 @@ impl Heap {
         unused
     }
 
-    /// Frees a slot of a draft that was dropped before; the instruments have counted the drop already.
+    /// Frees the slot of a draft that was dropped earlier. The instruments have already counted that drop.
     #[inline]
     pub fn release_dropped(&mut self, slot: u32) -> Unused {
         let state = self.slot(slot);
@@ -469,7 +469,7 @@ impl Heap {
         self.keep(slot, length)
     }
 
-    /// As [`Heap::keep`], for a slot outside host memory.
+    /// Does the work of [`Heap::keep`] for a slot outside host memory.
     #[cold]
     fn keep_elsewhere(&mut self, slot: u32, generation: u64, length: u64) -> Unused {
         self.instruments.freed(slot, generation, length);
@@ -517,11 +517,11 @@ impl Heap {
         Unused::Nothing
     }
 
-    /// Returns whether the unused segments of a place are too many to keep.
+    /// Returns whether a location has more unused segments than the client keeps.
     fn is_idle(&self, place: ArenaId) -> bool {
         match place {
             HOST => Placement::is_idle(self.segment_bytes, self.used_bytes),
-            // A released segment can serve no draft.
+            // A released segment cannot serve a draft.
             RELEASED => true,
             #[cfg(feature = "cuda")]
             other => self.arenas[usize::from(other) - 1].is_idle(),
@@ -530,7 +530,7 @@ impl Heap {
         }
     }
 
-    /// Frees the slots kept for reuse in host memory; returns the segments that are unused then.
+    /// Frees the slots kept for reuse in host memory. Returns the segments that are unused afterwards.
     pub fn flush(&mut self) -> Vec<u32> {
         for slot in self.recent.flush() {
             self.free(slot);
@@ -538,12 +538,12 @@ impl Heap {
         self.unused(HOST)
     }
 
-    /// Returns the unused segments of a place.
+    /// Returns the unused segments of a location.
     fn unused(&self, place: ArenaId) -> Vec<u32> {
         self.segments.iter().filter(|own| own.place == place && own.space.is_unused()).map(|own| own.base).collect()
     }
 
-    /// Removes a segment before it is returned to the daemon; `None` if it is in use (again).
+    /// Removes a segment before the client returns it to the daemon. Returns `None` if the segment is in use again.
     pub fn remove(&mut self, base: u32) -> Option<Returned> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         if !self.segments[at].space.is_unused() {
@@ -558,17 +558,17 @@ impl Heap {
         Some(Returned(own))
     }
 
-    /// Adds a segment again that the daemon did not take back.
+    /// Adds a segment again, because the daemon refused its return.
     pub fn put_back(&mut self, Returned(mut own): Returned) {
-        // A concurrent release for spill did not find the segment here, so it is still mapped and serves drafts again.
+        // If the segment is still mapped, it serves drafts again: a concurrent release for spill did not find it here.
         if matches!(own.memory, Memory::Host(_)) {
             own.place = HOST;
         }
         self.insert(own);
     }
 
-    /// Returns the first slots of all segments, if a returning client may list so many, and those of the segments released for
-    /// spill.
+    /// Returns the first slots of all segments, and the first slots of the segments released for spill. The first value is
+    /// `None` if there are more segments than a reconnecting client may list.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
         if self.are_too_many() {
             return (None, Vec::new());
@@ -576,19 +576,19 @@ impl Heap {
         (Some(self.segments.iter().map(|own| own.base).collect()), self.released_bases().collect())
     }
 
-    /// Returns whether there are more segments than a returning client lists.
+    /// Returns whether there are more segments than a reconnecting client may list.
     fn are_too_many(&self) -> bool {
         self.segments.len() > 4096
     }
 
-    /// Returns two numbers of bytes in host memory, segments released for spill included: of the slots in use, and of the
-    /// segments.
+    /// Returns two numbers of bytes in host memory: of the slots in use, and of the segments. Both include the segments
+    /// released for spill.
     pub fn figures(&self) -> (u64, u64) {
         (self.used_bytes + self.released.used_bytes, self.segment_bytes + self.released.segment_bytes)
     }
 }
 
-/// Returns the free space of the segments of one place, by index.
+/// Returns the free space of the segments of one location, with each segment's index.
 fn spaces(segments: &[Own], place: ArenaId) -> impl Iterator<Item = (usize, &Space)> + Clone {
     segments.iter().enumerate().filter(move |(_, own)| own.place == place).map(|(at, own)| (at, &own.space))
 }

@@ -1,11 +1,11 @@
 //! Per-thread magazines: slots of dropped drafts that a thread keeps for its next drafts, without a lock or a
 //! read-modify-write.
 //!
-//! Each thread with a shard of its own ([`Shards`]) has a magazine, which it uses only under an [`OwnGuard`]. A
-//! thread that takes all slots back sets `closed` and waits for the open guards to close: a guard that opens later sees
-//! `closed` and does not touch its magazine. The heap counts a kept slot as the draft's: its generation and its one
-//! holder stay as they are. The next draft may reuse both, because no reader ever saw them: a dropped draft was not
-//! published.
+//! Each thread with a shard of its own ([`Shards`]) has a magazine, which it uses only under an [`OwnGuard`]. A thread
+//! F that empties all magazines sets `closed` and waits for the open guards to close. A thread whose guard opens later
+//! sees `closed` and does not access its magazine. The heap still counts a kept slot as the draft's: its generation and
+//! its one holder do not change. The next draft may reuse both, because the dropped draft was never published, so no
+//! reader saw them.
 //!
 //! [`OwnGuard`]: crate::link::epoch::OwnGuard
 #![allow(unsafe_code)]
@@ -20,17 +20,17 @@ use tensorlend_os::mutex::lock;
 
 /// Maximum number of slots in one magazine.
 const SLOTS: usize = 8;
-/// Maximum length of a slot in a magazine, in bytes. Longer slots go back to the heap: a lock costs nothing compared
-/// with filling them, and an idle thread must not withhold them.
+/// Maximum length of a slot in a magazine, in bytes. Longer slots go back to the heap: its lock is cheap compared
+/// with filling them, and an idle thread must not keep that much memory.
 const LENGTH_MAX: usize = 1 << 20;
 /// The length of an empty entry.
 const NONE: usize = usize::MAX;
 
 struct Magazine {
-    /// Lengths of the slots in bytes, as their drafts requested them.
+    /// Lengths of the slots in bytes, as their drafts requested.
     lengths: [usize; SLOTS],
     slots: [Option<Box<Taken>>; SLOTS],
-    /// The index of the slot that makes way for the next.
+    /// The index of the slot that the next slot replaces.
     oldest: usize,
 }
 
@@ -40,26 +40,28 @@ impl Default for Magazine {
     }
 }
 
-/// A thread's magazine. Aligned to two cache lines, because the processor's prefetcher fetches pairs of lines.
+/// A thread's magazine. It is aligned to two cache lines, because the processor's prefetcher fetches pairs of lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line {
-    /// Bytes of the kept slots; stored by the owning thread (or by `flush` while closed), read by all.
+    /// Bytes of the kept slots. The owning thread stores this value, and so does `flush` while `closed` is set. All
+    /// threads read it.
     bytes: AtomicU64,
     inside: UnsafeCell<Magazine>,
 }
 
-/// All threads' magazines.
+/// The magazines of all threads.
 pub struct Magazines {
     lines: Box<[Line]>,
-    /// Whether a thread is taking all slots back.
+    /// True while a thread empties all magazines.
     closed: AtomicBool,
-    /// Locked by the thread that takes all slots back.
+    /// A lock for the thread that empties all magazines.
     closing: Mutex<()>,
     shards: Arc<Shards>,
 }
 
-// SAFETY: the contents of `inside` are `Send`; one thread at a time reaches them, as `open` and `flush` show.
+// SAFETY: the contents of `inside` are `Send`. One thread at a time accesses them: see the SAFETY comments in `open`
+// and `flush`.
 unsafe impl Sync for Magazines {}
 
 impl Magazines {
@@ -68,19 +70,20 @@ impl Magazines {
         Self { lines, closed: AtomicBool::new(false), closing: Mutex::new(()), shards }
     }
 
-    /// Calls `attempt` with this thread's magazine. `None`: the thread has none, or another thread is emptying it.
+    /// Calls `attempt` with this thread's magazine. Returns `None` if the thread has no magazine, or another thread
+    /// is emptying it.
     #[inline(always)]
     fn open<R>(&self, attempt: impl FnOnce(&AtomicU64, &mut Magazine) -> R) -> Option<R> {
         let guard = self.shards.own_guard()?;
         let line = self.lines.get(guard.shard())?;
-        // Acquire: pairs with the Release in `flush`, so that this thread sees the emptied magazine.
+        // Acquire: pairs with the Release in `flush`, so that this thread sees its magazine empty.
         if self.closed.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: only the thread T that owns the shard uses this line, and the uses of a former owner came before (a
-        // lock orders changes of ownership). T has no second reference: guards do not nest, and this reference ends
-        // before the guard. A thread F that sets `closed` touches no magazine before it has waited for every guard that
-        // saw `closed` unset, and T's guard is still open.
+        // SAFETY: only the thread T that owns the shard uses this magazine. The uses of a former owner came before,
+        // because a lock orders changes of ownership. T has no second reference: guards do not nest, and this reference
+        // ends before the guard. A thread F that sets `closed` accesses no magazine before it has waited for every
+        // guard that saw `closed` unset, and T's guard is still open.
         Some(attempt(&line.bytes, unsafe { &mut *line.inside.get() }))
     }
 
@@ -90,15 +93,15 @@ impl Magazines {
         let taken = self.open(|bytes, magazine| {
             let at = magazine.lengths.iter().position(|&l| l as u64 == length)?;
             magazine.lengths[at] = NONE;
-            // Relaxed: only this thread stores it.
+            // Relaxed: this thread is the only one that stores this value here.
             bytes.store(bytes.load(Ordering::Relaxed) - extent(length), Ordering::Relaxed);
             magazine.slots[at].take()
         });
         taken.flatten()
     }
 
-    /// Keeps the slot of a draft that was not published. Returns a slot that the caller must free: this slot, or an older one
-    /// that made way for it.
+    /// Keeps the slot of a draft that was not published. Returns a slot that the caller must free: this slot, or an older
+    /// one that this slot replaced.
     #[inline]
     pub fn keep(&self, taken: Box<Taken>) -> Option<Box<Taken>> {
         let length = taken.bytes.len();
@@ -126,21 +129,21 @@ impl Magazines {
         self.lines.iter().map(|line| line.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes the slots of all magazines; returns their numbers. Must not be called under a guard.
+    /// Empties all magazines and returns the numbers of their slots. The caller must not hold a guard.
     pub fn flush(&self) -> Vec<u32> {
         let mut all = Vec::new();
         let _one = lock(&self.closing);
         self.closed.store(true, Ordering::SeqCst);
         self.shards.wait_for_guards();
         for line in &self.lines {
-            // SAFETY: `closed` is set, and every guard that opened before has closed; later guards do not touch their
-            // magazines. The lock admits one thread at a time.
+            // SAFETY: `closed` is set, and every guard that opened before has closed. Threads with later guards do
+            // not access their magazines. The lock admits one thread F at a time.
             let magazine = unsafe { &mut *line.inside.get() };
             magazine.lengths = [NONE; SLOTS];
             all.extend(magazine.slots.iter_mut().filter_map(Option::take).map(|taken| taken.slot()));
             line.bytes.store(0, Ordering::Relaxed);
         }
-        // Release: pairs with the Acquire of the guards that see it unset.
+        // Release: pairs with the Acquire load in `open`, by a thread that sees `closed` unset.
         self.closed.store(false, Ordering::Release);
         all
     }

@@ -1,11 +1,12 @@
 //! This client's own memory: slots from its heap, segments from the daemon.
 
-use super::{Allocator, Outside};
+use super::{Allocator, Outside, take_or_request};
 use crate::alloc::heap::{Taken, Wanted, extent_bytes};
 use crate::alloc::release;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
 use crate::segment::pinned::PageLock;
+use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::map;
@@ -16,7 +17,7 @@ impl Allocator {
     /// Takes a slot of `bytes` bytes: from freed memory, from memory that can be reclaimed, or from a new segment.
     #[inline]
     pub fn take(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
-        // The other paths are a function of their own, so that the compiler can inline this one into the caller.
+        // The slow paths are a separate function, so that the compiler can inline this fast path into the caller.
         match self.take_kept(bytes) {
             Some(taken) => Ok(taken),
             None if self.instruments.are_off() => self.take_unwatched(outside, bytes),
@@ -24,13 +25,13 @@ impl Allocator {
         }
     }
 
-    /// Takes a slot that this thread's last drafts of this length left, if no instrument is on.
+    /// Takes a slot of this length that a dropped draft left in this thread's magazine, if no instrument is on.
     #[inline]
     fn take_kept(&self, bytes: u64) -> Option<Box<Taken>> {
         if self.instruments.are_off() && !self.is_forked() { self.magazines.take(bytes) } else { None }
     }
 
-    /// As [`Allocator::take`], without informing the instruments.
+    /// Takes a slot like [`Allocator::take`], without informing the instruments.
     pub fn take_unwatched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
         tensorlend_layout::crash_point!("draft: memory looked for");
@@ -46,16 +47,18 @@ impl Allocator {
             return Err(Error::Argument(format!("{bytes} bytes are more than any machine has: check the shape")));
         };
         self.empty_magazines();
-        // If the client gets no segment, because of a limit or because the daemon is gone, it reclaims retired slots.
+        // If the client gets no segment, because of a limit or because the daemon has ended, the client reclaims
+        // retired slots.
         let may_grow = lock(&self.heap).may_grow(length);
-        if !may_grow || self.grow(length).is_err() {
-            self.reclaim(true);
+        match may_grow.then(|| self.grow(bytes, length)) {
+            Some(Ok(Some(taken))) => return Ok(taken),
+            Some(Ok(None)) => {}
+            Some(Err(_)) | None => self.reclaim(true),
         }
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        // An error does not matter: without the daemon's notices, the client can still retire the messages of closed
-        // streams.
+        // Ignore an error: without the daemon's notices, the client can still retire the messages of closed streams.
         let _ = outside.notices();
         outside.retire_closed();
         self.reclaim(true);
@@ -67,10 +70,11 @@ impl Allocator {
         for base in gone {
             self.return_segment(base);
         }
-        let mut grown = self.grow(length);
+        let mut grown = self.grow(bytes, length);
         if grown.as_ref().is_err_and(Error::is_limit) {
-            // Placing the slot among slots of another kind is better than exchanging segments with the daemon each
-            // time. Small slots are excepted: they would soon use up the few numbers of the segment and block it.
+            // Place the slot among slots of another kind: this is better than exchanging segments with the daemon
+            // each time. Small slots are excepted, because they would soon use up the segment's few slot numbers and
+            // block it.
             let beside = {
                 let mut heap = lock(&self.heap);
                 if heap.is_small(length) { None } else { heap.take(bytes) }
@@ -83,26 +87,34 @@ impl Allocator {
                 for base in idle {
                     self.return_segment(base);
                 }
-                grown = self.grow(length);
+                grown = self.grow(bytes, length);
             }
         }
-        // The last resort: released segments serve no draft any more.
+        // The last resort, because released segments serve no more drafts.
         if grown.as_ref().is_err_and(release::is_full) && self.release_for_spill(Wanted::All) {
-            grown = self.grow(length);
+            grown = self.grow(bytes, length);
         }
-        if let Err(e) = grown {
-            let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
-            return beside.map(Box::new).ok_or(e);
+        match grown {
+            Ok(Some(taken)) => Ok(taken),
+            // Another thread may have taken the new space. Then this thread requests a further segment.
+            Ok(None) => {
+                let taken = lock(&self.heap).take(bytes);
+                taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(Box::new(taken)))
+            }
+            Err(e) => {
+                let beside = if e.is_limit() { lock(&self.heap).take(bytes) } else { None };
+                beside.map(Box::new).ok_or(e)
+            }
         }
-        // Another thread may have taken the new space: then this thread requests a further segment.
-        let taken = lock(&self.heap).take(bytes);
-        taken.map_or_else(|| self.take_unwatched(outside, bytes), |taken| Ok(Box::new(taken)))
     }
 
-    /// Requests a segment, and remembers a refusal.
-    fn grow(&self, length: u64) -> Result<()> {
-        let grown = match self.request_segment(length) {
-            Err(e) if e.is_limit() && self.peers.unmap_unused() => self.request_segment(length),
+    /// Requests a segment, and records a refusal. If another thread got a segment with room in the meantime, takes a slot there
+    /// instead.
+    fn grow(&self, bytes: u64, length: u64) -> Result<Option<Box<Taken>>> {
+        let take = || lock(&self.heap).take(bytes).map(Box::new);
+        let grow = || take_or_request(lock(&self.growing), take, |growing| self.request_segment(length, growing));
+        let grown = match grow() {
+            Err(e) if e.is_limit() && self.peers.unmap_unused() => grow(),
             grown => grown,
         };
         if grown.as_ref().is_err_and(Error::is_limit) {
@@ -111,7 +123,8 @@ impl Allocator {
         grown
     }
 
-    fn request_segment(&self, length: u64) -> Result<()> {
+    /// Requests a segment. Releases the lock `growing` when the new segment serves drafts.
+    fn request_segment(&self, length: u64, growing: MutexGuard<'_, ()>) -> Result<()> {
         let (bytes, slots_log2) = lock(&self.heap).wanted(length);
         let request = Request::Segment { bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
@@ -125,22 +138,24 @@ impl Allocator {
             let locked = PageLock::of_mapped(&map, self.welcome.page_lock, false);
             tensorlend_layout::crash_point!("grow: mapped");
             self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
-            // Add the segment before the acknowledgement: a client that comes back to a replaced daemon reports the segments in
-            // its heap.
+            // Add the segment before the acknowledgement: a client that reconnects after the daemon was replaced reports the
+            // segments in its heap.
             lock(&self.heap).add(base, slots_log2, locked, map, records);
             tensorlend_layout::crash_point!("grow: taken over");
             Ok(())
         })();
         tensorlend_layout::crash_point!("grow: lent");
         let acknowledged = answer.acknowledge();
+        drop(growing);
         match mapped {
-            // If the acknowledgement was lost, the segment stays in the heap: the client reports it to the next
+            // If the acknowledgement was lost, the segment stays in the heap, and the client reports it to the next
             // daemon.
             Ok(()) => {
                 acknowledged?;
                 if short {
                     self.peers.note_short(true);
-                    // Twice the lent bytes, so that segments from before the shortage are released, too.
+                    // Release twice the lent bytes, so that the client also releases segments from before the
+                    // shortage.
                     self.release_for_spill(Wanted::Cold(2 * bytes));
                 }
                 Ok(())
@@ -160,11 +175,11 @@ impl Allocator {
         let items = [Item::Segment { base }, Item::Slots { base }];
         let descriptors = items.map(|item| self.descriptors.lock().remove_entry(&item));
         tensorlend_layout::crash_point!("return: taken out of use");
-        // The daemon refuses while a reader has a short-lived lease on a slot of the segment: then this client keeps the
-        // segment.
+        // The daemon refuses the return while a reader has a short-lived lease on a slot of the segment. Then this
+        // client keeps the segment.
         match self.control.call(&Request::ReturnSegment { base }, "return a segment", "") {
-            // The segment was returned already: by this request, which was repeated after the daemon was replaced, or because
-            // the client came back to the new daemon without the segment.
+            // The client has already returned the segment: this request was repeated after the daemon was replaced, or the
+            // client reconnected to the new daemon without the segment.
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {}
             Err(e) if e.is_certain() => {
                 self.descriptors.lock().extend(descriptors.into_iter().flatten());
@@ -174,7 +189,7 @@ impl Allocator {
         }
     }
 
-    /// Returns idle segments, after it has emptied all magazines, which may make further segments idle.
+    /// Returns idle segments to the daemon. First empties all magazines, which may make further segments idle.
     pub fn return_idle(&self, mut idle: Vec<u32>) {
         idle.extend(self.empty_magazines());
         for base in idle {
@@ -182,10 +197,10 @@ impl Allocator {
         }
     }
 
-    /// Puts the slots of all threads' magazines back into the heap; returns the segments that are idle then.
+    /// Puts the slots of all threads' magazines back into the heap. Returns the segments that are idle afterwards.
     fn empty_magazines(&self) -> Vec<u32> {
-        // This may miss a slot that another thread is just putting into its magazine. The effect is as if that thread had
-        // dropped the slot later.
+        // This check may miss a slot that another thread is putting into its magazine now. The effect is the same as if
+        // that thread dropped the slot later.
         if self.magazines.bytes() == 0 {
             return Vec::new();
         }
@@ -204,7 +219,7 @@ impl Allocator {
         }
     }
 
-    /// As [`Allocator::drop_slot`], for a draft's slot: the next draft on this thread may reuse it unchanged.
+    /// Drops a draft's slot, which was never published. The next draft on this thread may reuse the slot unchanged.
     #[inline]
     pub fn drop_taken(&self, taken: Box<Taken>) {
         if !self.instruments.are_off() || self.has_pins() {
@@ -226,7 +241,7 @@ impl Allocator {
     /// Returns two numbers of bytes: of the slots in use, and of the segments.
     pub fn figures(&self) -> (u64, u64) {
         if self.is_forked() {
-            // A thread of the parent may have held the lock during the fork; in the child, no thread would unlock it.
+            // A thread of the parent may have held the lock during the fork. In the child, no thread would unlock it.
             return (0, 0);
         }
         let (used, segments) = lock(&self.heap).figures();

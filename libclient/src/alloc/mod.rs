@@ -23,12 +23,12 @@ use reclaim::Reclaiming;
 use release::Release;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
 /// The parts of the session that the allocator needs when memory is short. The supertrait deletes names for the program's
-/// callback.
+/// memory-pressure callback.
 pub trait Outside: instruments::Names + Sized {
     /// Retires the values of names that the daemon has taken from this client.
     fn notices(&self) -> Result<()>;
@@ -36,7 +36,7 @@ pub trait Outside: instruments::Names + Sized {
     fn retire_closed(&self);
 }
 
-/// Owns this client's segments, and every slot of them.
+/// The owner of this client's segments and of all their slots.
 pub struct Allocator {
     link: Arc<Link>,
     peers: Arc<PeerTable>,
@@ -44,13 +44,15 @@ pub struct Allocator {
     instruments: Arc<Instruments>,
     heap: Mutex<Heap>,
     magazines: Magazines,
-    /// Whether this daemon has refused a release for spill, because it spills nothing.
+    /// A lock for the one thread that requests a segment of host memory.
+    growing: Mutex<()>,
+    /// True if this daemon has refused a release for spill, because it is not configured to spill.
     release_refused: AtomicBool,
-    /// Locked by the one thread that releases segments for spill.
+    /// A lock for the one thread that releases segments for spill.
     release: Mutex<Release>,
-    /// One thread of the client at a time reclaims, for all its threads, and holds this lock until it has finished.
+    /// A lock for the one thread that reclaims slots for all threads of the client, until that thread has finished.
     reclaiming: Mutex<Reclaiming>,
-    /// The number of pins in the heap, readable without its lock.
+    /// The number of pins in the heap, which threads can read without the heap's lock.
     pins: AtomicUsize,
 }
 
@@ -73,6 +75,7 @@ impl Allocator {
         Self {
             heap: Mutex::new(Heap::new(instruments.clone(), link.welcome.segment_bytes)),
             magazines: Magazines::new(link.shards.clone()),
+            growing: Mutex::default(),
             release_refused: AtomicBool::new(false),
             release: Mutex::default(),
             reclaiming: Mutex::default(),
@@ -84,19 +87,19 @@ impl Allocator {
         }
     }
 
-    /// Chains `next` behind `slot`: both are freed together.
+    /// Chains `next` behind `slot`, so that both are freed together.
     #[inline]
     pub fn chain(&self, slot: u32, next: u32) {
         lock(&self.heap).chain(slot, next);
     }
 
-    /// Adds a holder to a value; false if its last holder has released it in the meantime.
+    /// Adds a holder to a value. Returns false if the value's last holder has released it in the meantime.
     #[inline]
     pub fn hold_again(&self, value: Cell) -> bool {
         lock(&self.heap).hold_again(value)
     }
 
-    /// Removes a holder of a value that no reader has seen. If it was the last holder, the slot is free at once.
+    /// Removes a holder of a value that no reader has seen. If this was the last holder, the slot is free at once.
     #[inline]
     pub fn take_back(&self, value: Cell) {
         if lock(&self.heap).let_go(value) {
@@ -104,10 +107,10 @@ impl Allocator {
         }
     }
 
-    /// Pins a slot: readers may map it from now on, whatever happens to the slot.
+    /// Pins a slot. From now on readers may map the slot, whatever happens to it.
     pub fn pin(&self, slot: u32) {
         lock(&self.heap).pin(slot);
-        // Relaxed: the thread that drops the draft received it from the thread that pinned it.
+        // Relaxed: the thread that drops the draft received the draft from the thread that pinned it.
         self.pins.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -123,7 +126,8 @@ impl Allocator {
         self.pins.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the bases that a replaced daemon needs: of all segments, and of those released for spill.
+    /// Returns the bases of all segments, and of those released for spill. A new daemon needs them after the daemon
+    /// was replaced.
     pub fn bases(&self) -> (Option<Vec<u32>>, Vec<u32>) {
         lock(&self.heap).bases()
     }
@@ -131,5 +135,19 @@ impl Allocator {
     /// Forgets the refusals of the former daemon.
     pub fn daemon_replaced(&self) {
         self.release_refused.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Takes a slot if another thread got a segment with room while this thread waited for `growing`. Otherwise calls `request`,
+/// which requests a segment and holds `growing` until the segment serves drafts. So threads that find no room at the same time
+/// request one segment, not one each.
+fn take_or_request<T>(
+    growing: MutexGuard<'_, ()>,
+    take: impl FnOnce() -> Option<T>,
+    request: impl FnOnce(MutexGuard<'_, ()>) -> Result<()>,
+) -> Result<Option<T>> {
+    match take() {
+        Some(taken) => Ok(Some(taken)),
+        None => request(growing).map(|()| None),
     }
 }

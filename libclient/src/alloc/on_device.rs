@@ -1,6 +1,6 @@
 //! This client's own device memory: slots from its heap, segments from the daemon.
 
-use super::{Allocator, Outside};
+use super::{Allocator, Outside, take_or_request};
 use crate::alloc::heap::arenas::ArenaKey;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
@@ -9,6 +9,7 @@ use crate::segment::map::TakenOn;
 use crate::segment::map::Use;
 use crate::segment::mapping::records;
 use crate::segment::pinned::{PageLock, range_of};
+use std::sync::MutexGuard;
 use std::time::Duration;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
@@ -16,11 +17,11 @@ use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
-/// Shortest and longest pause between two requests while other processes unmap returned memory: the pauses double, about 60 ms
-/// in all.
+/// Shortest and longest pause between two requests while other processes unmap memory that this client returned. The pauses
+/// double, and their sum is about 60 ms.
 const NAP_MIN: Duration = Duration::from_millis(1);
 const NAP_MAX: Duration = Duration::from_millis(32);
-/// Maximum number of attempts: another thread may take the slot that one attempt has made available.
+/// Maximum number of attempts. After each attempt, another thread may take the slot that the attempt made available.
 const ATTEMPTS: usize = 16;
 
 impl Allocator {
@@ -34,9 +35,9 @@ impl Allocator {
         lock(&self.heap).host_segment(slot).map(|(map, locked)| (range_of(map), locked.clone()))
     }
 
-    /// Takes the slot of a draft of the same length that was dropped in this stream, if there is one. Work that is queued in
-    /// the stream from now on begins after the dropped draft's work, so no thread waits. This call makes the stream wait for
-    /// that work all the same, because it may be a new stream with the number of a destroyed one.
+    /// Takes the slot of a dropped draft of the same length in this stream, if there is one. Work that is queued in the
+    /// stream from now on begins after the dropped draft's work, so no thread waits. Nevertheless this function makes the
+    /// stream wait for that work, because the stream may be a new one with the number of a destroyed stream.
     pub fn take_dropped(
         &self,
         key: ArenaKey,
@@ -57,13 +58,14 @@ impl Allocator {
             return None;
         }
         for event in ending.events {
-            // The event may be recorded again: the stream waits for the state that the event had at the call above.
+            // Other code may record the event again: the stream waits for the state that the event had at the call
+            // above.
             gpu.give_event(event);
         }
         ending.dropped.map(|dropped| TakenOn { bytes, ..dropped.taken })
     }
 
-    /// Takes a slot of `bytes` bytes on a device, within the memory limit and recorded if an instrument is on.
+    /// Takes a slot of `bytes` bytes on a device, within the memory limit. If an instrument is on, records the slot.
     pub fn take_on(
         &self,
         outside: &impl Outside,
@@ -116,7 +118,7 @@ impl Allocator {
             }
             match self.grow_in(place, key, bytes, doing) {
                 Err(error) if error.is_limit() => {
-                    // Free the slots kept for other lengths, and the superblocks of other streams.
+                    // Free the slots kept for other lengths and the superblocks of other streams.
                     let idle = lock(&self.heap).flush_on(key.uuid);
                     if let Some(taken) = take() {
                         return Ok(taken);
@@ -138,8 +140,8 @@ impl Allocator {
         Err(Error::Protocol { doing: "ask for device memory" })
     }
 
-    /// Requests a segment again after one was returned: the daemon counts a returned segment until every process has
-    /// unmapped it.
+    /// Requests a segment again after the client returned one. The daemon counts a returned segment until every
+    /// process has unmapped it.
     fn grow_after_return(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<Option<TakenOn>> {
         let mut nap = NAP_MIN;
         loop {
@@ -147,7 +149,7 @@ impl Allocator {
             self.peers.sweep();
             let _ = self.lendings.tell(&self.control);
             match self.grow_in(place, key, bytes, doing) {
-                // The daemon has rung for the other holders, which need a moment to unmap the segment.
+                // The daemon has notified the other holders, which need a moment to unmap the segment.
                 Err(error) if error.is_limit() && nap <= NAP_MAX && self.lendings.is_lately_gone() => {
                     std::thread::sleep(nap);
                     nap *= 2;
@@ -157,12 +159,22 @@ impl Allocator {
         }
     }
 
-    /// Requests a segment, unless the segment that another thread got in the meantime has room: then it returns a slot there.
+    /// Requests a segment. If another thread got a segment with room in the meantime, takes a slot there instead.
     fn grow_in(&self, place: u16, key: ArenaKey, bytes: u64, doing: &str) -> Result<Option<TakenOn>> {
-        let telling = self.lendings.telling();
-        if let Some(taken) = lock(&self.heap).take_in(place, bytes) {
-            return Ok(Some(taken));
-        }
+        let take = || lock(&self.heap).take_in(place, bytes);
+        let request = |telling: MutexGuard<'_, ()>| self.request_segment_in(place, key, bytes, doing, telling);
+        take_or_request(self.lendings.telling(), take, request)
+    }
+
+    /// Requests a segment. Releases the lock `telling` when the new segment serves drafts.
+    fn request_segment_in(
+        &self,
+        place: u16,
+        key: ArenaKey,
+        bytes: u64,
+        doing: &str,
+        telling: MutexGuard<'_, ()>,
+    ) -> Result<()> {
         let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
             return Err(Error::Argument(format!("{bytes} bytes are more than any device has: check the shape")));
@@ -177,8 +189,8 @@ impl Allocator {
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
-            // The client hands no device memory back to a daemon that has lost it: only an fd store's label shows the
-            // segment to which a descriptor belongs.
+            // The client does not hand device memory back to a daemon that has lost it: only an fd store's label
+            // identifies the segment to which a descriptor belongs.
             self.descriptors.insert(Item::Slots { base }, slots);
             lock(&self.heap).add_in(place, slots_log2, map, records);
             Ok(())
@@ -186,7 +198,7 @@ impl Allocator {
         let acknowledged = answer.acknowledge();
         drop(telling);
         match mapped {
-            Ok(()) => acknowledged.map(|()| None),
+            Ok(()) => acknowledged,
             Err(error) => {
                 acknowledged?;
                 // The mapping failed: return the segment.

@@ -1,28 +1,30 @@
-//! Chooses a segment for each slot, and the length of new segments. Nothing here accesses memory.
+//! Chooses a segment for each slot, and the length of new segments. This code does not access the memory.
 //!
-//! Slots cannot move, so slots that are freed at different times must not lie between slots that are freed together.
-//! There are three kinds. *Small* slots have segments of their own, where they block only each other. *Long* slots get
-//! a segment of their own length, which the client returns with them. All others share segments with each other and use
-//! the space that long slots leave over. An unused segment is the last choice, so that it can be returned.
+//! Slots cannot move. So slots that are freed at different times must not lie between slots that are freed together.
+//! There are three kinds of slots. *Small* slots have segments of their own, where they block only each other. A *long*
+//! slot gets a segment of its own length, which the client returns with the slot. All other slots share segments with
+//! each other and use the space that long slots leave over. An unused segment is the last choice, so that the client
+//! can return it.
 
 use crate::alloc::extents::Extents;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 
-/// Length in bytes of the first segment of small slots, for which a new client waits, and of the later ones.
+/// Length in bytes of the first segment of small slots, for which a new client waits, and of the later segments.
 const FIRST_BYTES: (u64, u64) = (512 << 10, 1 << 20);
-/// Slots below an ordinary segment's length divided by 2^`SMALL_LOG2` are small. Segments of the other kinds have
-/// 2^`SMALL_LOG2` numbers.
+/// Slots shorter than an ordinary segment's length divided by 2^`SMALL_LOG2` are small. Segments for other slots have
+/// 2^`SMALL_LOG2` slot numbers.
 const SMALL_LOG2: u8 = 8;
-/// Slots of at least this part of an ordinary segment are long.
+/// A slot is long if its length is at least an ordinary segment's length divided by this number.
 const LONG: u64 = 8;
-/// Lengths of segments are rounded up to this part of an ordinary segment.
+/// The lengths of segments are multiples of an ordinary segment's length divided by this number.
 const ROUND: u64 = 32;
-/// log2 of the slots of a small segment: of the first one, of the next, and the maximum.
+/// log2 of the number of slots of a small segment: for the first segment, for the next segments at first, and at most.
 const SLOTS_LOG2: (u8, u8, u8) = (10, 12, 18);
-/// Unused segments are kept while at most this many bytes are free, or as many as are in use.
+/// The client keeps unused segments while at most this many bytes are free, or at most as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
-/// Returns the length and alignment of an extent for `bytes` bytes: cache lines, or pages from one page up.
+/// Returns the length and alignment of an extent for `bytes` bytes. Both are multiples of a cache line. From one page
+/// up, of a page.
 #[inline]
 pub fn extent_bytes(bytes: u64) -> Option<(u64, u64)> {
     let align = if bytes >= PAGE { PAGE } else { ALIGN };
@@ -34,50 +36,50 @@ pub struct Space {
     bytes: u64,
     small: bool,
     extents: Extents,
-    /// Numbers that were used before and are free.
+    /// Slot numbers that were used before and are free.
     numbers: Vec<u32>,
-    /// The first number that was never used.
+    /// The first slot number that was never used.
     fresh: u32,
     count: u32,
 }
 
 impl Space {
-    /// Returns a space of `bytes` bytes and 2^`slots_log2` numbers, all free.
+    /// Creates a space of `bytes` bytes and 2^`slots_log2` slot numbers, all free.
     pub fn new(bytes: u64, slots_log2: u8) -> Self {
-        // Only small segments have so many numbers, so the protocol needs no field for the kind.
+        // Only small segments have this many slot numbers, so the protocol needs no field for the kind.
         let small = slots_log2 >= SLOTS_LOG2.0;
         let count = 1 << slots_log2;
         Self { bytes, small, extents: Extents::new(bytes), numbers: Vec::new(), fresh: 0, count }
     }
 
-    /// Returns whether nothing is handed out.
+    /// Returns whether no bytes are handed out.
     pub fn is_unused(&self) -> bool {
         self.extents.is_unused()
     }
 
-    /// Returns the number of bytes that are handed out.
+    /// Returns the number of bytes handed out.
     pub fn taken_bytes(&self) -> u64 {
         self.extents.taken_bytes()
     }
 
-    /// Returns whether a number is free.
+    /// Returns whether a slot number is free.
     pub fn has_numbers(&self) -> bool {
         !self.numbers.is_empty() || self.fresh < self.count
     }
 
-    /// Returns the number of bytes that [`Space::take`] would leave of its hole.
+    /// Returns the number of bytes that would be left of the extent that [`Space::take`] would use.
     #[cfg(feature = "cuda")]
     pub fn best(&self, length: u64, align: u64) -> Option<u64> {
         self.extents.best(length, align).filter(|_| self.has_numbers())
     }
 
-    /// Returns whether bytes are free, but no number.
+    /// Returns whether the segment has free bytes, but no free slot number.
     #[cfg(feature = "cuda")]
     pub fn lacks_numbers(&self) -> bool {
         !self.has_numbers() && !self.extents.is_full()
     }
 
-    /// Takes an extent and a number: returns the number and the offset.
+    /// Takes an extent and a slot number. Returns the slot number and the extent's offset.
     pub fn take(&mut self, length: u64, align: u64) -> Option<(u32, u64)> {
         if !self.has_numbers() {
             return None;
@@ -90,7 +92,7 @@ impl Space {
         Some((number, offset))
     }
 
-    /// Returns an extent and its number.
+    /// Frees an extent and its slot number.
     pub fn give(&mut self, number: u32, offset: u64, length: u64) {
         self.extents.give(offset, length);
         self.numbers.push(number);
@@ -100,9 +102,9 @@ impl Space {
 /// The placement rules, for a pool with ordinary segments of `ordinary` bytes.
 pub struct Placement {
     ordinary: u64,
-    /// log2 of the slots to request with the next small segment.
+    /// log2 of the number of slots to request with the next small segment.
     slots_log2: u8,
-    /// Whether the daemon had no more memory to lend: slots then go into any segment.
+    /// True if the daemon had no more memory to lend. Then slots go into any segment.
     pub anywhere: bool,
 }
 
@@ -111,7 +113,7 @@ impl Placement {
         Self { ordinary, slots_log2: SLOTS_LOG2.1, anywhere: false }
     }
 
-    /// Returns whether slots of this length have segments of their own kind.
+    /// Returns whether slots of this length are small, so that they have segments of their own.
     pub fn is_small(&self, length: u64) -> bool {
         length < self.ordinary >> SMALL_LOG2
     }
@@ -120,7 +122,7 @@ impl Placement {
         length >= self.ordinary / LONG
     }
 
-    /// Returns the space from which to take an extent.
+    /// Returns the space from which the caller should take an extent.
     pub fn choose<'s>(
         &mut self,
         spaces: impl Iterator<Item = (usize, &'s Space)> + Clone,
@@ -130,13 +132,13 @@ impl Placement {
         let small = self.is_small(length);
         let mut with_numbers = spaces.clone().filter(|(_, space)| space.has_numbers());
         if small {
-            // The first with enough space: there may be very many, and one hole is as good as another.
+            // Use the first space that fits: there may be very many spaces, and no extent is better than another.
             let fits = |(_, space): &(usize, &Space)| space.small && space.extents.best(length, align).is_some();
             if let Some((at, _)) = with_numbers.clone().find(fits) {
                 return Some(at);
             }
             if spaces.clone().any(|(_, space)| space.small && !space.has_numbers() && !space.extents.is_full()) {
-                // The slots are even smaller than expected: the next segment gets four times the numbers.
+                // The slots are even smaller than expected, so the next segment gets four times as many slot numbers.
                 self.slots_log2 = (self.slots_log2 + 2).min(SLOTS_LOG2.2);
             }
         } else {
@@ -152,18 +154,19 @@ impl Placement {
         with_numbers.find(|at| self.anywhere && fits(at)).map(|(at, _)| at)
     }
 
-    /// Returns the segment to request for a slot of `length` bytes: its bytes and log2 of its slots.
+    /// Returns the segment to request for a slot of `length` bytes, as its bytes and the log2 of its number of slots.
     pub fn wanted<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)>, length: u64) -> (u64, u8) {
         if length > self.ordinary {
             return (length, SMALL_LOG2 / 2);
         }
         if self.is_long(length) {
             let bytes = length.next_multiple_of((self.ordinary / ROUND).max(PAGE));
-            // Above half of an ordinary segment's length, requests an ordinary segment: the daemon may have one ready.
+            // For more than half of an ordinary segment's length, request an ordinary segment: the daemon may have one
+            // ready.
             return (if bytes > self.ordinary / 2 { self.ordinary } else { bytes }, SMALL_LOG2);
         }
-        // Request as many bytes as the client already has in segments of this kind: a client that publishes one small tensor
-        // does not hold 64 MiB for it.
+        // Request as many bytes as the client already has in segments of this kind. So a client that publishes one small
+        // tensor does not hold 64 MiB for it.
         let small = self.is_small(length);
         let bytes: u64 = spaces.filter(|(_, space)| space.small == small).map(|(_, space)| space.bytes).sum();
         let is_first = bytes == 0;
@@ -171,7 +174,7 @@ impl Placement {
         let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
         let slots_log2 = match (small, is_first) {
             (true, true) => SLOTS_LOG2.0,
-            // The segment gets no more numbers than slots fit into it.
+            // The segment gets at most as many slot numbers as the number of slots that fit into it.
             (true, false) => self.slots_log2.min((bytes / ALIGN).ilog2() as u8).max(SLOTS_LOG2.0),
             (false, _) => SMALL_LOG2,
         };
@@ -179,7 +182,7 @@ impl Placement {
     }
 
     /// Returns the unused segments that the client should return before it requests one of `length` bytes. So a client whose
-    /// tensors change their lengths exchanges segments and does not accumulate them.
+    /// tensors change their lengths exchanges segments instead of accumulating them.
     pub fn make_way<'s>(&self, spaces: impl Iterator<Item = (usize, &'s Space)> + Clone, length: u64) -> Vec<usize> {
         if self.is_small(length) {
             return Vec::new();
@@ -187,8 +190,8 @@ impl Placement {
         let (comes, _) = self.wanted(spaces.clone(), length);
         let mut unused: Vec<(u64, usize)> =
             spaces.filter(|(_, s)| !s.small && s.is_unused()).map(|(at, s)| (s.bytes, at)).collect();
-        // None of the unused segments is long enough: return the longest ones, until their bytes reach those of the requested
-        // segment.
+        // None of the unused segments is long enough. Return the longest ones, until their total reaches the length of the
+        // requested segment.
         unused.sort_unstable();
         let mut gone = 0;
         let enough = unused.iter().rev().take_while(|(bytes, _)| {
@@ -199,7 +202,7 @@ impl Placement {
         enough.map(|&(_, at)| at).collect()
     }
 
-    /// Returns whether unused segments are too many to keep.
+    /// Returns whether the client has more unused segments than it keeps.
     pub fn is_idle(segment_bytes: u64, used_bytes: u64) -> bool {
         segment_bytes - used_bytes > IDLE_BYTES_MIN.max(used_bytes)
     }

@@ -2,24 +2,24 @@
 
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 
-/// Maximum bytes kept.
+/// Maximum bytes of the kept slots.
 const BYTES_MAX: u64 = 256 << 20;
-/// Entries for lengths up to a page: one for each length.
+/// The number of bins for lengths up to a page: one bin for each length.
 const SMALL: usize = (PAGE / ALIGN) as usize;
-/// Entries for longer slots.
+/// The number of bins for longer slots.
 const LARGE: usize = 64;
 
-/// Kept slots of one length.
+/// The kept slots of one length.
 #[derive(Default)]
 struct Bin {
     length: u64,
     slots: Vec<u32>,
-    /// Another length that was requested at this entry; `again` states whether it was requested twice.
+    /// Another length that was requested from this bin. `again` states whether that length was requested twice.
     other: u64,
     again: bool,
 }
 
-/// The kept slots. Lengths above a page share entries: an entry keeps slots of one length, the last length that was requested
+/// The kept slots. Lengths above a page share bins. A bin keeps slots of one length: the last length that was requested
 /// twice. So lengths that recur find their slots, and the extents of other lengths are coalesced at once.
 pub struct Recent {
     places: Box<[Bin; SMALL + LARGE]>,
@@ -37,13 +37,13 @@ fn place(length: u64) -> usize {
     if length <= PAGE {
         return (length / ALIGN) as usize - 1;
     }
-    // Fibonacci hashing: the factor is 2^64 over the golden ratio.
+    // Fibonacci hashing: the factor is 2^64 divided by the golden ratio.
     let hash = (length / PAGE).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     SMALL + (hash >> (64 - LARGE.ilog2())) as usize
 }
 
 impl Recent {
-    /// Takes a slot whose extent has exactly this length: a multiple of the cache line, not 0.
+    /// Takes a slot whose extent has exactly this length. The length must be a multiple of the cache line and not 0.
     #[inline]
     pub fn take(&mut self, length: u64) -> Option<u32> {
         let place = &mut self.places[place(length)];
@@ -57,7 +57,8 @@ impl Recent {
         Some(slot)
     }
 
-    /// Keeps a slot. Returns false if it cannot: a slot of another length has the entry, or too many bytes are kept.
+    /// Keeps a slot. Returns false if this is impossible: its bin holds slots of another length, or too many bytes
+    /// are kept.
     #[inline]
     pub fn keep(&mut self, slot: u32, length: u64) -> bool {
         let place = &mut self.places[place(length)];
@@ -69,8 +70,8 @@ impl Recent {
         true
     }
 
-    /// Makes room for a slot and keeps it, if its length recurs. Returns the slots that the caller must free: other slots, or
-    /// this slot if it was not kept.
+    /// Makes room for a slot and keeps it, if its length recurs. Returns the slots that the caller must free: other slots,
+    /// or this slot if it was not kept.
     #[cold]
     pub fn make_room(&mut self, slot: u32, length: u64) -> Vec<u32> {
         let place = &mut self.places[place(length)];
@@ -92,7 +93,7 @@ impl Recent {
         self.bytes
     }
 
-    /// Gives up all kept slots.
+    /// Removes and returns all kept slots.
     pub fn flush(&mut self) -> Vec<u32> {
         self.bytes = 0;
         self.places.iter_mut().flat_map(|place| std::mem::take(&mut place.slots)).collect()

@@ -1,4 +1,4 @@
-//! Reclaims retired slots: a slot that no cell holds is reused once no lease covers it.
+//! Reclaims retired slots: the client reuses a slot that no cell holds when no lease covers it any more.
 
 use super::Allocator;
 use crate::peers::PeerTable;
@@ -14,14 +14,14 @@ const LEASE_NS: u64 = 2;
 /// Approximate fixed cost of a scan, in nanoseconds.
 const SCAN_NS: u64 = 100;
 
-/// Buffers of a round, reused by the next one.
+/// The buffers of one round of reclaiming. The next round reuses them.
 #[derive(Default)]
 pub struct Reclaiming {
     slots: Vec<Cell>,
-    /// A bit for each retired slot, at the hash of the lease that would cover it, so that most other leases cost one
-    /// test.
+    /// A bit for each retired slot, at the hash of the lease word that would cover the slot. With it, one test
+    /// excludes most other leases.
     bits: Vec<u64>,
-    /// The leases whose bits are set, sorted.
+    /// The lease words found whose bits are set, sorted.
     leased: Vec<u64>,
 }
 
@@ -39,13 +39,13 @@ impl Scanned {
 }
 
 impl Reclaiming {
-    /// Collects the leases of the namespace that may cover one of the slots. `None`: a member's table could not be
-    /// read, so that nothing may be freed.
+    /// Collects the leases of the namespace that may cover one of the slots. Returns `None` if it could not read a
+    /// member's table. Then the caller must not free any slot.
     fn scan(&mut self, peers: &PeerTable) -> Option<Scanned> {
         let me = peers.me();
         // About one bit in sixteen is set.
         let bits_log2 = (self.slots.len() * 16).next_power_of_two().ilog2().clamp(9, 20);
-        // Fibonacci hashing: the factor is 2^64 over the golden ratio.
+        // Fibonacci hashing: the factor is 2^64 divided by the golden ratio.
         let place = |lease: LeaseWord| {
             let bit = (lease.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits_log2)) as usize;
             (bit / 64, 1 << (bit % 64))
@@ -67,14 +67,16 @@ impl Reclaiming {
             }
         };
         leases::scan_fence();
-        // Read the audience after the fence: a member that the daemon added to it later cannot hold a lease on a value
-        // that was replaced before.
+        // Read the audience after the fence. A member that the daemon adds to the audience later cannot hold a lease
+        // on a value that was replaced before the fence.
         let mut members = 0;
-        for catalogue in peers.directory.audience(me).chain([me]) {
+        let mut readers = peers.directory.audience(me).chain([me]);
+        let read = readers.try_for_each(|catalogue| {
             members += 1;
-            // Without the daemon, this member's table cannot be mapped: its leases are unknown.
-            peers.with_leases(catalogue, |table| table.scan(&mut found)).ok()?;
-        }
+            peers.with_leases(catalogue, |table| table.scan(&mut found)).map(|_| ())
+        });
+        // Without the daemon, a member's table cannot be mapped: its leases are unknown.
+        read.ok()?;
         // For a reader R whose session was ended while R still runs: R's check after use must see the end of its
         // session.
         leases::reuse_fence();
@@ -85,8 +87,8 @@ impl Reclaiming {
 }
 
 impl Allocator {
-    /// Removes a cell or ring entry as a holder of this value. A value without holders is freed once no lease covers
-    /// it.
+    /// Removes a cell or ring entry as a holder of this value. A value without holders is freed when no lease covers
+    /// it any more.
     #[inline]
     pub fn retire(&self, value: Cell) {
         let due = lock(&self.heap).retire(value);
@@ -95,8 +97,8 @@ impl Allocator {
         }
     }
 
-    /// Frees retired slots that no lease covers. If another thread is reclaiming, waits for that thread if `wait` is true, and
-    /// returns at once otherwise.
+    /// Frees retired slots that no lease covers. If another thread is reclaiming, waits for that thread if `wait` is true;
+    /// otherwise returns at once.
     pub fn reclaim(&self, wait: bool) {
         let mut round = if wait {
             lock(&self.reclaiming)
@@ -134,9 +136,9 @@ impl Allocator {
             let mut heap = lock(&self.heap);
             let heap = &mut *heap;
             let me = self.me();
-            // A pin on a dataset's member is not a lease on the dataset.
+            // A pin on a dataset's member is not a lease on the dataset, so check the pins separately.
             let pinned: Vec<Cell> = slots.iter().copied().filter(|value| heap.is_pinned(value.slot())).collect();
-            // A member's table could not be read: treat everything as leased.
+            // If a member's table could not be read, treat every value as leased.
             let is_leased = |value: &Cell| {
                 scanned.is_none()
                     || !leased.is_empty() && leased.binary_search(&value.lease(me).0).is_ok()
@@ -147,8 +149,8 @@ impl Allocator {
             for value in slots.drain(..) {
                 idle.extend(heap.release(value.slot()).segment());
             }
-            // Also return released segments whose last slot was freed as part of a chain through several segments, and segments
-            // that the daemon refused to take back earlier.
+            // Also return two kinds of released segments. The last slot of one kind was freed as part of a chain through
+            // several segments. The daemon refused the return of the other kind earlier.
             idle.extend(heap.unused_released());
             idle.sort_unstable();
             idle.dedup();

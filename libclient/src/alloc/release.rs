@@ -1,9 +1,9 @@
-//! Releases segments for spill in a full pool: the daemon can move segments to files if their owner writes nothing more
-//! in them.
+//! Releases segments for spill when the pool is full. The daemon can move a segment to a file if its owner no longer
+//! writes to it.
 //!
 //! A release copies nothing: the bytes stay in memory until the daemon needs their space. But a released segment serves
-//! no draft until all its slots are free. So the client releases segments only when the daemon reports that memory is
-//! short, in a reply with a segment or by a refusal.
+//! no more drafts until all its slots are free. So the client releases segments only when the daemon reports that
+//! memory is short. The daemon reports this in a reply that lends a segment, or by a refusal.
 
 use super::Allocator;
 use crate::alloc::heap::Wanted;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Item, LimitKind, Request};
 use tensorlend_os::mutex::lock;
 
-/// Pause after an attempt that released nothing: each attempt visits all slots.
+/// Pause after an attempt that released nothing, because each attempt visits all slots.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The time of the next attempt.
@@ -22,13 +22,13 @@ pub struct Release {
     after: Option<Instant>,
 }
 
-/// Returns whether the daemon refused because of the bytes of tensors in host memory.
+/// Returns whether the daemon refused a request because of a limit on the bytes of tensors in host memory.
 pub fn is_full(error: &Error) -> bool {
     error.limit_kind().is_some_and(LimitKind::is_tensor_memory)
 }
 
 impl Allocator {
-    /// Releases segments in which this client writes nothing more. Returns whether it released any.
+    /// Releases segments to which this client no longer writes. Returns whether it released any.
     #[cold]
     pub fn release_for_spill(&self, mut wanted: Wanted) -> bool {
         if self.release_refused.load(Ordering::Relaxed) {
@@ -46,7 +46,7 @@ impl Allocator {
             }
         }
         if any {
-            // Read-only mappings of own segments would keep the released memory mapped.
+            // Unmap them here: read-only mappings of own segments would keep the released memory mapped.
             self.peers.unmap_own();
         } else if matches!(wanted, Wanted::All) {
             release.after = Some(Instant::now() + PAUSE);
@@ -58,18 +58,18 @@ impl Allocator {
         let (base, bytes) = lock(&self.heap).release_for_spill(wanted)?;
         tensorlend_layout::crash_point!("release: closed");
         if let Err(error) = self.report_released(base) {
-            // `daemon_replaced` resets this flag: the next daemon may spill.
+            // `daemon_replaced` resets this flag, because the next daemon may spill.
             self.release_refused.fetch_or(error.is_limit(), Ordering::Relaxed);
             lock(&self.heap).take_back(base);
             return None;
         }
         tensorlend_layout::crash_point!("release: reported");
         // Another thread T may have sealed a slot a moment ago. Reading the slot's record, a plain word, does not order T's
-        // writes before the unmapping. This wait does: T closes its epoch guard after its writes.
+        // writes before the unmapping. This wait orders them: T closes its epoch guard after its writes.
         self.shards.wait_for_guards();
         let gone = {
-            // Unmap the segment and drop its descriptors together, or do neither: a thread that returns the segment after its
-            // last slot was freed removes it from the heap first.
+            // Unmap the segment and drop its descriptors together, or do neither. A thread that returns the segment after
+            // its last slot was freed removes it from the heap first.
             let mut descriptors = self.descriptors.lock();
             let map = lock(&self.heap).unmap(base);
             map.map(|map| (map, descriptors.remove(&Item::Segment { base })))
@@ -83,8 +83,8 @@ impl Allocator {
         self.control.call(&Request::Shelve { base }, "have a segment spilled", "").map(|_| ())
     }
 
-    /// Reports the released segments to a replaced daemon, if they were too many for the request with which the client
-    /// came back.
+    /// Reports the released segments to the new daemon after the daemon was replaced. Does nothing unless they were
+    /// too many for the request with which the client reconnected.
     pub fn report_released_again(&self) {
         let unreported = lock(&self.heap).unreported();
         for base in unreported {

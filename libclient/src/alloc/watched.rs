@@ -9,8 +9,8 @@ use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_os::mutex::lock;
 
 impl Allocator {
-    /// As [`Allocator::take_unwatched`], within the memory limit and recorded; before it fails, it calls the program's
-    /// callback.
+    /// Takes a slot like [`Allocator::take_unwatched`], within the memory limit, and records it. Before it fails, it
+    /// calls the program's memory-pressure callback.
     #[cold]
     pub fn take_watched(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         self.check()?;
@@ -18,7 +18,8 @@ impl Allocator {
         self.watch(outside, length, || self.take_unwatched(outside, bytes), |taken| taken.value)
     }
 
-    /// Takes a slot of `length` bytes in host or device memory: `take` takes it, and `cell` returns its number and generation.
+    /// Takes a slot of `length` bytes in host or device memory. `take` takes the slot, and `cell` returns its number and
+    /// generation.
     pub fn watch<T>(
         &self,
         outside: &impl Outside,
@@ -67,7 +68,8 @@ impl Allocator {
             return None;
         }
         let tracked = self.instruments.tracked()?;
-        // Take both locks, in the same order as `reclaim`, so that no slot moves between the two lists in the meantime.
+        // Take both locks, in the same order as `reclaim`, so that no slot moves from one list to the other in the
+        // meantime.
         let round = lock(&self.reclaiming);
         let mut heap = lock(&self.heap);
         let mut allocations = lock(tracked).list();

@@ -20,9 +20,10 @@ use tensorlend_cuda::pointer::{Memory, Pointer};
 use tensorlend_layout::wire::DeviceOffer;
 use tensorlend_layout::{DType, Device, Uuid};
 
-/// A device: given by its UUID, which is the same in every process, or by its number in this process.
+/// A device, which the program identifies by its UUID or by its number in this process. The UUID is the same in every
+/// process.
 ///
-/// Methods take `impl Into<On>`: a [`Device`], a [`Uuid`] or a [`DeviceOffer`] convert.
+/// Methods take `impl Into<On>`: you can pass a [`Device`], a [`Uuid`] or a [`DeviceOffer`].
 ///
 /// ```
 /// use tensorlend::{Device, On};
@@ -62,7 +63,8 @@ impl On {
     /// Returns the device of a device address.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the driver knows no device for the address; [`Error::Device`] without a driver.
+    /// [`Error::Argument`] if the driver knows no device for the address; [`Error::Device`] if this process has no
+    /// CUDA driver.
     pub fn of_pointer(ptr: u64) -> Result<Self> {
         let doing = "ask where memory is";
         let known = Pointer::ask(ptr).map_err(trouble(doing))?;
@@ -72,7 +74,7 @@ impl On {
         }
     }
 
-    /// Returns the device's UUID, its name in every process.
+    /// Returns the device's UUID, which identifies the device in every process.
     ///
     /// # Errors
     /// [`Error::Device`] if this process has no device with this number.
@@ -93,8 +95,8 @@ const CREATE: &str = "create a tensor on a device";
 impl Client {
     /// Creates a draft on a device: row-major, with 0 to 16 sizes in elements. Its bytes are uninitialized.
     ///
-    /// Takes a slot of memory that this client has, without the daemon, or asks the daemon for a segment, which blocks
-    /// for a round trip.
+    /// If this client has a free slot, the method takes it without the daemon. Otherwise it asks the daemon for a
+    /// segment, which blocks for a round trip.
     ///
     /// ```no_run
     /// use tensorlend::{Client, DType, Device};
@@ -107,25 +109,26 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] for an invalid shape; [`Error::Device`] without such a device, or if the daemon lends no
-    /// memory of it; [`Error::Refused`] if the daemon has no memory left to lend.
+    /// [`Error::Tensor`] for an invalid shape; [`Error::Device`] if this process has no such device, or if the daemon
+    /// lends no memory of the device; [`Error::Refused`] if the daemon has no memory left to lend.
     pub fn create_on(&self, on: impl Into<On>, dtype: DType, shape: impl IntoShape) -> Result<DeviceDraft> {
         self.create_spec_on(on, TensorSpec::try_new(dtype, shape)?)
     }
 
-    /// As [`Client::create_on`], with strides in elements and a byte offset.
+    /// Creates a draft like [`Client::create_on`], with strides in elements and a byte offset.
     ///
     /// # Errors
-    /// As [`Client::create_on`].
+    /// The errors of [`Client::create_on`].
     pub fn create_spec_on(&self, on: impl Into<On>, spec: TensorSpec) -> Result<DeviceDraft> {
         DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, None, &spec)
     }
 
-    /// As [`Client::create_on`], for work in a stream: the draft records the stream, so that its readers wait for the
-    /// work. Where the device's allocator is `arena`, the stream has segments of its own.
+    /// Creates a draft like [`Client::create_on`], for work in a stream. The draft records the stream, so that its
+    /// readers wait for the work. If the device's allocator is `arena`, the stream has segments of its own.
     ///
     /// # Errors
-    /// As [`Client::create_on`], and [`Error::Device`] for a stream of another context than the device's primary one.
+    /// The errors of [`Client::create_on`], and [`Error::Device`] for a stream of another context than the device's
+    /// primary one.
     pub fn create_on_stream(
         &self,
         on: impl Into<On>,
@@ -137,7 +140,7 @@ impl Client {
         DeviceDraft::new(self.session(), on.into().uuid(CREATE)?, Some(stream.into()), &spec)
     }
 
-    /// Copies an array from the host to a device and publishes it there. Blocks until the copy is done.
+    /// Copies an array from the host to a device and publishes it there. Blocks until the copy is complete.
     ///
     /// ```no_run
     /// use tensorlend::{Client, Device};
@@ -149,7 +152,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::create_on`] and [`Client::put`].
+    /// The errors of [`Client::create_on`] and [`Client::put`].
     pub fn put_on(&self, on: impl Into<On>, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
         array.check()?;
@@ -165,11 +168,11 @@ impl Client {
         draft.publish_settled(name)
     }
 
-    /// Leases a tensor on a device. If its producer published it early, this blocks until the producer's work on it is
+    /// Leases a tensor on a device. If its producer published it early, blocks until the producer's work on it is
     /// done.
     ///
     /// # Errors
-    /// * [`Error::NotFound`] if the name holds nothing.
+    /// * [`Error::NotFound`] if the name holds no value.
     /// * [`Error::Kind`] if the name holds a tensor in host memory, or a dataset.
     /// * [`Error::Device`] if this process cannot use the device.
     pub fn get_device(&self, name: &str) -> Result<DeviceLease> {
@@ -178,11 +181,11 @@ impl Client {
         Ok(lease)
     }
 
-    /// As [`Client::get_device`], without waiting for the producer's work. A tensor that was published early may be
-    /// incomplete: call [`DeviceLease::wait`] for each stream that reads it.
+    /// Leases like [`Client::get_device`], without waiting for the producer's work. A tensor that was published early
+    /// may be incomplete, so call [`DeviceLease::wait`] for each stream that reads it.
     ///
     /// # Errors
-    /// As [`Client::get_device`].
+    /// The errors of [`Client::get_device`].
     pub fn get_device_early(&self, name: &str) -> Result<DeviceLease> {
         check_name(name)?;
         let session = self.session();
@@ -193,10 +196,10 @@ impl Client {
         }
     }
 
-    /// As [`Client::wait_newer`], for a tensor on a device.
+    /// Waits like [`Client::wait_newer`], for a tensor on a device.
     ///
     /// # Errors
-    /// As [`Client::wait_newer`] and [`Client::get_device`].
+    /// The errors of [`Client::wait_newer`] and [`Client::get_device`].
     pub fn wait_newer_device(&self, name: &str, seen: Version, timeout: impl Into<Timeout>) -> Result<DeviceLease> {
         match self.wait_value(name, seen, timeout)? {
             Value::Device(lease) => Ok(lease),
@@ -210,10 +213,10 @@ impl Client {
         std::sync::Arc::ptr_eq(self.session(), draft.session())
     }
 
-    /// Returns this client's device memory on one device: bytes of its slots in use, and of its segments.
+    /// Returns this client's use of memory on one device: bytes of its slots in use, and of its segments.
     ///
     /// # Errors
-    /// [`Error::Device`] for a number that no device has; [`Error::Forked`].
+    /// [`Error::Device`] if no device has this number; [`Error::Forked`].
     pub fn device_memory(&self, on: impl Into<On>) -> Result<MemoryUse> {
         let session = self.session();
         session.check()?;

@@ -4,8 +4,8 @@ use crate::client::Client;
 use tensorlend_layout::wire::DeviceOffer;
 
 impl Client {
-    /// Returns the devices whose memory the daemon lends, whether or not this process sees them. Empty if the daemon lends host
-    /// memory only.
+    /// Returns the devices whose memory the daemon lends, whether or not this process can use them. Empty if the daemon only
+    /// lends host memory.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -21,8 +21,8 @@ impl ClientBuilder {
         self
     }
 
-    /// As [`ClientBuilder::tracking`], with a backtrace of each allocation. That costs microseconds each; symbols are
-    /// looked up only when a backtrace is printed.
+    /// Keeps a list like [`ClientBuilder::tracking`], with a backtrace of each allocation. Each backtrace costs
+    /// microseconds. Its symbols are resolved only when the program prints it.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -43,9 +43,9 @@ impl ClientBuilder {
 
     /// Writes a log of every allocation from the start: see [`Client::start_allocation_log`].
     ///
-    /// Without this option, the variable `TENSORLEND_ALLOC_LOG` names the file, for every client of the process. The
-    /// client inserts the process number and its own number in the process before the extension (`log.csv` becomes
-    /// `log.4711-0.csv`).
+    /// Without this option, the variable `TENSORLEND_ALLOC_LOG` names the file, for every client of the process.
+    /// Before the file's extension, the client inserts the process number and its own number in the process
+    /// (`log.csv` becomes `log.4711-0.csv`).
     pub fn allocation_log(mut self, path: impl AsRef<Path>) -> Self {
         self.instruments.log = Some(path.as_ref().to_owned());
         self
@@ -77,14 +77,14 @@ impl ClientBuilder {
     }
 
     /// Sets a callback that the client calls before an allocation fails, at this client's limit or at one of the
-    /// daemon's. The callback may drop drafts or delete names (see [`Pressure::delete`]) and have the client retry, any
-    /// number of times.
+    /// daemon's. The callback may drop drafts or delete names (see [`Pressure::delete`]). It may make the client retry
+    /// any number of times.
     ///
-    /// The callback runs on the allocating thread, on several threads at once if several allocate. The client holds no lock in
-    /// the meantime, so the callback may call any method. An allocation inside the callback fails without another call. A panic
-    /// in the callback unwinds into the allocating call and leaves the client usable. The client does not call the callback for
-    /// the few bytes that a stream's message takes besides its tensors (long metadata, a dataset's index), because it allocates
-    /// those while the stream is locked.
+    /// The callback runs on the allocating thread, so several threads may run it at once. The client holds no lock in the
+    /// meantime, so the callback may call any method. If an allocation inside the callback fails, the client does not call
+    /// the callback again. A panic in the callback unwinds into the allocating call and leaves the client usable. A stream's
+    /// message needs a few bytes besides its tensors (long metadata, a dataset's index). The client does not call the
+    /// callback for these bytes, because it allocates them while the stream is locked.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -133,14 +133,14 @@ impl Client {
         }
     }
 
-    /// Stops counting and forgets the counts. Open scopes continue.
+    /// Stops counting and discards the counts. Open scopes continue.
     pub fn disable_statistics(&self) {
         if !self.session().is_forked() {
             self.session().instruments().enable_statistics(false);
         }
     }
 
-    /// Returns the counts so far; `None` while counting is off, and in the child of a fork.
+    /// Returns the counts so far. Returns `None` while counting is off, and in the child of a fork.
     pub fn statistics(&self) -> Option<Statistics> {
         if self.session().is_forked() {
             return None;
@@ -171,9 +171,9 @@ impl Client {
         StatisticsScope::new(self.session().clone())
     }
 
-    /// Returns this client's outstanding allocations: its drafts, and separately the allocations that names, streams and lists
-    /// hold. `Display` prints a report. `None` if the client does not track them (see [`ClientBuilder::tracking`]), and in the
-    /// child of a fork.
+    /// Returns this client's outstanding allocations: its drafts, and separately the allocations that names, streams and
+    /// lists hold. `Display` prints a report. Returns `None` if the client does not track them (see
+    /// [`ClientBuilder::tracking`]), and in the child of a fork.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -192,12 +192,13 @@ impl Client {
     /// Starts a log of every allocation, as a CSV file with the columns `thread,time_ns,action,slot,generation,bytes`.
     /// `tensorlend replay` replays it.
     ///
-    /// `thread` is the kernel's thread number, `time_ns` counts from the start of the log. `action` is `allocate`,
-    /// `free`, `allocate failure`, or `lost`: then `bytes` is the number of events that a slow disk could not take.
-    /// (slot, generation) identifies one allocation.
+    /// `thread` is the kernel's thread number, and `time_ns` is measured from the start of the log. `action` is
+    /// `allocate`, `free`, `allocate failure`, or `lost`. For `lost`, `bytes` is the number of events that were lost
+    /// because the disk was slow. (slot, generation) identifies one allocation.
     ///
-    /// A background thread writes each event within 100 ms. A log that was open before is completed first. The rest is
-    /// written when the client is dropped, with its drafts and leases, or by [`Client::stop_allocation_log`].
+    /// A background thread writes each event within 100 ms. If another log was open, the method completes it first.
+    /// The last events are written when the client, its drafts and its leases are dropped, or by
+    /// [`Client::stop_allocation_log`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -216,25 +217,25 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::System`] if the file cannot be written, or the previous log could not.
+    /// [`crate::Error::System`] if the client cannot write the file, or could not write the previous log.
     pub fn start_allocation_log(&self, path: impl AsRef<Path>) -> Result<()> {
         self.session().check()?;
         self.session().instruments().start_log(path.as_ref())
     }
 
-    /// Blocks until all events so far are in the log's file.
+    /// Blocks until the log's file contains all events so far.
     ///
     /// # Errors
-    /// [`crate::Error::System`] if the file could not be written.
+    /// [`crate::Error::System`] if the client could not write the file.
     pub fn flush_allocation_log(&self) -> Result<()> {
         self.session().check()?;
         self.session().instruments().flush_log()
     }
 
-    /// Ends the log, if there is one, and blocks until all events are in its file.
+    /// Ends the log, if there is one, and blocks until its file contains all events.
     ///
     /// # Errors
-    /// [`crate::Error::System`] if the file could not be written.
+    /// [`crate::Error::System`] if the client could not write the file.
     pub fn stop_allocation_log(&self) -> Result<()> {
         self.session().check()?;
         self.session().instruments().stop_log()
@@ -255,7 +256,7 @@ impl StatisticsScope {
         Self { session, id }
     }
 
-    /// Returns the counts since the scope was opened; all 0 in the child of a fork.
+    /// Returns the counts since the scope was opened. In the child of a fork, all counts are 0.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -1,4 +1,4 @@
-//! Methods of [`Client`](crate::Client), by topic. Its other methods are in the modules of their topics.
+//! Methods of [`Client`](crate::Client), by topic. Further methods are in the modules of their topics.
 
 #[cfg(feature = "cuda")]
 pub mod device;

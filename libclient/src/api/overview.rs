@@ -23,15 +23,15 @@ use tensorlend_layout::wire::{Reply, Request, Stat};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryUse {
-    /// Bytes of its slots in use: drafts, published values, and replaced values that are not reclaimed yet.
+    /// Bytes of the client's slots in use: drafts, published values, and replaced values that are not reclaimed yet.
     pub slot_bytes: u64,
-    /// Bytes of the segments that the daemon has lent to it.
+    /// Bytes of the segments that the daemon has lent to the client.
     pub segment_bytes: u64,
 }
 
 impl Client {
-    /// Returns the names that match a glob, sorted. Reads no values, so the result also has names whose values cannot be
-    /// described. Globs are those of [`Client::list`].
+    /// Returns the names that match a glob, sorted. Reads no values, so the result also contains names whose values
+    /// cannot be described. The globs are those of [`Client::list`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -49,8 +49,8 @@ impl Client {
         names(self.session(), |name| wanted.is_match(name))
     }
 
-    /// Describes the value of every name that matches a glob, sorted by name. `*` and `?` match any characters, `/`
-    /// too; `[ab]`, `{a,b}` and `\` work as in a shell.
+    /// Describes the value of every name that matches a glob, sorted by name. `*` and `?` match any characters,
+    /// including `/`. `[ab]`, `{a,b}` and `\` work as in a shell.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -63,10 +63,10 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The client reads a tensor's record only: it neither maps the elements nor brings spilled ones back. It leases
-    /// datasets, strided tensors, tensors on devices, and tensors with more than 32 bytes of metadata or more than 4
-    /// dimensions, which brings spilled ones back: [`Client::overview`] does not. Names that cannot be described are
-    /// left out: [`Client::listing`] returns those, too.
+    /// For a plain tensor, the client only reads the record: it neither maps the elements nor loads spilled ones. It
+    /// leases datasets, strided tensors, tensors on devices, and tensors with more than 32 bytes of metadata or more
+    /// than 4 dimensions. Such a lease loads a spilled value, unlike [`Client::overview`]. The result omits names
+    /// that cannot be described. [`Client::listing`] returns those, too.
     ///
     /// # Errors
     /// [`Error::Argument`] for an invalid glob.
@@ -74,17 +74,18 @@ impl Client {
         Ok(self.listing(glob)?.infos)
     }
 
-    /// As [`Client::list`], and also returns the names that cannot be described, with the reasons.
+    /// Describes values like [`Client::list`]. Also returns the names that cannot be described, with the reasons.
     ///
     /// # Errors
-    /// As [`Client::list`].
+    /// The errors of [`Client::list`].
     pub fn listing(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
         listing(self.session(), |name| wanted.is_match(name), true)
     }
 
-    /// As [`Client::listing`], without bringing spilled values back: [`Listing::spilled`] has the names that would need
-    /// it, with the facts in their records. It needs no memory in the pool, so it works while pool and disk are full.
+    /// Describes values like [`Client::listing`], without loading spilled values. [`Listing::spilled`] has the names
+    /// whose values it would have to load, with the data in their records. It needs no memory in the pool, so it works
+    /// while pool and disk are full.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -96,13 +97,13 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::list`].
+    /// The errors of [`Client::list`].
     pub fn overview(&self, glob: &str) -> Result<Listing> {
         let wanted = Glob::new(glob)?;
         listing(self.session(), |name| wanted.is_match(name), false)
     }
 
-    /// Returns the namespace's streams whose names match a glob, sorted by name; [`Collection::count`] is the number of
+    /// Returns the namespace's streams whose names match a glob, sorted by name. [`Collection::count`] is the number of
     /// subscribers.
     ///
     /// ```
@@ -123,7 +124,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Returns the namespace's lists whose names match a glob, sorted by name; [`Collection::count`] is the length in items.
+    /// Returns the namespace's lists whose names match a glob, sorted by name. [`Collection::count`] is the length in items.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -142,7 +143,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Describes the value of a name: dtype, shape, owner. Reads the record and not the elements.
+    /// Describes the value of a name: dtype, shape, owner. Does not read the elements.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -154,16 +155,16 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Leases`] with 4096 leases held already; [`Error::Damaged`] if a broken client
-    /// published it.
+    /// [`Error::NotFound`]; [`Error::Leases`] if this client already holds 4096 leases; [`Error::Damaged`] if a faulty
+    /// client published the value.
     pub fn info(&self, name: &str) -> Result<Info> {
         check_name(name)?;
         self.session().check()?;
         info(self.session(), name)
     }
 
-    /// Metrics of the daemon over all namespaces, and the use and limits of this client's user and namespace. Blocks
-    /// for a round trip to the daemon.
+    /// Returns the daemon's metrics for all namespaces, and the use and limits of this client's user and namespace.
+    /// Blocks for a round trip to the daemon.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -185,8 +186,8 @@ impl Client {
         }
     }
 
-    /// Returns an error once the daemon has ended and no other has taken its place, or once it has ended this session.
-    /// Asks the daemon nothing and takes some nanoseconds: meant for loops that wait for other clients.
+    /// Returns an error if the daemon has ended and no other daemon has replaced it, or if the daemon has ended this
+    /// session. Sends no request and takes some nanoseconds. It is for loops that wait for other clients.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -203,7 +204,7 @@ impl Client {
         self.session().control.check_daemon("wait")
     }
 
-    /// Sends the daemon a request without effect; returns the duration of the round trip.
+    /// Sends the daemon a request without effect. Returns the duration of the round trip.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -221,7 +222,7 @@ impl Client {
         Ok(start.elapsed())
     }
 
-    /// Returns this client's own memory: slots in use, and segments. Reads local counters; never blocks.
+    /// Returns this client's own memory: its slots in use, and its segments. Reads local counters and never blocks.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -237,7 +238,7 @@ impl Client {
         MemoryUse { slot_bytes, segment_bytes }
     }
 
-    /// Returns the number of bytes of this namespace's tensors on which some client holds a lease now.
+    /// Returns the number of bytes of this namespace's tensors on which any client holds a lease now.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -250,7 +251,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Disconnected`]; [`Error::System`] if another client's leases cannot be mapped.
+    /// [`Error::Disconnected`]; [`Error::System`] if this client cannot map another client's leases.
     pub fn leased(&self) -> Result<u64> {
         self.session().check()?;
         leased_bytes(self.session())

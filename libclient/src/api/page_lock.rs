@@ -17,14 +17,14 @@ use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 
 impl Draft {
-    /// Page-locks the host memory of the draft (`cuMemHostRegister`), so that copies between it and devices run
-    /// asynchronously and at full speed.
+    /// Page-locks the host memory of the draft (`cuMemHostRegister`). Then copies between the draft and
+    /// devices run asynchronously and at full speed.
     ///
-    /// The whole segment stays locked until the client returns it: the first call for a segment takes some
-    /// milliseconds, later ones nothing. Keep the draft until a device copy that uses it is done.
+    /// The whole segment stays locked until the client returns it. The first call for a segment takes some
+    /// milliseconds, and later calls cost nothing. Keep the draft until a device copy that uses it is done.
     ///
     /// # Errors
-    /// [`crate::Error::Device`] without such a device, or if the driver refuses.
+    /// [`crate::Error::Device`] if this process has no such device, or if the driver refuses.
     pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
         let doing = "keep a draft's pages in place";
         let session = self.session();
@@ -37,10 +37,10 @@ impl Draft {
 }
 
 impl Lease {
-    /// As [`Draft::page_lock`], for the memory of a leased tensor, which devices may then read.
+    /// Page-locks like [`Draft::page_lock`], for the memory of a leased tensor. Then devices can read it.
     ///
     /// # Errors
-    /// As [`Draft::page_lock`]: some devices do not accept memory that is mapped read-only.
+    /// The errors of [`Draft::page_lock`]. Some devices do not accept memory that is mapped read-only.
     pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
         let segment = self.held().segment();
         page_lock(std::iter::once(segment), on.into())
@@ -61,31 +61,32 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// As [`Value::to_device`].
+    /// The errors of [`Value::to_device`].
     pub fn to_device(self, on: impl Into<On>, stream: impl Into<OnStream>) -> Result<DeviceDraft> {
         Arc::new(Value::Tensor(self)).to_device(0, on, stream)
     }
 }
 
 impl Value {
-    /// As [`Lease::page_lock`], for all tensors of the value.
+    /// Page-locks like [`Lease::page_lock`], for all tensors of the value.
     ///
     /// # Errors
-    /// As [`Draft::page_lock`].
+    /// The errors of [`Draft::page_lock`].
     pub fn page_lock(&self, on: impl Into<On>) -> Result<()> {
         page_lock(self.segments(), on.into())
     }
 
-    /// Copies a tensor in host memory to a device, as work of `stream`, and returns the copy as a draft, with metadata and
-    /// timestamp. `member` is the tensor's number in a dataset, 0 for a single tensor. The lease lasts until the stream has passed
-    /// the copy.
+    /// Copies a tensor in host memory to a device, as work of `stream`. Returns the copy as a draft, with metadata and
+    /// timestamp. `member` is the tensor's number in a dataset, or 0 for a single tensor. The lease lasts until the stream
+    /// has finished the copy.
     ///
-    /// Does not block where the tensor's pages are locked: by [`Lease::page_lock`], or, if the daemon's configuration sets
-    /// `pool.page_lock`, by this call. Otherwise the driver first copies the bytes to memory of its own.
+    /// Does not block if the tensor's pages are locked. [`Lease::page_lock`] locks them. If the daemon's configuration
+    /// sets `pool.page_lock`, this method does. Otherwise the driver first copies the bytes to its own memory.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a tensor on a device, or a number beyond the last member; [`Error::SessionEnded`] if the lease has
-    /// outlived its [`Client`](crate::Client); otherwise as [`Client::create_on_stream`](crate::Client::create_on_stream).
+    /// [`Error::Argument`] for a tensor on a device, or a number beyond the last member; [`Error::SessionEnded`] if the
+    /// lease has outlived its [`Client`](crate::Client); otherwise the errors of
+    /// [`Client::create_on_stream`](crate::Client::create_on_stream).
     pub fn to_device(
         self: &Arc<Self>,
         member: usize,
@@ -106,7 +107,7 @@ impl Value {
         let mut draft = DeviceDraft::new(&session, on.into().uuid(doing)?, Some(stream.clone()), &spec)?;
         draft.set_metadata(tensor.metadata())?.set_timestamp(tensor.timestamp());
         if session.welcome.page_lock {
-            // A dataset's tensors may lie in other segments than its index.
+            // A dataset's tensors may be in other segments than its index.
             let start = tensor.bytes().as_ptr().addr();
             let holds = |segment: &&Arc<PeerSegment>| {
                 let (first, bytes) = range_of(&segment.map);
@@ -120,11 +121,11 @@ impl Value {
         Ok(draft)
     }
 
-    /// Drops this reference to the value when the present work of a stream has passed, without blocking: for copies to a device
-    /// that other libraries have queued.
+    /// Drops this reference to the value when a stream has finished its present work. Does not block. Use it for copies to a
+    /// device that other libraries have queued.
     ///
     /// # Errors
-    /// [`Error::Device`] without such a device. Then the value is dropped at once.
+    /// [`Error::Device`] if this process has no such device. Then this method drops the value at once.
     pub fn drop_after(self: Arc<Self>, on: impl Into<On>, stream: impl Into<OnStream>) -> Result<()> {
         let doing = "keep a tensor until a device has read it";
         let link = self.held().segment().link.clone();

@@ -51,14 +51,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuch`] if there is no such stream; [`Error::Cursors`] with 256 subscriptions open already;
-    /// [`Error::Refused`] if the stream has as many subscribers as it can.
+    /// [`Error::NoSuch`] if there is no such stream; [`Error::Cursors`] if 256 subscriptions are open already;
+    /// [`Error::Refused`] if the stream has the maximum number of subscribers.
     pub fn subscribe(&self, name: &str) -> Result<Subscription> {
         self.subscription(name).open()
     }
 
-    /// Subscribes with options: from the oldest message, with a descriptor for epoll, or to a stream that is not open
-    /// yet.
+    /// Subscribes with options: to begin at the oldest message, to get a descriptor for epoll, or to wait for a
+    /// stream that is not open yet.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -74,8 +74,8 @@ impl Client {
         SubscriptionBuilder::new(self.clone(), name)
     }
 
-    /// Deletes a stream and its messages; returns false if there was none. Its subscribers see its end, and its
-    /// producer's next send fails with [`Error::StreamEnded`].
+    /// Deletes a stream and its messages. Returns false if there was no such stream. Its subscribers see its end, and
+    /// its producer's next send fails with [`Error::StreamEnded`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -87,7 +87,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Refused`] without the right to write.
+    /// [`Error::Refused`] if this client has no right to write.
     pub fn delete_stream(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.session().check()?;

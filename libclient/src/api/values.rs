@@ -19,11 +19,11 @@ use crate::wait::{Deadline, Timeout};
 use tensorlend_layout::DType;
 
 impl Client {
-    /// Creates a draft, to be written in place: row-major, with 0 to 16 sizes in elements ([`IntoShape`]). Its bytes are
-    /// uninitialized: they hold what a former tensor left there.
+    /// Creates a draft, which the program writes in place: row-major, with 0 to 16 sizes in elements ([`IntoShape`]).
+    /// Its bytes are uninitialized: they contain the data of a former tensor.
     ///
-    /// Takes a slot of memory that this client has, without the daemon, or asks the daemon for a segment, which blocks
-    /// for a round trip. Drop the draft to give the slot back.
+    /// If this client has a free slot, the method takes it without the daemon. Otherwise it asks the daemon for a
+    /// segment, which blocks for a round trip. Dropping the draft frees the slot.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -39,13 +39,13 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Tensor`] or [`Error::Argument`] for an invalid shape; [`Error::Refused`] if the daemon has no memory
-    /// left to lend; [`Error::MemoryLimit`] at this client's own limit.
+    /// left to lend; [`Error::MemoryLimit`] if this client's own limit is reached.
     #[inline]
     pub fn create(&self, dtype: DType, shape: impl IntoShape) -> Result<Draft> {
         Draft::row_major(self.session(), dtype, shape.sizes()?.as_ref())
     }
 
-    /// As [`Client::create`], with strides in elements and a byte offset.
+    /// Creates a draft like [`Client::create`], with strides in elements and a byte offset.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -65,12 +65,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tensor`] for an invalid shape, stride or byte offset; otherwise as [`Client::create`].
+    /// [`Error::Tensor`] for an invalid shape, stride or byte offset; otherwise the errors of [`Client::create`].
     pub fn create_spec(&self, spec: TensorSpec) -> Result<Draft> {
         Draft::new(self.session(), &spec)
     }
 
-    /// Creates a draft with a copy of an array: to send, to append, to add to a dataset, or as a request.
+    /// Creates a draft with a copy of an array. Use it for a stream, a list, a dataset or a request.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -82,13 +82,13 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] for an array whose bytes do not match its shape; otherwise as [`Client::create`].
+    /// [`Error::Length`] for an array whose bytes do not match its shape; otherwise the errors of [`Client::create`].
     pub fn create_from(&self, array: &(impl AsTensor + ?Sized)) -> Result<Draft> {
         self.filled("the array", array)
     }
 
-    /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. A former value of
-    /// the name is replaced; leases on it stay valid.
+    /// Copies an array into shared memory and publishes it under a name: one copy, no serialization. The new value
+    /// replaces a former value of the name. Leases on the former value stay valid.
     ///
     /// Returns the version of the new value. Use [`Client::create`] to write the elements in place, without the copy.
     ///
@@ -101,14 +101,15 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] for an array whose bytes do not match its shape; otherwise as [`Client::create`] and
-    /// [`Draft::publish`].
+    /// [`Error::Length`] for an array whose bytes do not match its shape; otherwise the errors of [`Client::create`]
+    /// and [`Draft::publish`].
     pub fn put(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<Version> {
         check_name(name)?;
         self.filled(name, array)?.publish(name)
     }
 
-    /// As [`Client::put`], for a name with a lifetime: it ends by itself. See [`Draft::publish_for`].
+    /// Publishes an array like [`Client::put`], for a name with a lifetime, which ends automatically. See
+    /// [`Draft::publish_for`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -125,7 +126,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a time to live of 0; otherwise as [`Client::put`].
+    /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`Client::put`].
     pub fn put_for(&self, name: &str, array: &(impl AsTensor + ?Sized), lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         self.filled(name, array)?.publish_for(name, lifetime)
@@ -155,11 +156,11 @@ impl Client {
         }
     }
 
-    /// Leases the tensor that the name holds now, without a copy. A value published later gets other memory, so the
-    /// leased bytes stay as they are.
+    /// Leases the tensor that the name holds now, without a copy. A value published later uses other memory, so the
+    /// leased bytes do not change.
     ///
-    /// Takes a lease entry of this client, at most 4096 at once, until the lease is dropped. Never waits for a value:
-    /// see [`Client::wait_for`].
+    /// The lease uses a lease entry of this client until it is dropped. A client has 4096 entries. Never waits for a
+    /// value: see [`Client::wait_for`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -172,19 +173,21 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A name of another machine, `NODE/NAME`, is fetched unless a copy is on this machine: see [`crate::remote`].
+    /// For a name of another machine, `NODE/NAME`, fetches the value unless a copy is on this machine: see
+    /// [`crate::remote`].
     ///
     /// # Errors
-    /// * [`Error::NotFound`] if the name holds nothing.
+    /// * [`Error::NotFound`] if the name holds no value.
     /// * [`Error::Kind`] if the name holds a dataset.
     /// * [`Error::Leases`] if this client holds 4096 leases already.
     /// * [`Error::Damaged`] if a faulty client published the value.
-    /// * [`Error::Remote`] and [`Error::Timeout`] for a name of another machine only.
+    /// * [`Error::Remote`] and [`Error::Timeout`], only for a name of another machine.
     pub fn get(&self, name: &str) -> Result<Lease> {
         assemble::lease(self.session(), self.lease_of(name)?, name)
     }
 
-    /// Leases the dataset that the name holds now: all of its tensors, of one publication, with one lease.
+    /// Leases the dataset that the name holds now. One lease covers all of its tensors, which belong to one
+    /// publication.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -197,7 +200,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Kind`] for a single tensor; otherwise as [`Client::get`].
+    /// [`Error::Kind`] for a single tensor; otherwise the errors of [`Client::get`].
     pub fn get_dataset(&self, name: &str) -> Result<Dataset> {
         assemble::dataset(self.session(), self.lease_of(name)?, name)
     }
@@ -220,13 +223,13 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::get`], except [`Error::Kind`].
+    /// The errors of [`Client::get`], except [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
         assemble::value(self.session(), self.lease_of(name)?, name)
     }
 
-    /// As [`Client::get_value`], for this machine only: asks no other machine and never waits. `None` if the name holds
-    /// nothing.
+    /// Leases like [`Client::get_value`], on this machine only: asks no other machine and never waits. Returns `None`
+    /// if the name holds no value.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -238,15 +241,15 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Leases`] and [`Error::Damaged`], as [`Client::get`].
+    /// [`Error::Leases`] and [`Error::Damaged`], like [`Client::get`].
     pub fn get_here(&self, name: &str) -> Result<Option<Value>> {
         check_name(name)?;
         let leased = lease_key(self.session(), name.as_bytes(), name)?;
         leased.map(|leased| assemble::value(self.session(), leased, name)).transpose()
     }
 
-    /// Copies the tensor's elements, in C order, into a buffer of exactly its length in bytes. Returns the version of
-    /// the copied value.
+    /// Copies the tensor's elements, in C order, into a buffer of exactly the same length in bytes. Returns the
+    /// version of the copied value.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -260,7 +263,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] if the buffer has another length; otherwise as [`Client::get`].
+    /// [`Error::Length`] if the buffer has another length; otherwise the errors of [`Client::get`].
     pub fn get_into(&self, name: &str, buffer: &mut [u8]) -> Result<Version> {
         let lease = self.get(name)?;
         if lease.nbytes() != buffer.len() {
@@ -271,8 +274,8 @@ impl Client {
         Ok(lease.version())
     }
 
-    /// Returns whether the name holds a value on this machine. Takes no lease and asks no other machine; asks the daemon only
-    /// to map another client's cells for the first time.
+    /// Returns whether the name holds a value on this machine. Takes no lease and asks no other machine. Asks the daemon
+    /// only to map another client's cells for the first time.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -291,9 +294,9 @@ impl Client {
         exists(self.session(), name.as_bytes())
     }
 
-    /// Returns the version of the value that the name holds on this machine; `None` if it holds none. Takes no lease and asks
-    /// no other machine; asks the daemon only to map another client's cells for the first time. The cheapest way to poll for
-    /// news.
+    /// Returns the version of the value that the name holds on this machine, or `None` if the name holds no value. Takes no
+    /// lease and asks no other machine. Asks the daemon only to map another client's cells for the first time. This is the
+    /// cheapest way to poll for a new value.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -317,7 +320,8 @@ impl Client {
 
     /// Blocks until the name holds a tensor, and leases it.
     ///
-    /// The thread sleeps on a futex; it spins shortly before. An existing value returns at once.
+    /// The thread spins briefly and then sleeps on a futex. If the name already has a value, the method returns at
+    /// once.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -333,14 +337,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the name held no value in time; otherwise as [`Client::get`].
+    /// [`Error::Timeout`] if the name held no value in time; otherwise the errors of [`Client::get`].
     pub fn wait_for(&self, name: &str, timeout: impl Into<Timeout>) -> Result<Lease> {
         self.wait_newer(name, Version::NONE, timeout)
     }
 
-    /// Blocks until the name holds another value than `seen`, and leases it.
+    /// Blocks until the name holds another value than `seen`, and leases this value.
     ///
-    /// Values that were replaced in the meantime are skipped: use a stream to receive every one. [`Version::NONE`] as
+    /// Skips values that were replaced in the meantime: use a stream to receive every value. [`Version::NONE`] as
     /// `seen` accepts any value.
     ///
     /// ```
@@ -359,12 +363,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no other value was published in time; otherwise as [`Client::get`].
+    /// [`Error::Timeout`] if no other value was published in time; otherwise the errors of [`Client::get`].
     pub fn wait_newer(&self, name: &str, seen: Version, timeout: impl Into<Timeout>) -> Result<Lease> {
         assemble::tensor_of(self.wait_value(name, seen, timeout)?, name, "wait_value")
     }
 
-    /// As [`Client::wait_newer`], for a tensor or a dataset.
+    /// Waits like [`Client::wait_newer`], for a tensor or a dataset.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -378,7 +382,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::wait_newer`], except [`Error::Kind`].
+    /// The errors of [`Client::wait_newer`], except [`Error::Kind`].
     pub fn wait_value(&self, name: &str, seen: Version, timeout: impl Into<Timeout>) -> Result<Value> {
         self.wait_value_until(name, seen, Deadline::new(timeout))
     }
@@ -387,15 +391,15 @@ impl Client {
         check_name(name)?;
         loop {
             let here = self.wait_anywhere(name, seen, deadline)?;
-            // `None`: the name was deleted at this moment; continue to wait.
+            // After `None`, another client has just deleted the name, so continue to wait.
             if let Some(leased) = lease_key(self.session(), here.as_bytes(), name)? {
                 return assemble::value(self.session(), leased, name);
             }
         }
     }
 
-    /// Deletes the value of a name; returns false if there was none. Leases on the value stay valid. Any client with
-    /// the right to write may delete any name.
+    /// Deletes the value of a name. Returns false if the name held no value. Leases on the value stay valid. Any
+    /// client with the right to write may delete any name.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -407,14 +411,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Refused`] without the right to write.
+    /// [`Error::Refused`] if this client has no right to write.
     pub fn delete(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.session().names().delete(name)
     }
 
-    /// Renames `from` to `to`; a former value of `to` is replaced. For a moment readers see both names, never neither.
-    /// If another live client owns `from`, its value is copied.
+    /// Renames `from` to `to`, and replaces a former value of `to`. Readers may see both names for a moment, but never
+    /// neither. If another live client owns `from`, the method copies its value.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -426,7 +430,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`]; otherwise as [`Draft::publish`].
+    /// [`Error::NotFound`]; otherwise the errors of [`Draft::publish`].
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_name(from)?;
         check_name(to)?;
@@ -446,7 +450,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotFound`]; otherwise as [`Client::put`].
+    /// [`Error::NotFound`]; otherwise the errors of [`Client::put`].
     pub fn copy(&self, from: &str, to: &str) -> Result<Version> {
         check_name(from)?;
         check_name(to)?;

@@ -19,22 +19,22 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Longest single wait for a name of another machine, so that a dropped future occupies its thread only briefly.
+/// Longest single wait for a name of another machine. So a dropped future occupies its thread only briefly.
 const FAR_PART: Duration = Duration::from_secs(1);
 
-/// A client for tokio tasks: its waits for names are futures, and it derefs to [`Client`] for everything else. The
-/// waits have no timeout: use [`tokio::time::timeout`], or drop the future in any other way.
+/// A client for tokio tasks. Its waits for names are futures. For everything else, it derefs to [`Client`]. The waits
+/// have no timeout: use [`tokio::time::timeout`], or drop the future in any other way.
 ///
 /// Clone this client rather than converting a [`Client`] again: clones share one waiting thread. The first task that
 /// waits for a name starts the thread, which ends with the last clone. A wait for a name of another machine
-/// ([`crate::remote`]) takes one of the runtime's threads for blocking calls, until some seconds after its future was
-/// dropped.
+/// ([`crate::remote`]) occupies one of the runtime's threads for blocking calls. This thread is free some seconds
+/// after the program has dropped the future.
 ///
-/// Methods of [`Client`] that ask the daemon block the calling thread: for microseconds as a rule, and as long as a
-/// stopped daemon does not answer. Those are the methods that allocate or map memory, publish a name for the first
-/// time, take over or delete another client's name, or use streams and lists. Where that is too long, and for methods
-/// that wait ([`Client::wait_length`], [`crate::Stream::send`]), use [`tokio::task::spawn_blocking`]. Overwriting this
-/// client's own names and reading mapped values never block.
+/// Methods of [`Client`] that ask the daemon block the calling thread: usually for microseconds, but while the daemon
+/// is stopped, until it responds. These methods allocate or map memory, publish a name for the first time, take over
+/// or delete another client's name, or use streams and lists. If that is too long, use
+/// [`tokio::task::spawn_blocking`]. Also use it for methods that wait ([`Client::wait_length`],
+/// [`crate::Stream::send`]). Overwriting this client's own names and reading mapped values never block.
 ///
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -79,13 +79,14 @@ impl AsyncClient {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::get`], except [`Error::NotFound`]; [`Error::System`] if the waiting thread cannot be started.
+    /// The errors of [`Client::get`], except [`Error::NotFound`]; [`Error::System`] if this process cannot start the
+    /// waiting thread.
     pub async fn wait_for(&self, name: &str) -> Result<Lease> {
         self.wait_newer(name, Version::NONE).await
     }
 
-    /// Waits until the name holds another value than `seen`, and leases it. Values that were replaced in the meantime
-    /// are skipped: use a stream to receive every one.
+    /// Waits until the name holds another value than `seen`, and leases this value. Skips values that were replaced
+    /// in the meantime: use a stream to receive every value.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -101,27 +102,27 @@ impl AsyncClient {
     /// ```
     ///
     /// # Errors
-    /// As [`AsyncClient::wait_for`].
+    /// The errors of [`AsyncClient::wait_for`].
     pub async fn wait_newer(&self, name: &str, seen: Version) -> Result<Lease> {
         assemble::tensor_of(self.wait_value(name, seen).await?, name, "wait_value")
     }
 
-    /// As [`AsyncClient::wait_newer`], for a tensor or a dataset.
+    /// Waits like [`AsyncClient::wait_newer`], for a tensor or a dataset.
     ///
     /// # Errors
-    /// As [`AsyncClient::wait_newer`], except [`Error::Kind`].
+    /// The errors of [`AsyncClient::wait_newer`], except [`Error::Kind`].
     pub async fn wait_value(&self, name: &str, seen: Version) -> Result<Value> {
         check_name(name)?;
         loop {
             let here = self.wait_anywhere(name, seen).await?;
-            // `None`: deleted again at this moment; wait on.
+            // After `None`, another client has deleted the name again, so continue to wait.
             if let Some(leased) = lease_key(self.client.session(), here.as_bytes(), name)? {
                 return assemble::value(self.client.session(), leased, name);
             }
         }
     }
 
-    /// Waits for a value of a name of this or another machine; returns the name under which the value is on this
+    /// Waits for a value of a name of this machine or another one. Returns the name under which the value is on this
     /// machine.
     async fn wait_anywhere<'n>(&self, name: &'n str, seen: Version) -> Result<&'n str> {
         let Some((node, _)) = split(name).filter(|_| may_be_far(name)) else {
@@ -130,8 +131,8 @@ impl AsyncClient {
         };
         let document = node_name(node);
         loop {
-            // Read the document's version before the deciding check: a document that is published after this read ends the
-            // wait.
+            // Read the document's version before the deciding check. Then a document that is published after this read
+            // ends the wait.
             let known = self.client.version(&document)?.unwrap_or(Version::NONE);
             match self.client.far(name)? {
                 Some(Far::Here(rest)) => {
@@ -164,7 +165,7 @@ impl AsyncClient {
 
     /// Waits for a value of a local name other than `seen`.
     async fn wait_here(&self, name: &str, seen: Version) -> Result<()> {
-        // A task that always finds news still yields from time to time.
+        // Even a task that always finds a new value must yield from time to time.
         tokio::task::coop::consume_budget().await;
         let session = self.client.session();
         session.check()?;
@@ -174,12 +175,12 @@ impl AsyncClient {
         let (tell, told) = tokio::sync::oneshot::channel();
         let key = name.as_bytes().to_vec();
         let poll = Box::new(move |session: &_| newer(session, &key, seen));
-        // The task may have stopped waiting.
+        // Ignore a failure: the task may have stopped waiting.
         let _ticket = self.waiter.wait(poll, Box::new(move |outcome| drop(tell.send(outcome))))?;
         told.await.expect("the thread answers every wait before its last handle is gone")
     }
 
-    /// Returns the blocking client; it uses the same session.
+    /// Returns the blocking client, which uses the same session.
     pub fn into_sync(self) -> Client {
         self.client
     }
@@ -222,7 +223,7 @@ impl ClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// As [`ClientBuilder::connect`].
+    /// The errors of [`ClientBuilder::connect`].
     ///
     /// # Panics
     /// Panics outside a tokio runtime.

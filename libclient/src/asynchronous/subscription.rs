@@ -13,17 +13,17 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, ready};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A subscription for tokio tasks: [`AsyncSubscription::recv`], or any combinator over [`futures_core::Stream`]. As a
-/// `Stream` it ends when the tensors' stream has ended; polled again, it continues once a producer has opened the
-/// stream again.
+/// A subscription for tokio tasks: use [`AsyncSubscription::recv`], or any combinator over [`futures_core::Stream`].
+/// As a `Stream` it ends when the tensors' stream has ended. If polled again, it continues when a producer has opened
+/// the stream again.
 ///
-/// The subscription uses no thread: the task sleeps on the subscription's descriptor, and polls every 100 ms in addition,
-/// because a killed producer does not write to the descriptor. It must stay in the runtime in which it was opened, which needs
-/// its I/O and time drivers (`enable_all`).
+/// The subscription uses no thread: the task sleeps on the subscription's descriptor. It also polls every 100 ms, because a
+/// killed producer does not write to the descriptor. The subscription must stay in the runtime in which it was opened. This
+/// runtime needs its I/O and time drivers (`enable_all`).
 ///
-/// The awaiting task leases a message in place. It asks the daemon, which blocks its thread for some microseconds, in
-/// three cases: for the first message from memory that this client has not mapped yet, when the stream was opened
-/// again, and when the subscription is dropped.
+/// The awaiting task leases a message in place. In three cases it asks the daemon, which blocks its thread for some
+/// microseconds. The cases are the first message from memory that this client has not mapped yet, a stream that was
+/// opened again, and the drop of the subscription.
 ///
 /// ```
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -49,7 +49,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub struct AsyncSubscription {
     subscription: Subscription,
     listener: Listener,
-    /// Whether the listener's descriptor is closed at the other end, so that it reports nothing more.
+    /// True if the other end of the listener's descriptor is closed, so that the listener reports nothing more.
     hung_up: bool,
     /// The time of the next poll without an event.
     next_poll: Pin<Box<Sleep>>,
@@ -64,8 +64,8 @@ impl AsyncSubscription {
         Ok(Self { subscription, listener, hung_up: false, next_poll: Box::pin(sleep_until(poll_time())) })
     }
 
-    /// Waits for the next message. The future may be dropped at any time (by [`tokio::time::timeout`], or in a branch
-    /// of a select) without losing a message: it has either returned the message or not taken it.
+    /// Waits for the next message. The program may drop the future at any time (by [`tokio::time::timeout`], or in a
+    /// branch of a select) without losing a message. The future has either returned the message or not taken it.
     ///
     /// ```
     /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -85,7 +85,7 @@ impl AsyncSubscription {
     /// ```
     ///
     /// # Errors
-    /// As [`Subscription::try_recv`].
+    /// The errors of [`Subscription::try_recv`].
     ///
     /// # Panics
     /// Panics outside a tokio runtime with I/O and time drivers.
@@ -96,12 +96,12 @@ impl AsyncSubscription {
     /// Polls for the next message, for hand-written futures: see [`AsyncSubscription::recv`].
     ///
     /// # Errors
-    /// As [`Subscription::try_recv`].
+    /// The errors of [`Subscription::try_recv`].
     ///
     /// # Panics
-    /// As [`AsyncSubscription::recv`].
+    /// Panics outside a tokio runtime with I/O and time drivers.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Result<Message>> {
-        // A task that always finds a message still yields from time to time.
+        // Even a task that always finds a message must yield from time to time.
         let budget = ready!(tokio::task::coop::poll_proceed(cx));
         loop {
             if let Some(got) = self.subscription.try_recv().transpose() {
@@ -112,8 +112,8 @@ impl AsyncSubscription {
         }
     }
 
-    /// Ready when a message may have arrived. Call it after a `try_recv` that found nothing: only then does the
-    /// producer send a byte.
+    /// Returns `Ready` when a message may have arrived. The caller must have called `try_recv` without finding a
+    /// message: only then does the producer send a byte.
     fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         if let Some(wake) = self.subscription.wake().filter(|wake| !self.listener.is_for(wake)) {
             self.listener = Listener::new(wake)?;
@@ -130,20 +130,20 @@ impl AsyncSubscription {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes the next message, if one is there; never waits.
+    /// Takes the next message, if it is there. Never waits.
     ///
     /// # Errors
-    /// As [`Subscription::try_recv`].
+    /// The errors of [`Subscription::try_recv`].
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         self.subscription.try_recv()
     }
 
-    /// As [`Subscription::lost`].
+    /// Returns the number of messages lost so far, like [`Subscription::lost`].
     pub fn lost(&self) -> u64 {
         self.subscription.lost()
     }
 
-    /// As [`Subscription::position`].
+    /// Returns the number of the next message, like [`Subscription::position`].
     pub fn position(&self) -> u64 {
         self.subscription.position()
     }
@@ -170,8 +170,8 @@ impl futures_core::Stream for AsyncSubscription {
     }
 }
 
-/// The next time to poll without an event: the same for all subscriptions of a process, so that a hundred idle ones do
-/// not wake it a hundred times.
+/// Returns the next time to poll without an event. It is the same for all subscriptions of a process, so that a
+/// hundred idle subscriptions do not wake the process a hundred times.
 fn poll_time() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
@@ -198,7 +198,8 @@ impl Subscription {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] if it is not pollable; [`Error::System`] if the reactor does not accept its descriptor.
+    /// [`Error::Argument`] if the subscription is not pollable; [`Error::System`] if the reactor does not accept its
+    /// descriptor.
     ///
     /// # Panics
     /// Panics outside a tokio runtime with I/O and time drivers.
@@ -209,7 +210,7 @@ impl Subscription {
 
 impl SubscriptionBuilder {
     /// Subscribes, for tokio tasks. Asks the daemon on one of the runtime's threads for blocking calls, and also
-    /// [waits](SubscriptionBuilder::wait) there for a stream that is not open yet; dropping the future does not end
+    /// [waits](SubscriptionBuilder::wait) there for a stream that is not open yet. Dropping the future does not end
     /// that wait.
     ///
     /// ```
@@ -225,10 +226,10 @@ impl SubscriptionBuilder {
     /// ```
     ///
     /// # Errors
-    /// As [`SubscriptionBuilder::open`] and [`Subscription::into_async`].
+    /// The errors of [`SubscriptionBuilder::open`] and [`Subscription::into_async`].
     ///
     /// # Panics
-    /// As [`Subscription::into_async`].
+    /// Panics outside a tokio runtime with I/O and time drivers.
     pub async fn open_async(self) -> Result<AsyncSubscription> {
         blocking("subscribe", move || self.pollable().open()).await?.into_async()
     }

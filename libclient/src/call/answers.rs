@@ -16,7 +16,7 @@ pub enum Said {
     Failure(String),
 }
 
-/// Sends responses in turn. Any thread can supply one.
+/// Sends responses in the order of their requests. Any thread can supply a response.
 #[derive(Debug)]
 pub struct Answers {
     client: Client,
@@ -25,9 +25,9 @@ pub struct Answers {
 
 #[derive(Debug)]
 struct State {
-    /// `None` after the channel was closed.
+    /// `None` after this channel was closed.
     stream: Option<Stream>,
-    /// Number of the request whose response is the next to send.
+    /// The number of the request whose response is sent next.
     next: u64,
     /// Responses to later requests, by the number of the request.
     early: BTreeMap<u64, Said>,
@@ -38,12 +38,12 @@ impl Answers {
         Self { client, state: Mutex::new(State { stream: Some(stream), next: 0, early: BTreeMap::new() }) }
     }
 
-    /// Supplies the response to a request. Sends it when its turn has come, and the later ones that wait for it. If the caller
-    /// is gone, the function drops the response and returns no error.
+    /// Supplies the response to a request. Sends the response when its turn comes, and then the later ones that wait for it.
+    /// If the caller has ended, this function drops the response and returns no error.
     ///
     /// # Errors
-    /// If this response or a later one could not be sent. The channel is closed then, since the following responses
-    /// would belong to the wrong requests.
+    /// An error if this function could not send this response or a later one. It then closes the channel, because the
+    /// following responses would belong to the wrong requests.
     pub fn say(&self, number: u64, said: Said) -> Result<()> {
         let mut state = lock(&self.state);
         state.early.insert(number, said);

@@ -17,26 +17,26 @@ use tensorlend_os::futex;
 
 /// Maximum time for a server to open its end of a channel, before the caller tries again or tries another server.
 const OPENING: Duration = Duration::from_secs(1);
-/// Maximum time for which the caller waits for an idle server to open a further channel, while the first server could
-/// take the request.
+/// Maximum time for which the caller waits for an idle server to open a further channel. In the meantime the first
+/// server could take the request.
 const OPENING_IDLE: Duration = Duration::from_millis(10);
-/// Maximum number of channels of one caller: a server sleeps on a word of each, and accepts a limited number.
+/// Maximum number of channels of one caller. A server sleeps on a word of each channel, and accepts a limited number.
 const CHANNELS_MAX: usize = 2;
-/// Time for which an unused channel is kept.
+/// Time for which the caller keeps an unused channel.
 const SPARE: Duration = Duration::from_secs(5);
 
-/// Interval of the calls of `goes_on` during a wait.
+/// Interval between calls of `goes_on` during a wait.
 const ASK: Duration = Duration::from_millis(50);
-/// The same interval while a channel is opening: a computing server cannot accept, and each attempt costs the daemon a
-/// request.
+/// The same interval while a channel is opening. A server that computes cannot accept a channel, and each attempt
+/// costs the daemon a request.
 const ASK_OPENING: Duration = Duration::from_millis(200);
 
-/// A caller of one service: sends requests to its servers, one at a time or several at once. A caller serves one
-/// thread; open one for each thread.
+/// A caller of one service, which sends requests to the service's servers, one at a time or several at once. Only one
+/// thread at a time can use a caller, so open one for each thread.
 ///
 /// With no request outstanding, the caller moves to another server if its own is busy and the other is idle or clearly
 /// less loaded. Otherwise it stays with its server. It keeps the connection to one further server open for some seconds
-/// after the last use.
+/// after that connection's last use.
 ///
 /// [`Client::serve`] has an example of both ends.
 pub struct Caller {
@@ -44,12 +44,12 @@ pub struct Caller {
     service: Service,
     capacity: u32,
     pollable: bool,
-    /// The first channel is in use. The others are idle, sorted by last use, the oldest last.
+    /// The channels. The first is in use. The others are idle and sorted by last use, with the oldest last.
     pub(super) channels: Vec<Channel>,
     /// A channel that its server has not opened yet.
     connecting: Option<Connecting>,
     servers: Servers,
-    /// The server that was given up last: the caller prefers others.
+    /// The server that the caller abandoned last. The caller prefers other servers.
     shunned: Option<Id>,
     /// The number of requests sent, over all channels.
     sent: u64,
@@ -62,14 +62,14 @@ impl Caller {
         Self { client, service, capacity, pollable, channels, connecting: None, servers, shunned: None, sent: 0 }
     }
 
-    /// Sends a request and blocks until its reply arrives. Also waits for a server if there is none.
+    /// Sends a request and blocks until its reply arrives. If the service has no server, also waits for a server.
     ///
-    /// After a timeout the caller gives its server up, with all outstanding requests, because the server may hang. The
+    /// After a timeout the caller abandons its server, with all outstanding requests, because the server may hang. The
     /// next call goes to another server, if there is one.
     ///
     /// # Errors
-    /// * [`Error::Answer`] if the server could not answer, with the server's reason.
-    /// * [`Error::ServerGone`] if the server ended before it answered. It may have carried the request out: see
+    /// * [`Error::Answer`] if the server reported an error, with the server's reason.
+    /// * [`Error::ServerGone`] if the server ended before it responded. It may have carried out the request: see
     ///   [`Caller::call_again`].
     /// * [`Error::Timeout`] if no reply arrived in time.
     /// * [`Error::Argument`] for a draft of another client, or while requests are outstanding (see [`Caller::send`]).
@@ -77,8 +77,8 @@ impl Caller {
         self.call_until(request, Deadline::new(timeout))
     }
 
-    /// As [`Caller::call`], for requests that may be carried out twice: if a server ends before it answers, the caller
-    /// makes the request again with `make` and sends it to another server.
+    /// Calls a server like [`Caller::call`], for requests that may be carried out twice. If a server ends before it
+    /// responds, the caller creates the request again with `make` and sends it to another server.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -99,7 +99,7 @@ impl Caller {
     /// ```
     ///
     /// # Errors
-    /// As [`Caller::call`], except [`Error::ServerGone`]; and any error of `make`.
+    /// The errors of [`Caller::call`], except [`Error::ServerGone`]; and any error of `make`.
     pub fn call_again<R: Sendable>(
         &mut self,
         timeout: impl Into<Timeout>,
@@ -115,8 +115,9 @@ impl Caller {
         }
     }
 
-    /// As [`Caller::call`], for callers that may have to stop waiting: the method calls `goes_on` about twenty times a
-    /// second. When it returns false, the caller gives the server up as after a timeout and returns `None`.
+    /// Calls a server like [`Caller::call`], for callers that may have to stop waiting. The method calls `goes_on`
+    /// about twenty times a second. When `goes_on` returns false, the caller abandons the server as after a timeout
+    /// and returns `None`.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -132,7 +133,7 @@ impl Caller {
     /// ```
     ///
     /// # Errors
-    /// As [`Caller::call`].
+    /// The errors of [`Caller::call`].
     pub fn call_while(
         &mut self,
         request: impl Sendable,
@@ -152,10 +153,11 @@ impl Caller {
         answer
     }
 
-    /// As [`Caller::send`], for callers that may have to stop waiting for a server: see [`Caller::call_while`].
+    /// Sends a request like [`Caller::send`], for callers that may have to stop waiting for a server: see
+    /// [`Caller::call_while`].
     ///
     /// # Errors
-    /// As [`Caller::send`].
+    /// The errors of [`Caller::send`].
     pub fn send_while(
         &mut self,
         request: impl Sendable,
@@ -171,7 +173,7 @@ impl Caller {
         deadline: Deadline,
         goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<Option<u64>> {
-        // If the channel has ended with requests outstanding, sending returns the error.
+        // If the server has ended with requests outstanding, the send below returns the error.
         while self.outstanding() == 0 && !self.has_server()? {
             match self.ready(deadline.at_most(ASK_OPENING)) {
                 Err(error) if error.is_timeout() => {
@@ -200,7 +202,7 @@ impl Caller {
         }
     }
 
-    /// Returns an error while requests are outstanding.
+    /// Returns an error if requests are outstanding.
     #[doc(hidden)]
     pub fn nothing_outstanding(&self) -> Result<()> {
         match self.outstanding() {
@@ -221,9 +223,9 @@ impl Caller {
         answer
     }
 
-    /// Sends a request without waiting for its reply; returns its number, which [`Caller::recv`] returns with the
-    /// reply. Blocks while there is no server, for `timeout` at most. When the maximum number of requests is outstanding,
-    /// receive a reply first.
+    /// Sends a request without waiting for its reply. Returns the request's number, which [`Caller::recv`] returns with
+    /// the reply. Blocks for at most `timeout` if the service has no server. If the maximum number of requests is
+    /// outstanding, receive a reply first.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -251,16 +253,16 @@ impl Caller {
     ///
     /// # Errors
     /// * [`Error::Timeout`] if no server appeared in time.
-    /// * [`Error::ServerGone`] if earlier requests were lost with their server; this one was not sent.
+    /// * [`Error::ServerGone`] if earlier requests were lost with their server. This request was not sent.
     /// * [`Error::Argument`] for a draft of another client, or while the maximum number of requests is outstanding.
     pub fn send(&mut self, request: impl Sendable, timeout: impl Into<Timeout>) -> Result<u64> {
         self.send_until(request, Deadline::new(timeout))
     }
 
-    /// Receives the reply to the oldest outstanding request, with that request's number. Blocks for `timeout` at most.
+    /// Receives the reply to the oldest outstanding request, with that request's number. Blocks for at most `timeout`.
     ///
     /// # Errors
-    /// * [`Error::Answer`] if the server could not answer this request.
+    /// * [`Error::Answer`] if the server reported an error for this request.
     /// * [`Error::ServerGone`] if the server ended: all outstanding requests are lost.
     /// * [`Error::Timeout`] if no reply arrived in time: the requests stay outstanding.
     /// * [`Error::Argument`] if no request is outstanding.
@@ -268,9 +270,10 @@ impl Caller {
         self.recv_until(Deadline::new(timeout))
     }
 
-    /// Returns the number of outstanding requests: sent, and not answered yet.
+    /// Returns the number of outstanding requests, which were sent and have no reply yet.
     ///
-    /// At most [`CallerBuilder::capacity`](crate::CallerBuilder::capacity). Receive their replies with [`Caller::recv`].
+    /// The number is at most [`CallerBuilder::capacity`](crate::CallerBuilder::capacity). Receive the replies with
+    /// [`Caller::recv`].
     pub fn outstanding(&self) -> u64 {
         self.channels.first().map_or(0, Channel::outstanding)
     }
@@ -280,7 +283,7 @@ impl Caller {
         &self.service.name
     }
 
-    /// Gives the server up, with all outstanding requests: the next request goes to another server, if there is one.
+    /// Abandons the server, with all outstanding requests. The next request goes to another server, if there is one.
     pub fn give_up(&mut self) {
         if self.channels.is_empty() {
             return;
@@ -290,7 +293,7 @@ impl Caller {
         channel.hang_up(&self.client, &self.service);
     }
 
-    /// Returns true while the caller is connected to a server that lives. With requests in flight, that is the server that
+    /// Returns true while the caller is connected to a live server. If requests are outstanding, this is the server that
     /// has them.
     ///
     /// # Errors
@@ -301,8 +304,8 @@ impl Caller {
         channels.iter().try_fold(false, |open, channel| Ok(open || channel.goes_on()?))
     }
 
-    /// Connects to a server, and sends nothing: the first request then need not wait for one. With requests
-    /// in flight, the call returns at once.
+    /// Connects to a server without sending a request. Then the first request does not wait for a server. If requests
+    /// are outstanding, the method returns at once.
     ///
     /// ```no_run
     /// # let client = tensorlend::Client::connect()?;
@@ -312,13 +315,14 @@ impl Caller {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no server came.
+    /// [`Error::Timeout`] if no server accepted the connection in time.
     pub fn wait_server(&mut self, timeout: impl Into<Timeout>) -> Result<()> {
         self.client.session().check()?;
         self.ready(Deadline::new(timeout))
     }
 
-    /// Waits for a server, and sends nothing. With no request outstanding, chooses the best server for the next one.
+    /// Waits for a server, and sends nothing. With no request outstanding, chooses the best server for the next
+    /// request.
     pub(crate) fn ready(&mut self, deadline: Deadline) -> Result<()> {
         if self.outstanding() > 0 {
             return Ok(());
@@ -349,7 +353,8 @@ impl Caller {
         Ok(())
     }
 
-    /// Moves to another server, if its own is busy and the other is clearly better. If that fails, the caller stays.
+    /// Moves to another server if the caller's own is busy and the other is clearly better. If that fails, the caller
+    /// stays.
     pub(super) fn choose(&mut self, deadline: Deadline) {
         self.drop_spare();
         let here = self.channels[0].server;
@@ -369,7 +374,7 @@ impl Caller {
         }
     }
 
-    /// Drops a channel that was unused for long: another caller may wait for its place at that server.
+    /// Drops a channel that was unused for long, because another caller may wait for this place at the server.
     fn drop_spare(&mut self) {
         let is_spare = |channel: &mut Channel| channel.spare_since.elapsed() > SPARE;
         if self.channels.len() > 1
@@ -380,10 +385,10 @@ impl Caller {
         }
     }
 
-    /// Opens a channel to another server, and uses it if it opens soon: an idle server answers at once. A busy server
-    /// answers after its current work; until then, requests go to the former server.
+    /// Opens a channel to another server, and uses the channel if it opens soon: an idle server accepts at once. A
+    /// busy server accepts after its current work. Until then, requests go to the former server.
     fn open(&mut self, server: Id, load: u64, deadline: Deadline) -> Result<()> {
-        // Opening needs the daemon, and a request must not wait for a replaced daemon.
+        // Opening needs the daemon, and a request must not wait until a new daemon has started.
         if !self.client.session().control.is_up() {
             return Ok(());
         }
@@ -396,7 +401,7 @@ impl Caller {
         match connecting.wait(deadline.left().map_or(timeout, |left| left.min(timeout))) {
             Ok(channel) => {
                 self.connecting = None;
-                // The channel may lead to another server than `server`: to the one that an earlier attempt asked.
+                // The channel may lead to another server than `server`: to the server that an earlier attempt asked.
                 let at = usize::from(channel.server != server);
                 self.channels[0].spare_since = Instant::now();
                 self.channels.insert(at, channel);
@@ -430,7 +435,7 @@ impl Caller {
             )));
         }
         if self.outstanding() > 0 && !self.has_server()? {
-            // Check this before the request is sent: then it is certain that no server carried it out.
+            // Check this before sending the request, so that it is certain that no server carried out the request.
             self.give_up();
             return Err(self.gone());
         }
@@ -455,7 +460,7 @@ impl Caller {
         (number, answer.and_then(|value| value.ok_or_else(|| self.gone())))
     }
 
-    /// Receives the next response by `receive`, if there is one.
+    /// Receives the next response through `receive`, if there is a response.
     pub(super) fn recv_with(
         &mut self,
         receive: impl FnOnce(&mut Subscription) -> Result<Option<Message>>,
@@ -485,7 +490,7 @@ impl Caller {
         (number, answer.and_then(|value| self.open_answer(value)).map(Some))
     }
 
-    /// Returns the value of a response, or the error that it reports: an empty dataset encodes a failure.
+    /// Returns the value of a response, or the error that the response reports. An empty dataset encodes a failure.
     fn open_answer(&self, value: Value) -> Result<Value> {
         match value.as_dataset().filter(|dataset| dataset.is_empty()) {
             Some(failure) => Err(Error::Answer {
@@ -496,7 +501,7 @@ impl Caller {
         }
     }
 
-    /// Opens a channel to the least loaded server; waits for a server if there is none.
+    /// Opens a channel to the least loaded server. Waits for a server if the service has none.
     fn begin(&mut self, deadline: Deadline) -> Result<Channel> {
         // The pending channel may belong to a server that this function tries again.
         self.connecting = None;
@@ -529,8 +534,8 @@ impl Caller {
         }
     }
 
-    /// Returns the servers in order of preference: by load and number of channels. The server that was given up last comes
-    /// last.
+    /// Returns the servers in order of preference: by load and number of channels. The server that the caller abandoned
+    /// last is at the end.
     fn in_order(&self) -> Result<Vec<Id>> {
         let mut servers: Vec<Id> = self.servers.ids().collect();
         if servers.len() > 1 {
@@ -543,7 +548,8 @@ impl Caller {
             let session = self.client.session();
             servers.sort_by_cached_key(|&server| {
                 let load = self.servers.load(session, server).unwrap_or(0);
-                // Callers that start at once all see the same load, but each sees the channels of those before it.
+                // Callers that start at the same time all see the same load, but each sees the channels of earlier
+                // callers.
                 let channels = channels.get(&server).copied().unwrap_or(0);
                 (self.shunned == Some(server), load.saturating_add(channels), load)
             });

@@ -16,7 +16,7 @@ pub struct CallerBuilder {
 
 impl CallerBuilder {
     /// Sets the number of requests that can be outstanding at once, from 1 to 1024, rounded up to a power of two.
-    /// Default: 8. The memory of that many requests and replies stays in use until later ones replace them.
+    /// Default: 8. The memory of this number of requests and replies stays in use until later ones replace them.
     pub fn capacity(mut self, requests: u32) -> Self {
         self.capacity = requests;
         self
@@ -29,11 +29,11 @@ impl CallerBuilder {
         self
     }
 
-    /// Opens the caller. Asks the daemon nothing: the first request looks for a server.
+    /// Opens the caller. Sends no request to the daemon: the first request finds a server.
     ///
     /// # Errors
-    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Argument`] for a capacity out of
-    /// range.
+    /// [`Error::Name`] for an invalid name, or a service's name of more than 207 bytes; [`Error::Argument`] for a
+    /// capacity out of range.
     pub fn open(self) -> Result<Caller> {
         if !(1..=1024).contains(&self.capacity) {
             return Err(Error::Argument(format!("a caller for {} requests at once: give 1 to 1024", self.capacity)));
@@ -44,8 +44,8 @@ impl CallerBuilder {
 }
 
 impl Client {
-    /// Starts a caller of a service: it sends requests to a server and receives replies. See [`Client::serve`] for the
-    /// other end.
+    /// Starts a caller of a service. The caller sends requests to a server and receives replies. See [`Client::serve`]
+    /// for the server's end.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

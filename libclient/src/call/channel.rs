@@ -1,4 +1,4 @@
-//! A channel from its caller's side: connecting, open, closed.
+//! A channel on the caller's side, while it connects and while it is open.
 
 use super::service::{Id, Service};
 use crate::client::Client;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
 use tensorlend_layout::wire::Policy;
 
-/// A channel that its server has been asked to open.
+/// A channel that the caller has asked a server to open.
 pub struct Connecting {
     client: Client,
     service: Service,
     pub server: Id,
     pub since: Instant,
     id: Id,
-    /// Whether the responses come with a descriptor.
+    /// True if the responses have a descriptor for an event loop.
     pollable: bool,
-    /// `None` once the channel is open or given up.
+    /// `None` after the channel was opened or abandoned.
     requests: Option<Stream>,
 }
 
@@ -47,7 +47,7 @@ impl Connecting {
     /// Waits until the server has opened its end.
     ///
     /// # Errors
-    /// A timeout, after which the caller may wait again.
+    /// An error if the time passed. Then the caller may wait again. Otherwise, an error of the subscription.
     pub fn wait(&mut self, timeout: Duration) -> Result<Channel> {
         let name = self.service.answers(self.server, self.id);
         let answers = self.client.subscription(&name).start_at(Start::Oldest).wait(timeout);
@@ -62,10 +62,10 @@ impl Drop for Connecting {
         let Some(requests) = self.requests.take() else { return };
         drop(requests);
         let session = self.client.session();
-        // Without a daemon, deleting would block; the next server deletes such streams.
+        // Without a daemon, deleting the stream would block. The next server of the service deletes such streams.
         if !session.is_forked() && session.control.is_up() {
-            // A server that has opened the channel in the meantime sees the end of the request stream, and deletes its reply
-            // stream.
+            // A server that has opened the channel in the meantime sees the end of the request stream, and then deletes its
+            // own reply stream.
             let _ = self.client.delete_stream(&self.service.requests(self.server, self.id));
         }
     }
@@ -79,7 +79,7 @@ pub struct Channel {
     pub answers: Subscription,
     /// The number of the first request without a reply.
     pub waiting: u64,
-    /// The time at which the caller began to use another channel in place of this one.
+    /// The time at which the caller began to use another channel instead of this one.
     pub spare_since: Instant,
 }
 
@@ -94,7 +94,7 @@ impl Channel {
         self.answers.goes_on()
     }
 
-    /// Closes the channel, with all outstanding requests.
+    /// Closes the channel. All its outstanding requests are lost.
     pub fn hang_up(self, client: &Client, service: &Service) {
         let Self { server, id, requests, answers, .. } = self;
         drop((requests, answers));

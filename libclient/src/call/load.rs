@@ -1,13 +1,14 @@
-//! A server's load: one word, by which callers choose among servers.
+//! A server's load: one word, which callers read to choose a server.
 //!
-//! The word is the field `next` of a cursor that the server owns and that belongs to no stream (`stream` is 0). It is
-//! in the server's lease table, which only the server's session writes and all others can map for reading; producers
-//! and the daemon ignore a cursor without a stream. A server publishes the cursor's number in the value of
-//! `SERVICE/.server/S`: u32 of (pid, catalogue, cursor).
+//! The word is the field `next` of a cursor that the server owns and that belongs to no stream (`stream` is 0). The
+//! cursor is in the server's lease table, which only the server's session writes and all other clients can map for
+//! reading. Producers and the daemon ignore a cursor without a stream. A server publishes the cursor's number in the
+//! value of `SERVICE/.server/S`: u32 of (pid, catalogue, cursor).
 //!
-//! The *load* is the number of requests that the server has taken and not answered, plus those that waited in its
-//! channels when it last polled them. Requests that arrive while it computes are missing, so a load is rather too low
-//! than too high. It is a hint: a caller that believes a wrong load waits longer, and nothing else happens.
+//! The *load* counts the requests that the server has taken and not yet responded to. It also counts the requests
+//! that waited in the server's channels at its last poll. Requests that arrive while the server computes are missing,
+//! so a load is usually too low rather than too high. It is only a hint: a caller that uses a wrong load may wait
+//! longer, but nothing else happens.
 //!
 //! | event | the word |
 //! |---|---|
@@ -22,9 +23,9 @@ use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::CURSORS;
 use tensorlend_os::mutex::lock;
 
-/// No cursor.
+/// The value for a missing cursor.
 const NONE: u32 = u32::MAX;
-/// The word of a server that has ended.
+/// The load word of a server that has ended.
 const ENDED: u64 = u64::MAX;
 
 /// A server's own load.
@@ -42,14 +43,14 @@ struct Counts {
 }
 
 impl Load {
-    /// Returns the load of an idle server.
+    /// Creates the load of a server, which is idle at first.
     pub fn new(client: &Client) -> Self {
         let session = client.session();
         let cursor = session.streams().take_cursor();
         let load = Self { client: client.clone(), cursor, counts: Mutex::default() };
         if let Some(cursor) = cursor {
             let words = &session.shards.table().cursors[usize::from(cursor)];
-            // Sets the words to the values that a closed subscription leaves.
+            // Set the words to the values that a closed subscription leaves.
             words.stream.set(0);
             words.next.set(0);
             words.lost.set(0);
@@ -64,26 +65,26 @@ impl Load {
         [std::process::id(), self.client.session().me().into(), cursor]
     }
 
-    /// Notes that the server took a request, and that `queued` requests still wait.
+    /// Records that the server took a request, and that `queued` requests still wait.
     pub fn taken(&self, queued: u64) {
         self.change(|counts| *counts = Counts { taken: counts.taken + 1, queued });
     }
 
-    /// Notes that the server is about to answer a request.
+    /// Records that the server is about to respond to a request.
     ///
-    /// Called before the reply is sent. A caller R that has received the reply (acquire of the ring's head, which the
-    /// server stored with release after this) sees this word changed, and does not count its own request as another
-    /// caller's.
+    /// The server calls this before it sends the reply. A caller R that has received the reply sees the new value:
+    /// R's acquire load of the ring's head pairs with the server's later release store. So R does not regard its own
+    /// request as another caller's.
     pub fn answered(&self) {
         self.change(|counts| counts.taken = counts.taken.saturating_sub(1));
     }
 
-    /// Notes that `queued` requests wait.
+    /// Records that `queued` requests wait.
     pub fn queued(&self, queued: u64) {
         self.change(|counts| counts.queued = queued);
     }
 
-    /// Stores inside the lock: of two threads that answer, the one that counted last also stores last.
+    /// Store the word inside the lock. Then, of two threads that respond, the one that counted last also stores last.
     fn change(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = lock(&self.counts);
         change(&mut counts);
@@ -104,7 +105,7 @@ impl Drop for Load {
     }
 }
 
-/// The location of a server's load word, as the server published it.
+/// The location of a server's load word, as the server has published it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge(Option<(u16, u16)>);
 
@@ -116,9 +117,9 @@ impl Gauge {
         Self(place.filter(|(_, cursor)| usize::from(*cursor) < CURSORS))
     }
 
-    /// Reads the load; `None` if the server has no load word.
+    /// Reads the load. Returns `None` if the server has no load word.
     ///
-    /// Takes no system call once the table is mapped, which it is for callers that send requests to that server.
+    /// Makes no system call if the table is mapped. For callers that send requests to that server, it is.
     pub fn read(self, session: &Arc<Session>) -> Option<u64> {
         let (catalogue, cursor) = self.0?;
         let read = session.peers().with_leases(catalogue, |table| table.cursors[usize::from(cursor)].next.read());

@@ -11,12 +11,12 @@
 //! | `SERVICE/.line/S/C` | stream, blocks | caller | requests |
 //! | `SERVICE/.line/S/C/answers` | stream | server | replies: number n answers request n |
 //!
-//! The value of the first is u32 of (pid, catalogue, cursor): the location of the server's load (`load.rs`), a word by
-//! which callers choose among several servers (`servers.rs`).
+//! The value of `SERVICE/.server/S` is u32 of (pid, catalogue, cursor). It is the location of the server's load
+//! (`load.rs`), a word that callers read to choose a server (`servers.rs`).
 //!
-//! S and C are random 64-bit numbers in hexadecimal digits, one for each opened server and channel. Replies come in the
-//! order of their requests, so neither needs a number of its own; if the server finishes a later request first, it
-//! holds the reply back. A reply that is an empty dataset is a failure, and its metadata is the reason.
+//! S and C are random 64-bit numbers in hexadecimal digits, one for each opened server and channel. Replies arrive in
+//! the order of their requests, so neither needs a number of its own. If the server finishes a later request first, it
+//! delays that reply. A reply that is an empty dataset reports a failure, and its metadata is the reason.
 //!
 //! | process that is gone | what it leaves | who removes it |
 //! |---|---|---|
@@ -24,14 +24,14 @@
 //! | the server | its replies, its connect list | the caller, at its next request or its end; the next server of the service |
 //! | both | a channel | the daemon, which ends unused streams (`streams.grace_ms`); the next server of the service |
 //!
-//! A connect request ends with the caller's session, and the connect list ends with its last request.
+//! A connect request ends with the caller's session, and the connect list ends with its last connect request.
 //!
-//! Every member with the right to write may connect and serve: members of a namespace trust each other that far. The
-//! client checks what they write as in all streams and lists. Many connect requests at once do not delay the replies to
-//! connected callers.
+//! Every member with the right to write may connect and serve: the members of a namespace trust each other to this
+//! extent. The client checks their data as in all streams and lists. Many connect requests at once do not delay the
+//! replies to connected callers.
 //!
-//! A caller whose connect request is not answered repeats it. So a request that arrives while the list is cleared, or for a
-//! server that is gone, only costs time.
+//! A caller repeats its connect request if no server accepts it. So a request that arrives while the list is cleared, or
+//! for a server that has ended, only costs time.
 
 mod answers;
 mod caller;

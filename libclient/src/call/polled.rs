@@ -1,4 +1,4 @@
-//! Servers and callers for event loops: each has a descriptor, and steps that never wait.
+//! Servers and callers for event loops. Each has a descriptor, and methods that never wait.
 
 use super::caller::Caller;
 use super::server::{Call, Server};
@@ -17,7 +17,8 @@ pub fn new_epoll() -> Result<OwnedFd> {
 }
 
 impl Server {
-    /// Opens a channel's subscription, and adds its descriptor to the server's. Closing the subscription removes it.
+    /// Opens a channel's subscription, and adds its descriptor to the server's epoll instance. Closing it removes the
+    /// descriptor.
     pub(super) fn open(&self, requests: SubscriptionBuilder) -> Result<Subscription> {
         let Some(watching) = &self.epoll else { return requests.open() };
         let requests = requests.pollable().open()?;
@@ -26,9 +27,8 @@ impl Server {
         Ok(requests)
     }
 
-    /// As [`Server::try_recv`]. If there is no request, the next one from a connected caller makes
-    /// [`Server::descriptor`] readable, and one from a new caller extends the list of
-    /// [`Server::connects`].
+    /// Receives a request like [`Server::try_recv`]. If there is none, the next request from a connected caller makes
+    /// [`Server::descriptor`] readable. A request from a new caller extends the list of [`Server::connects`].
     #[doc(hidden)]
     pub fn try_recv_armed(&mut self) -> Result<Option<Call>> {
         if let Some(call) = self.try_recv()? {
@@ -37,18 +37,18 @@ impl Server {
         for channel in &self.channels {
             channel.requests.arm();
         }
-        // Armed before this poll: it finds a request that came in between.
+        // The descriptors were armed before this poll, so the poll finds a request that arrived in between.
         self.poll()
     }
 
-    /// Returns the descriptor of a server that was opened as pollable.
+    /// Returns the server's descriptor, if the program opened the server as pollable.
     #[doc(hidden)]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns whether [`Server::try_recv`] would find something: a request, a new caller, or the end of one. A few loads for
-    /// each caller.
+    /// Returns whether [`Server::try_recv`] would find something: a request, a new caller, or the end of a caller. Costs a
+    /// few loads for each caller.
     #[doc(hidden)]
     pub fn has_news(&self) -> Result<bool> {
         self.check()?;
@@ -59,7 +59,8 @@ impl Server {
         Ok(news)
     }
 
-    /// Returns the list to which callers that connect append, and its id and length when the server last read it.
+    /// Returns the list to which connecting callers append, and the list's id and length when the server last read
+    /// it.
     #[doc(hidden)]
     pub fn connects(&self) -> (&str, (u64, u64)) {
         (&self.connect_list, (self.connect_list_id, self.connects))
@@ -84,20 +85,20 @@ impl Caller {
         Ok(!self.channels.is_empty())
     }
 
-    /// Receives the response to the oldest outstanding request, if it is there. If not, it makes
+    /// Receives the response to the oldest outstanding request, if it has arrived. If not, its arrival makes
     /// [`Caller::descriptor`] readable.
     #[doc(hidden)]
     pub fn try_recv(&mut self) -> (u64, Result<Option<Value>>) {
         self.recv_with(Subscription::try_recv)
     }
 
-    /// Returns the descriptor of the channel in use, of a caller that was opened as pollable.
+    /// Returns the descriptor of the channel in use, if the program opened the caller as pollable.
     #[doc(hidden)]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.channels.first().map(|channel| channel.answers.as_fd())
     }
 
-    /// Returns whether [`Caller::try_recv`] would find something. A few loads.
+    /// Returns whether [`Caller::try_recv`] would find something. Costs a few loads.
     #[doc(hidden)]
     pub fn has_news(&self) -> Result<bool> {
         self.channels.first().map_or(Ok(true), |channel| channel.answers.has_news())

@@ -21,11 +21,12 @@ use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::PARKED_ANY;
 use tensorlend_os::futex;
 
-/// Maximum number of connected callers: the kernel lets a thread sleep on 128 words, and one is the directory's.
+/// Maximum number of connected callers. The kernel lets a thread sleep on at most 128 words, and one is the
+/// directory's bell.
 const CALLERS_MAX: usize = 120;
-/// Maximum number of connect requests handled before the next request: each holds a lease in the meantime.
+/// Maximum number of connect requests that a server handles before the next request. Each of them holds a lease.
 const CONNECTS_AT_ONCE: u64 = 64;
-/// Number of connect requests after which the list is cleared.
+/// Number of connect requests after which the server clears the list.
 const CONNECTS_MAX: u64 = 256;
 /// Maximum number of outstanding requests of one caller.
 const CAPACITY_MAX: u32 = 1024;
@@ -48,12 +49,12 @@ impl ServerBuilder {
         self
     }
 
-    /// Opens the server: callers find it from now on, in addition to other servers of the same service. Blocks for some
+    /// Opens the server. Callers find it from now on, in addition to other servers of the same service. Blocks for some
     /// round trips to the daemon.
     ///
     /// # Errors
-    /// [`Error::Name`], also for a service's name of more than 207 bytes; [`Error::Refused`] without the right to
-    /// write, or at a limit.
+    /// [`Error::Name`] for an invalid name, or a service's name of more than 207 bytes; [`Error::Refused`] if
+    /// this client has no right to write, or if a limit of the daemon, the namespace or the user is reached.
     pub fn open(self) -> Result<Server> {
         let service = Service::new(&self.service)?;
         sweep(&self.client, &service)?;
@@ -76,19 +77,19 @@ impl ServerBuilder {
     }
 }
 
-/// One channel from its server's side.
+/// One channel on the server's side.
 pub struct Channel {
     id: Id,
     pub(super) requests: Subscription,
     answers: Arc<Answers>,
 }
 
-/// A server of a service: receives requests, from all callers in turn, and answers them in any order and from any
+/// A server of a service. It receives requests from all callers in turn, and responds in any order and from any
 /// thread.
 ///
-/// Several servers of one service share its callers: each caller starts with a server of least load, and stays with it
-/// unless it is busy and another one is not. Dropping the server ends it for its callers; they move to another, if
-/// there is one. A server receives on one thread; its [`Call`]s may be answered on others.
+/// Several servers of one service share its callers. Each caller starts with a server of least load, and stays with
+/// this server unless it is busy and another is not. Dropping the server disconnects its callers, which move to
+/// another server, if there is one. A server receives on one thread, but other threads may respond to its [`Call`]s.
 ///
 /// [`Client::serve`] has an example.
 pub struct Server {
@@ -96,24 +97,24 @@ pub struct Server {
     service: Service,
     id: Id,
     pub(super) connect_list: String,
-    /// The id of the connect list when it was last read. It changes when the list was cleared, and after all callers in
-    /// it have ended.
+    /// The id of the connect list at the server's last read. The id changes when a server clears the list, and after
+    /// all callers in the list have ended.
     pub(super) connect_list_id: u64,
-    /// The number of connect requests that were read from that list.
+    /// The number of connect requests that the server has read from that list.
     pub(super) connects: u64,
-    /// The channel to poll next is first.
+    /// The channels. The server polls the first one next.
     pub(super) channels: VecDeque<Channel>,
     load: Arc<Load>,
     /// The number of waiting requests in the load that was last stored.
     queued: u64,
     spin: Spin,
-    /// Watches the channels' descriptors.
+    /// An epoll instance that watches the channels' descriptors.
     pub(super) epoll: Option<OwnedFd>,
 }
 
 impl Client {
-    /// Serves requests that other clients [send](Client::caller). Requests and replies are tensors or datasets, written
-    /// in place and read without a copy.
+    /// Serves requests that other clients [send](Client::caller). Requests and replies are tensors or datasets. Each
+    /// side writes them in place, and the other side reads them without a copy.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -145,27 +146,27 @@ impl Client {
 }
 
 impl Server {
-    /// Receives the next request; blocks until one arrives.
+    /// Receives the next request. Blocks until a request arrives.
     ///
     /// # Errors
-    /// [`Error::Leases`] with 4096 leases held already: the request is still there after some were dropped;
-    /// [`Error::SessionEnded`].
+    /// [`Error::Leases`] if the client holds 4096 leases already; the request is still there after the program has
+    /// dropped some. [`Error::SessionEnded`].
     pub fn recv(&mut self) -> Result<Call> {
         self.recv_until(Deadline::new(None))
     }
 
-    /// Receives the next request; blocks for `timeout` at most.
+    /// Receives the next request. Blocks for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no request arrived in time; otherwise as [`Server::recv`].
+    /// [`Error::Timeout`] if no request arrived in time; otherwise the errors of [`Server::recv`].
     pub fn recv_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Call> {
         self.recv_until(Deadline::new(timeout))
     }
 
-    /// Receives the next request if there is one, without waiting: for servers that gather several.
+    /// Receives the next request if there is one, without waiting. So a server can gather several requests.
     ///
     /// # Errors
-    /// As [`Server::recv`].
+    /// The errors of [`Server::recv`].
     pub fn try_recv(&mut self) -> Result<Option<Call>> {
         self.check()?;
         self.poll()
@@ -174,7 +175,7 @@ impl Server {
     pub(super) fn check(&self) -> Result<()> {
         let session = self.client.session();
         session.check()?;
-        // No caller can connect any more, and the existing channels are dead.
+        // The session has ended: no caller can connect any more, and the existing channels are dead.
         if session.control.is_dead() { Err(Error::SessionEnded) } else { Ok(()) }
     }
 
@@ -185,7 +186,7 @@ impl Server {
 
     /// Returns the number of callers that are connected now.
     ///
-    /// At most 120: further callers wait until one ends.
+    /// The number is at most 120. Further callers wait until a connected caller ends.
     pub fn callers(&self) -> usize {
         self.channels.len()
     }
@@ -216,7 +217,7 @@ impl Server {
                         deadline.error(format!("a request to {:?}: no client has called it", self.service.name))
                     );
                 };
-                // If this check added or removed channels, it is repeated with their bells.
+                // If this check added or removed channels, repeat the check with their bells.
                 let is_all = self.unheard().is_none();
                 if is_all && self.channels.iter().map(|channel| channel.id).eq(known) {
                     let channels =
@@ -239,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Handles connect requests, and polls every channel, starting with the one whose turn it is.
+    /// Handles connect requests, and polls every channel, starting with the channel whose turn it is.
     pub(super) fn poll(&mut self) -> Result<Option<Call>> {
         self.admit()?;
         for _ in 0..self.channels.len() {
@@ -255,12 +256,12 @@ impl Server {
                     return Ok(Some(Call { message, reply }));
                 }
                 Ok(None) => self.channels.push_back(channel),
-                // The request is unreadable. Its caller waits for a response, so this server sends the error.
+                // The request is unreadable. Its caller waits for a response, so this server responds with the error.
                 Err(error @ Error::Damaged { .. }) => {
                     let _ = channel.answers.say(number, Said::Failure(words(&error)));
                     self.channels.push_back(channel);
                 }
-                // The caller has closed the channel, or is gone.
+                // The caller has closed the channel, or has ended.
                 Err(Error::StreamEnded(_)) => self.hang_up(channel),
                 Err(error) => {
                     self.channels.push_back(channel);
@@ -274,7 +275,8 @@ impl Server {
         Ok(None)
     }
 
-    /// Returns the connect list's id and the numbers of its unread requests, if there are any. No round trip, no system call.
+    /// Returns the connect list's id and the numbers of its unread requests, if there are any. Makes no round trip or system
+    /// call.
     pub(super) fn unheard(&self) -> Option<(u64, std::ops::Range<u64>)> {
         let (id, end) = self.client.list_identity(&self.connect_list)?;
         let heard = if id == self.connect_list_id { self.connects } else { 0 };
@@ -289,7 +291,7 @@ impl Server {
         for number in numbers.start..until {
             match item(self.client.session(), &self.connect_list, id, number) {
                 Ok(Some(request)) => connects.push(request),
-                // The request ended with its caller, or the list was cleared: a live caller repeats it.
+                // The request ended with its caller, or the list was cleared. A live caller repeats its request.
                 Ok(None) | Err(Error::Damaged { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -300,7 +302,7 @@ impl Server {
             if self.channels.len() < CALLERS_MAX && self.channels.iter().all(|known| known.id != channel) {
                 match self.begin(channel) {
                     Ok(channel) => self.channels.push_back(channel),
-                    // The caller has ended, or there is no memory: the server drops its request.
+                    // The caller has ended, or there is no memory. The server drops the caller's request.
                     Err(error) if error.is_disconnected() => return Err(error),
                     Err(_) => {}
                 }
@@ -320,7 +322,8 @@ impl Server {
         if capacity > CAPACITY_MAX {
             return Err(Error::Argument(format!("a channel for {capacity} requests")));
         }
-        // Open the reply stream last: a caller that finds it knows that the server polls the caller's requests.
+        // Open the reply stream last: a caller that finds this stream knows that the server polls the caller's
+        // requests.
         let answers = self.client.stream(&self.service.answers(self.id, id)).capacity(capacity).policy(Policy::Error);
         Ok(Channel { id, requests, answers: Arc::new(Answers::new(self.client.clone(), answers.open()?)) })
     }
@@ -341,7 +344,7 @@ impl Drop for Server {
         // Delete the server's name first, so that no further caller connects.
         let _ = self.client.delete(&self.service.presence(self.id));
         while let Some(channel) = self.channels.pop_front() {
-            // The caller deletes the rest, after it has received the replies.
+            // The caller deletes the rest of the channel, after it has received the replies.
             channel.answers.close();
         }
         let _ = self.client.clear(&self.connect_list);
@@ -364,7 +367,7 @@ fn read_connect(request: &Value) -> Option<Id> {
     Some(Id(*number))
 }
 
-/// Deletes the connect lists and channels of servers that are gone.
+/// Deletes the connect lists and channels of servers that have ended.
 fn sweep(client: &Client, service: &Service) -> Result<()> {
     let present = client.list(&service.pattern("/.server/"))?;
     let present: Vec<Id> = present.iter().filter_map(|info| Some(service.parse(&info.name, "/.server/")?.0)).collect();
@@ -381,8 +384,8 @@ fn sweep(client: &Client, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// A request that the server has received: a lease on a tensor or a dataset, with the right to answer it. If it is
-/// dropped without a reply, the caller gets an error.
+/// A request that the server has received: a lease on a tensor or a dataset, with the right to respond. If the
+/// program drops it without a reply, the caller receives an error.
 pub struct Call {
     message: Message,
     reply: Reply,
@@ -396,10 +399,10 @@ impl Call {
 
     /// Returns the request's tensor.
     ///
-    /// The lease lasts as long as this value; the caller's memory is in use until then.
+    /// The lease lasts as long as this value. Until then, the caller's memory stays in use.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a dataset.
+    /// [`Error::Kind`] if the request is a dataset.
     pub fn tensor(&self) -> Result<&Lease> {
         self.message.tensor()
     }
@@ -407,12 +410,12 @@ impl Call {
     /// Returns the request's dataset.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a tensor.
+    /// [`Error::Kind`] if the request is a tensor.
     pub fn dataset(&self) -> Result<&Dataset> {
         self.message.dataset()
     }
 
-    /// Splits the request into its value and the right to answer it, if you need one longer than the other.
+    /// Splits the request into its value and the right to respond, for a program that needs one of them longer.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -435,9 +438,9 @@ impl Call {
         (self.message.into_value(), self.reply)
     }
 
-    /// Announces that the reply comes within about ten microseconds, so that a sleeping caller wakes up in the
-    /// meantime. Worthwhile after long work, when only the reply is left to write. If the reply is late all the same,
-    /// the caller wakes up once more.
+    /// Announces that the reply will follow within about ten microseconds, so that a sleeping caller wakes up in the
+    /// meantime. This saves time after long work, when the server only has to write the reply. If the reply is late
+    /// nevertheless, the caller wakes up once more.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -463,23 +466,23 @@ impl Call {
         self.reply.soon();
     }
 
-    /// Sends the reply. The caller receives its replies in the order of its requests: an early one waits for its turn.
-    /// A caller that is gone is not an error.
+    /// Sends the reply. The caller receives its replies in the order of its requests, so an early reply waits for its
+    /// turn. If the caller has ended, the method returns no error.
     ///
     /// # Errors
-    /// * [`Error::Argument`] for a draft of another client, or a dataset without tensors; the caller then gets an
+    /// * [`Error::Argument`] for a draft of another client, or a dataset without tensors. The caller then receives an
     ///   error.
     /// * [`Error::Refused`] if there is no memory for the reply's index or metadata.
     pub fn respond(self, answer: impl Into<ValueDraft>) -> Result<()> {
-        // Frees the request's memory first: the reply may need it.
+        // Free the request's memory first, because the reply may need it.
         drop(self.message);
         self.reply.respond(answer)
     }
 
-    /// Answers with a failure: the caller gets [`Error::Answer`] with this text, cut to 64 KiB.
+    /// Responds with a failure. The caller receives [`Error::Answer`] with this text, cut to 64 KiB.
     ///
     /// # Errors
-    /// As [`Call::respond`].
+    /// The errors of [`Call::respond`].
     pub fn fail(self, why: impl std::fmt::Display) -> Result<()> {
         let why = why.to_string();
         drop(self.message);
@@ -493,13 +496,13 @@ impl std::fmt::Debug for Call {
     }
 }
 
-/// The right to answer one request, once. If it is dropped without a reply, the caller gets an error. See
-/// [`Call::split`].
+/// The right to respond to one request, once. If the program drops it without a reply, the caller receives an error.
+/// See [`Call::split`].
 ///
-/// It is `Send`: answer on any thread. Requests of one caller may be answered in any order; the caller receives the
-/// replies in its own order.
+/// The type is `Send`, so any thread can respond. A program may respond to the requests of one caller in any order.
+/// The caller receives the replies in the order of its requests.
 pub struct Reply {
-    /// The request's number; `None` once it is answered.
+    /// The request's number. `None` after the response.
     number: Option<u64>,
     answers: Arc<Answers>,
     load: Arc<Load>,
@@ -511,17 +514,17 @@ impl Reply {
         Self { number: Some(message.sequence()), answers, load, client }
     }
 
-    /// Announces that the reply comes soon, as [`Call::soon`].
+    /// Announces that the reply comes soon, like [`Call::soon`].
     pub fn soon(&self) {
         if let Some(number) = self.number {
             self.answers.soon(number);
         }
     }
 
-    /// Sends the reply, as [`Call::respond`].
+    /// Sends the reply, like [`Call::respond`].
     ///
     /// # Errors
-    /// As [`Call::respond`].
+    /// The errors of [`Call::respond`].
     pub fn respond(mut self, answer: impl Into<ValueDraft>) -> Result<()> {
         let draft = answer.into();
         if let Err(error) = self.check(&draft) {
@@ -531,10 +534,10 @@ impl Reply {
         self.say(Said::Answer(draft.into()))
     }
 
-    /// Answers with a failure, as [`Call::fail`].
+    /// Responds with a failure, like [`Call::fail`].
     ///
     /// # Errors
-    /// As [`Call::respond`].
+    /// The errors of [`Call::respond`].
     pub fn fail(mut self, why: impl std::fmt::Display) -> Result<()> {
         self.say(Said::Failure(why.to_string()))
     }
@@ -555,7 +558,7 @@ impl Reply {
 
     fn say(&mut self, said: Said) -> Result<()> {
         let Some(number) = self.number.take() else { return Ok(()) };
-        // A forked child has no lease table for the load.
+        // A forked child has no lease table in which to store the load.
         self.client.session().check()?;
         self.load.answered();
         self.answers.say(number, said)

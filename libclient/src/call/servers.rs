@@ -1,4 +1,4 @@
-//! The servers of a service that a caller knows, and the choice among them.
+//! The servers of a service that a caller knows, and the caller's choice among them.
 
 use super::load::Gauge;
 use super::service::{Id, Service};
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Minimum time until the list of servers is read again: a new server gets requests after this time.
+/// Minimum time between two reads of the list of servers. A new server gets requests after this time.
 const BELIEVED: Duration = Duration::from_millis(100);
-/// The list is also kept for this many times its reading time: reading visits all names, and so takes at most a hundredth of a
-/// processor's time.
+/// The caller also keeps the list for this many times the duration of the last read. Reading visits all names, so it takes
+/// at most a hundredth of a processor's time.
 const BELIEVED_PART: u32 = 100;
-/// Time for which the caller does not ask a server again that did not open a channel.
+/// Time for which the caller does not ask a server again after that server did not open a channel.
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// The known servers.
@@ -22,7 +22,7 @@ const REFUSED: Duration = Duration::from_secs(5);
 pub struct Servers {
     gauges: BTreeMap<Id, Gauge>,
     believed_until: Option<Instant>,
-    /// Servers that did not open a channel, with the time until which they are skipped.
+    /// Servers that did not open a channel, with the time until which the caller skips them.
     refused: BTreeMap<Id, Instant>,
 }
 
@@ -51,15 +51,15 @@ impl Servers {
         self.gauges.get(&server)?.read(session)
     }
 
-    /// Returns a better server than the caller's own (`here`), and its load. Skips `shunned`, a server that the caller gave up,
-    /// unless its load is 0: then it has answered all requests.
+    /// Returns a better server than the caller's own (`here`), and its load. Skips `shunned`, a server that the caller
+    /// abandoned, unless its load is 0, which shows that it has responded to all requests.
     ///
-    /// Costs one read of one word if the caller is alone with its server.
+    /// Costs one read of one word if the caller is its server's only caller.
     pub fn better(&mut self, client: &Client, service: &Service, here: Id, shunned: Option<Id>) -> Option<(Id, u64)> {
         let session = client.session();
         let load = self.load(session, here).filter(|&load| load > 0)?;
-        // Without a daemon, requests continue on open channels, and the caller uses the known list until a daemon is
-        // back.
+        // Without a daemon, requests continue on open channels, and the caller uses the known list until a daemon
+        // runs again.
         if self.believed_until.is_none_or(|until| until < Instant::now()) && session.control.is_up() {
             self.find(client, service).ok()?;
         }
@@ -71,7 +71,7 @@ impl Servers {
         least.filter(|&(_, other)| is_worth_going(load, other))
     }
 
-    /// Notes that a server has not opened a channel in time, or could not be asked.
+    /// Records that a server has not opened a channel in time, or that the caller could not ask it.
     pub fn refuse(&mut self, server: Id) {
         let now = Instant::now();
         self.refused.retain(|_, until| *until > now);
@@ -82,8 +82,8 @@ impl Servers {
 /// Returns whether a caller of a server with load `here` should move to a server with load `other`.
 ///
 /// The caller moves to an idle server, or to a server whose load is lower by at least 2. A difference of 1 may come from a
-/// request that a load does not include yet. Otherwise the caller stays, because its server has its tensors mapped and its code
-/// in the caches.
+/// request that a load does not include yet. Otherwise the caller stays: its server has the caller's tensors mapped and its
+/// code in the caches.
 fn is_worth_going(here: u64, other: u64) -> bool {
     here > 0 && (other == 0 || other.saturating_add(1) < here)
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Default number of outstanding requests of one caller.
 pub const CAPACITY_DEFAULT: u32 = 8;
-/// Maximum bytes added to a service's name: "/.line/", two numbers, "/", "/answers".
+/// Maximum bytes that are added to a service's name: "/.line/", two numbers, "/", "/answers".
 pub const ADDED_BYTES: usize = 7 + 16 + 1 + 16 + 8;
 
 /// The names of one service.
@@ -78,7 +78,7 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// Returns a failure's reason, cut to the maximum length of metadata between characters.
+/// Returns a failure's reason. Cuts it between characters to the maximum length of metadata.
 pub fn reason(text: &str) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(tensorlend_layout::tensor::METADATA_MAX)]
 }
@@ -94,12 +94,12 @@ pub fn words(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Returns the text for a wait that ended without a server, with the reason.
+/// Returns the text for a wait that ended without a server, with the reason for the wait.
 pub fn no_server(service: &str) -> String {
     format!("a server of {service:?}: no process serves it (see `tensorlend ls`)")
 }
 
-/// Returns the text for a wait that ended without a response, with the reason.
+/// Returns the text for a wait that ended without a response, with the probable reason.
 pub fn no_response(service: &str) -> String {
     format!("a response from {service:?}: its server is busy or stuck, and may still answer")
 }

@@ -7,15 +7,15 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tensorlend_os::mutex::lock;
 
-/// Maximum number of pending requests of one client. A wait occupies a caller for its whole time, and a gateway serves
-/// about 120 callers of all programs.
+/// Maximum number of pending requests of one client. A wait occupies a caller for its whole duration, and a gateway
+/// serves about 120 callers of all programs together.
 const AT_ONCE_MAX: usize = 8;
-/// Idle callers that are kept for the next request.
+/// Number of idle callers that the client keeps for later requests.
 const IDLE_MAX: usize = 1;
 
 /// A client's callers of the gateway. Clones of the client share them.
 pub struct Callers {
-    /// Timeout of requests for which the program gives none.
+    /// Timeout of requests for which the program gives no timeout.
     pub timeout: Duration,
     state: Mutex<State>,
     given_back: Condvar,
@@ -23,7 +23,7 @@ pub struct Callers {
 
 #[derive(Default)]
 struct State {
-    /// Idle callers, opaque to this module: `remote/` defines their type.
+    /// Idle callers. Their type is opaque here, because `remote/` defines it.
     idle: Vec<Box<dyn Any + Send>>,
     busy: usize,
 }
@@ -39,7 +39,8 @@ impl Callers {
         Self { timeout, state: Mutex::default(), given_back: Condvar::new() }
     }
 
-    /// Takes a caller for one request; opens one if none is idle. Blocks while the maximum number of requests is pending.
+    /// Takes a caller for one request, and opens one if none is idle. Blocks while the maximum number of requests is
+    /// pending.
     pub fn take<C: Send + 'static>(
         &self,
         deadline: Deadline,
@@ -57,7 +58,7 @@ impl Callers {
         state.busy += 1;
         let idle = state.idle.pop();
         drop(state);
-        // From here on, dropping `taken` gives the caller's place back, on every path.
+        // From here on, dropping `taken` frees the caller's place, on every path.
         let mut taken = Taken { callers: self, caller: idle.and_then(|idle| idle.downcast().ok()) };
         if taken.caller.is_none() {
             taken.caller = Some(Box::new(open()?));
@@ -83,7 +84,7 @@ impl<C: Send + 'static> Drop for Taken<'_, C> {
             self.caller.take()
         };
         self.callers.given_back.notify_one();
-        // Drop the caller after the lock is released: the drop disconnects it, with a request to the daemon.
+        // Drop the caller after releasing the lock: the drop disconnects the caller, with a request to the daemon.
         drop(spare);
     }
 }

@@ -1,4 +1,4 @@
-//! The client, and its connection. Its methods are in the modules of their topics, and in `api/`.
+//! The client, and its connection. The client's methods are in the modules of their topics, and in `api/`.
 
 mod callers;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Options of a connection: the daemon's socket, the namespace, the label, timeouts, and instruments.
 ///
-/// All options have defaults; [`ClientBuilder::connect`] connects, and blocks until the daemon has answered or the
+/// All options have defaults. [`ClientBuilder::connect`] connects. It blocks until the daemon has responded or the
 /// request timeout has passed.
 ///
 /// ```
@@ -40,9 +40,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const REMOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl ClientBuilder {
-    /// Adds a daemon's socket. If you call it several times, `connect` tries the sockets in that order. Default:
-    /// `TENSORLEND_SOCKET`, else the user's daemon at `$XDG_RUNTIME_DIR/tensorlend.sock`, else the system's at
-    /// `/run/tensorlend/tensorlend.sock`.
+    /// Adds a daemon's socket. If you call this method several times, `connect` tries the sockets in that order. By
+    /// default, `connect` tries `TENSORLEND_SOCKET` if set, and otherwise the user's daemon at
+    /// `$XDG_RUNTIME_DIR/tensorlend.sock`, then the system's daemon at `/run/tensorlend/tensorlend.sock`.
     ///
     /// ```
     /// let daemon = tensorlend_daemon::embedded()?;
@@ -72,19 +72,19 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets this client's label in listings ([`crate::Info::label`], `tensorlend ls`); its first 63 bytes are kept.
-    /// Default: the program's name.
+    /// Sets this client's label in listings ([`crate::Info::label`], `tensorlend ls`). Longer labels are cut to 63
+    /// bytes. Default: the program's name.
     pub fn label(mut self, label: &str) -> Self {
         self.label = Some(shortened(label));
         self
     }
 
-    /// Protects this process from other processes of the same user: from the connection on, none of them can trace it,
-    /// read or write its memory, or take its descriptors (`PR_SET_DUMPABLE` is set to 0). Default: off.
+    /// Protects this process from other processes of the same user. From the connection on, none of them can trace
+    /// this process, read or write its memory, or take its descriptors (`PR_SET_DUMPABLE` is set to 0). Default: off.
     ///
-    /// The setting holds for the whole process until it executes another program. Its price: no core dumps, only root
-    /// can debug the process, and libraries that share memory by `pidfd_getfd` fail (CUDA memory between `PyTorch`
-    /// processes).
+    /// The setting applies to the whole process until it executes another program. It has costs: the process writes
+    /// no core dumps, and only root can debug it. Libraries that share memory by `pidfd_getfd` fail (CUDA memory
+    /// between `PyTorch` processes).
     ///
     /// ```
     /// let daemon = tensorlend_daemon::embedded()?;
@@ -98,20 +98,21 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the timeout of requests to this machine's gateway for which the call gives none: a [`Client::get`] of
-    /// another machine's name, a subscription to its stream. See [`crate::remote`]. Default: 60 seconds.
+    /// Sets the timeout of requests to this machine's gateway by methods without a timeout: a [`Client::get`] of
+    /// another machine's name, or a subscription to its stream. See [`crate::remote`]. Default: 60 seconds.
     pub fn remote_timeout(mut self, timeout: Duration) -> Self {
         self.remote_timeout = Some(timeout);
         self
     }
 
-    /// Sets the time after which a request to a silent daemon fails with [`Error::NotAnswering`]. It holds for
-    /// connecting and for every method that asks the daemon. Default: 30 seconds; at least 1 millisecond.
+    /// Sets the time after which a request to a silent daemon fails with [`Error::NotAnswering`]. It applies to connecting
+    /// and to every method that asks the daemon. Default: 30 seconds. Minimum: 1 millisecond.
     ///
-    /// The client waits longer for a daemon that is only busy: at half the time it opens a second connection, and gives up only
-    /// if the daemon does not answer on that connection either. Waits for a value or a message have timeouts of their own.
+    /// The client waits longer for a daemon that is only busy. At half the time, the client opens a second connection. The
+    /// request fails only if the daemon does not respond on that connection either. Waits for a value or a message have
+    /// their own timeouts.
     ///
-    /// The session survives the error: when the daemon answers again, the client works again.
+    /// The session survives the error: when the daemon responds again, the client works again.
     ///
     /// ```
     /// let daemon = tensorlend_daemon::embedded()?;
@@ -132,14 +133,15 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// * [`Error::NoDaemon`] if no daemon listens on any of the sockets.
-    /// * [`Error::NotAnswering`] if a daemon listens and does not answer.
+    /// * [`Error::NotAnswering`] if a daemon listens and does not respond.
     /// * [`Error::Name`] for an invalid namespace name.
     /// * [`Error::Refused`] for a daemon of another version, a namespace that this user may not join, or a limit.
     /// * [`Error::Kernel`] if this machine's kernel lacks a feature that tensorlend needs.
     /// * [`Error::System`] if the allocation log cannot be opened.
     pub fn connect(self) -> Result<Client> {
         tensorlend_os::kernel::check()?;
-        // Protect the process before the daemon lends it memory, which another process could reach otherwise.
+        // Protect the process before the daemon lends memory to it: another process could otherwise access this
+        // memory.
         if self.harden {
             rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
                 .map_err(|error| Error::System { doing: "harden this process", cause: error.into() })?;
@@ -167,7 +169,7 @@ impl ClientBuilder {
 
 /// A session with the daemon, in one namespace.
 ///
-/// Clones share the session, and all methods may be called from any thread at once. Values that this client published
+/// Clones share the session, and any thread may call any method at any time. Values that this client published
 /// outlive it, unless their [`crate::Lifetime`] ends with the session.
 ///
 /// ```
@@ -182,18 +184,19 @@ impl ClientBuilder {
 /// ```
 ///
 /// # Blocking
-/// Overwriting a name of this client and getting a value whose memory is mapped are plain memory accesses: no system
-/// call, no lock between processes. Methods that ask the daemon block for a round trip: those that need new memory or
-/// map another client's memory, take over or delete another client's name, or open streams, lists and subscriptions.
+/// Overwriting a name of this client and getting a value whose memory is mapped are plain memory accesses, without
+/// system calls or locks between processes. Methods that ask the daemon block for a round trip. These methods need
+/// new memory, map another client's memory, take over or delete another client's name, or open streams, lists and
+/// subscriptions.
 /// Methods named `wait_…` and `recv…` block until their event or timeout.
 ///
 /// # Errors
-/// Any method can return these errors, and does not list them again:
+/// Any method can return these errors, so its own documentation does not list them again:
 ///
 /// * [`Error::Name`] for a name that is not 1 to 255 bytes of UTF-8 without control characters.
-/// * [`Error::Disconnected`], where the daemon must be asked, if it is gone.
-/// * [`Error::NotAnswering`] if the daemon is silent for the time of [`ClientBuilder::request_timeout`].
-/// * [`Error::SessionEnded`] once the daemon has ended this session.
+/// * [`Error::Disconnected`] if the method needs the daemon and the daemon has ended.
+/// * [`Error::NotAnswering`] if the daemon does not respond within [`ClientBuilder::request_timeout`].
+/// * [`Error::SessionEnded`] after the daemon has ended this session.
 /// * [`Error::Forked`] in the child of a fork: the session stays with the parent.
 #[derive(Clone)]
 pub struct Client {
@@ -210,7 +213,7 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// Connects to the daemon at the default socket, in this user's private namespace.
     ///
-    /// Blocks as [`ClientBuilder::connect`].
+    /// Blocks like [`ClientBuilder::connect`].
     ///
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
@@ -219,7 +222,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`ClientBuilder::connect`].
+    /// The errors of [`ClientBuilder::connect`].
     pub fn connect() -> Result<Self> {
         Self::builder().connect()
     }
@@ -242,8 +245,8 @@ impl Client {
         Self { session: self.session.clone(), callers: Arc::new(Callers::new(self.callers.timeout)) }
     }
 
-    /// Returns whether `other` is a clone of this client: both use one session, so drafts and leases of one may be used with
-    /// the other.
+    /// Returns whether `other` is a clone of this client. Then both use one session, so the drafts and leases of one may be
+    /// used with the other.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -271,7 +274,7 @@ impl Client {
 /// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Returns a label, cut to its maximum between characters.
+/// Returns a label, cut between characters to its maximum length.
 fn shortened(label: &str) -> String {
     label[..label.floor_char_boundary(LABEL_BYTES_MAX)].to_owned()
 }

@@ -3,9 +3,9 @@
 use super::{DeviceTrouble, Error, RemoteTrouble};
 
 impl Error {
-    /// Returns the stable code of this kind of error, such as `TL-0301`. It is the same in every language and version,
-    /// and the page on errors in the manual explains each: search for the code. The daemon's reasons for a refusal have
-    /// codes of their own.
+    /// Returns the stable code of this kind of error, such as `TL-0301`. The code is the same in every language and
+    /// version. The manual's page on errors explains each code. The daemon's reasons for a refusal have codes of their
+    /// own.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use std::io;
 use tensorlend_layout::size::bytes_text;
 
-/// Returns the remedy for a daemon that does not answer.
+/// Returns the remedy for a daemon that does not respond.
 pub fn silent(pid: Option<u32>) -> String {
     match pid {
         Some(pid) => format!("check its state (`ps -o stat= -p {pid}`: T is stopped) and its log, or restart it"),
@@ -12,8 +12,7 @@ pub fn silent(pid: Option<u32>) -> String {
     }
 }
 
-/// Returns the remedy for a system call that failed. An error to which this library has given a text of its own has a kind, but
-/// no number.
+/// Returns the remedy for a system call that failed. An error whose text this library wrote has a kind, but no error number.
 pub fn system(cause: &io::Error) -> &'static str {
     match (cause.raw_os_error().map(Errno::from_raw_os_error), cause.kind()) {
         (Some(Errno::MFILE), _) => "close some files, or raise `ulimit -n`",
@@ -29,7 +28,7 @@ pub fn system(cause: &io::Error) -> &'static str {
     }
 }
 
-/// Formats a length in binary units, or in bytes if binary units would not show how the length differs from `other`.
+/// Formats a length in binary units. Uses bytes if the binary units would hide the difference from `other`.
 pub fn length(bytes: u64, other: u64) -> String {
     let text = bytes_text(bytes);
     if text == bytes_text(other) { format!("{bytes} bytes") } else { text }

@@ -1,9 +1,9 @@
-//! Early publication: tensors published before the device work on them is done.
+//! Early publication: a producer publishes a tensor before the device work on it is done.
 //!
-//! The producer P records an interprocess event, and the tensor's extension carries its handle. Each device has a fixed number
-//! of events, and P records an event again only after it has fired: a reader R that waits for it because of an older tensor at
-//! worst waits too long. When the event has fired, P clears the mark in the record. If P ends before that, no process can know
-//! whether the work was done.
+//! The producer P records an interprocess event, and the tensor's extension contains the event's handle. Each device has a
+//! fixed number of events. P records an event again only after it has fired. So a reader R that waits for the event because
+//! of an older tensor may wait too long, but never too briefly. When the event has fired, P clears the mark in the record.
+//! If P ends before that, no process can know whether the work was done.
 
 use super::stream::OnStream;
 use super::{Gpu, trouble};
@@ -21,7 +21,7 @@ const OPENED_MAX: usize = 1024;
 
 type Handle = [u8; 64];
 
-/// The mark of an early publication in an extension.
+/// The mark of an early publication in an extension: the event's handle and more.
 pub type Mark = [u8; EARLY_BYTES];
 
 fn handle_of(mark: &Mark) -> Handle {
@@ -42,7 +42,7 @@ struct Own {
 }
 
 impl Ring {
-    /// Records one of the events on a stream; returns the mark for readers. Blocks if all events are outstanding.
+    /// Records one of the events on a stream. Returns the mark for readers. Blocks if all events are outstanding.
     pub fn record(&self, gpu: &Gpu, stream: &OnStream, doing: &str) -> Result<Mark> {
         gpu.device.require_ipc().map_err(trouble(doing))?;
         let context = gpu.context(doing)?;
@@ -74,7 +74,7 @@ impl Ring {
         Ok(mark)
     }
 
-    /// Returns the event that a mark names; it may belong to this process or to another.
+    /// Returns the event that a mark identifies. The event may belong to this process or to another.
     pub fn open(&self, gpu: &Gpu, mark: &Mark, doing: &str) -> Result<Arc<Event>> {
         let handle = handle_of(mark);
         // A process cannot open the handle of its own event.
@@ -95,7 +95,7 @@ impl Ring {
     }
 }
 
-/// Returns the error for a tensor whose event cannot be awaited any more.
+/// Returns the error for a tensor whose event a reader cannot await any more.
 pub fn unfinished(name: &str) -> Error {
     Error::Device { doing: format!("wait for {name:?}, which was published early"), cause: DeviceTrouble::Unfinished }
 }

@@ -1,4 +1,4 @@
-//! A device as this session uses it: its context, and events for reuse.
+//! A device in use by this process: its context, and events for reuse.
 
 pub mod early;
 pub mod stream;
@@ -17,15 +17,15 @@ const EVENTS_KEPT: usize = 64;
 pub struct Gpu {
     pub device: tensorlend_cuda::Device,
     pub uuid: Uuid,
-    /// The context is created at the first work: mapping needs no context, and a context takes some hundred MiB of the
-    /// device's memory.
+    /// The device's context, which the first device work creates. Mapping needs no context, and a context takes some
+    /// hundred MiB of the device's memory.
     context: Mutex<Option<Context>>,
     events: Mutex<Vec<Event>>,
     pub early: early::Ring,
 }
 
-/// The devices in use. All sessions of this process share them, because a process cannot open the handle of an interprocess
-/// event of its own.
+/// The devices in use. All sessions of this process share them, because a process cannot open the handle of its own
+/// interprocess event.
 static GPUS: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
 
 /// Converts an error of the driver.
@@ -74,7 +74,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Returns a device on which this process has a context already. Neither loads the driver nor makes a context.
+    /// Returns a device on which this process already has a context. Neither loads the driver nor creates a context.
     pub fn in_use() -> Option<Arc<Self>> {
         let devices = Driver::in_use()?.devices().ok()?;
         let device = devices.into_iter().find(|device| Context::is_primary_active(device).unwrap_or(false))?;
@@ -123,7 +123,7 @@ impl Gpu {
         Event::new(&self.context(doing)?, false).map_err(trouble(doing))
     }
 
-    /// Takes an event back after it has fired.
+    /// Stores an event for reuse after it has fired.
     pub fn give_event(&self, event: Event) {
         let mut events = lock(&self.events);
         if events.len() < EVENTS_KEPT {
@@ -146,7 +146,7 @@ impl Gpu {
         self.context(doing)?.synchronize().map_err(trouble(doing))
     }
 
-    /// Makes later work of a stream wait for an event; does not block.
+    /// Makes later work of a stream wait for an event. Does not block.
     pub fn order(&self, stream: &OnStream, event: &Event, doing: &str) -> Result<()> {
         let context = self.context(doing)?;
         // The default streams belong to the current context.
@@ -154,8 +154,8 @@ impl Gpu {
         stream.by_ref().wait_event(event).map_err(trouble(doing))
     }
 
-    /// Returns the end of the work in these streams, after which their memory may be freed; without streams, of the work in any
-    /// stream.
+    /// Returns the end of the work in these streams, after which their memory may be freed. Without streams, returns the end
+    /// of the work in all streams.
     pub fn end_of<'s>(&self, streams: impl Iterator<Item = &'s OnStream>, doing: &str) -> End {
         let events: Result<Vec<_>> = streams.map(|stream| self.record(stream, doing)).collect();
         match events {
@@ -172,6 +172,6 @@ pub enum End {
     Events(Vec<Event>),
     /// The work has ended.
     Now,
-    /// Unknown, because no event could be recorded: the memory stays in use.
+    /// The end is unknown, because this process could not record an event. The memory stays in use.
     Unknown,
 }

@@ -1,8 +1,9 @@
 //! CUDA streams of the caller.
 //!
-//! The contract of a raw handle: 1. it is 0, 1, 2, or a stream of this process, in the device's primary context; 2. it
-//! is not destroyed before every draft on which it was recorded is published or dropped, and every such lease is
-//! dropped.
+//! The contract of a raw handle has two parts:
+//! 1. The handle is 0, 1, 2, or a stream of this process, in the device's primary context.
+//! 2. The stream is not destroyed before every draft on which it was recorded is published or dropped, and every lease
+//!    on which it was recorded is dropped.
 #![allow(unsafe_code)]
 
 use super::Gpu;
@@ -11,10 +12,10 @@ use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use tensorlend_cuda::StreamRef;
 
-/// A CUDA stream of the caller: of `cudarc`, of `tensorlend-cuda`, or by its handle. A draft or lease on which it is
-/// recorded keeps the stream's `Arc` until the stream's work on it is done.
+/// A CUDA stream of the caller: of `cudarc`, of `tensorlend-cuda`, or by its handle. A draft or lease on which the
+/// stream is recorded keeps the stream's `Arc` until the stream has finished its work on that draft or lease.
 ///
-/// Most methods take `impl Into<OnStream>`, so a reference to such an `Arc` will do:
+/// Most methods take `impl Into<OnStream>`, so you can pass a reference to such an `Arc`:
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -56,17 +57,17 @@ impl From<&OnStream> for OnStream {
 }
 
 impl OnStream {
-    /// The legacy default stream of the device's primary context, used by work that names no stream.
+    /// The legacy default stream of the device's primary context. Work that names no stream uses it.
     pub const LEGACY: Self = Self(Kind::Raw(1));
 
     /// Makes a stream from its handle: `CUstream` or `cudaStream_t` in CUDA's C interface, a number in Python's
-    /// libraries. 0 and 1 are the legacy default stream; 2 is the default stream of the thread that publishes or drops
+    /// libraries. 0 and 1 are the legacy default stream. 2 is the default stream of the thread that publishes or drops
     /// the draft or lease.
     ///
     /// # Safety
-    /// 1. `handle` is 0, 1, 2, or a stream of this process, in the primary context of the device that it is used with.
-    /// 2. The stream is not destroyed before every draft on which it was recorded is published or dropped, and every such lease
-    ///    is dropped.
+    /// 1. `handle` is 0, 1, 2, or a stream of this process, in the primary context of the device with which it is used.
+    /// 2. The stream is not destroyed before every draft on which it was recorded is published or dropped, and every lease
+    ///    on which it was recorded is dropped.
     pub unsafe fn from_raw(handle: usize) -> Self {
         Self(Kind::Raw(handle))
     }
@@ -81,8 +82,9 @@ impl OnStream {
     }
 
     pub(crate) fn by_ref(&self) -> StreamRef<'_> {
-        // SAFETY: the `Arc`s keep their streams alive, and `self` is borrowed. For a raw handle, its creator guarantees
-        // 1 and 2 of `from_raw`, and the draft or lease on which it was recorded keeps `self`.
+        // SAFETY: the `Arc`s keep their streams alive, and `self` is borrowed. The creator of a raw handle guarantees
+        // that the stream is valid and outlives its drafts and leases. The draft or lease on which the stream was
+        // recorded keeps `self`.
         unsafe { StreamRef::from_raw(self.as_raw()) }
     }
 
@@ -91,7 +93,8 @@ impl OnStream {
         let context = match &self.0 {
             Kind::Cudarc(stream) => stream.context().cu_ctx().expose_provenance(),
             Kind::Ours(stream) => stream.context().raw(),
-            // The default streams belong to the current context, which is the primary one at every use.
+            // The default streams belong to the current context, which is always the primary context when they are
+            // used.
             Kind::Raw(0..=2) => return Ok(()),
             Kind::Raw(_) => self.by_ref().context().map_err(super::trouble(doing))?,
         };
@@ -108,15 +111,16 @@ impl std::fmt::Debug for OnStream {
     }
 }
 
-/// The streams recorded on a draft or lease, each once.
+/// The streams recorded on a draft or lease, without duplicates.
 #[derive(Debug, Default)]
 pub struct Streams(Vec<OnStream>);
 
 impl Streams {
-    /// Adds a stream, unless it is there already.
+    /// Adds a stream, unless the list contains it already.
     pub fn add(&mut self, stream: OnStream) {
         let raw = stream.as_raw();
-        // Handle 2 means another stream in each thread: equal handles may be different streams, so each is kept.
+        // Handle 2 means another stream in each thread. Equal handles of this value may be different streams, so keep
+        // each of them.
         if raw == 2 || !self.0.iter().any(|known| known.as_raw() == raw) {
             self.0.push(stream);
         }
@@ -130,7 +134,7 @@ impl Streams {
         self.0.iter()
     }
 
-    /// Returns the only stream, if it is the same for every thread.
+    /// Returns the only stream, if there is one and its handle means the same stream in every thread.
     pub fn only(&self) -> Option<&OnStream> {
         match &self.0[..] {
             [one] if one.as_raw() != 2 => Some(one),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Default)]
 pub struct Limit {
     bytes_max: u64,
-    /// Bytes of slots in use, and of slots about to be taken.
+    /// Bytes of slots in use, and of slots that threads are about to take.
     used_bytes: AtomicU64,
 }
 
@@ -19,8 +19,8 @@ impl Limit {
         self.bytes_max
     }
 
-    /// Reserves `bytes`, or returns the bytes in use. The reservation comes before the slot, so that several threads
-    /// together cannot exceed the limit.
+    /// Reserves `bytes` bytes. If the limit does not allow this, returns the bytes in use as the error. A thread
+    /// reserves before it takes a slot, so that several threads together cannot exceed the limit.
     pub fn reserve(&self, bytes: u64) -> Result<(), u64> {
         // Relaxed: the count orders no other memory.
         self.used_bytes

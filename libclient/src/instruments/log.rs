@@ -1,6 +1,6 @@
 //! A log of every allocation, as CSV that `tensorlend replay` can replay.
 //!
-//! An allocating thread stores an event in memory, under a lock that it holds for a few nanoseconds; the log's own
+//! An allocating thread stores an event in memory, under a lock that it holds for a few nanoseconds. The log's own
 //! thread writes the collected events as text, and sleeps while there are none.
 
 use crate::error::{Error, Result};
@@ -15,11 +15,11 @@ use tensorlend_os::mutex::lock;
 
 /// The first line of a log file: the names of the columns.
 const HEAD: &str = "thread,time_ns,action,slot,generation,bytes\n";
-/// The number of events that wakes the thread.
+/// The number of events at which the allocating thread wakes the writing thread.
 const BATCH: usize = 4096;
-/// The time after which the thread writes the collected events, even if they are fewer than [`BATCH`].
+/// The time after which the writing thread writes the collected events, even if they are fewer than [`BATCH`].
 const GATHER: Duration = Duration::from_millis(100);
-/// Maximum number of waiting events (40 MiB): on a slower disk, further events are counted and dropped.
+/// Maximum number of waiting events (40 MiB). If the disk is slower, the log counts and drops further events.
 const EVENTS_MAX: usize = 1 << 20;
 
 /// An event of a slot.
@@ -28,7 +28,7 @@ pub enum Action {
     Allocate,
     Free,
     Failure,
-    /// The log has lost events here; the field for the bytes contains their number.
+    /// The log has lost events here. The field for the bytes contains their number.
     Lost,
 }
 
@@ -52,14 +52,14 @@ struct Event {
     action: Action,
 }
 
-/// Invariant: `pushed - written` events wait here or are being written.
+/// The events that wait. Invariant: `pushed - written` events wait here or are being written.
 #[derive(Default)]
 struct State {
     events: Vec<Event>,
     lost: u64,
     pushed: u64,
     written: u64,
-    /// Whether a thread waits until everything is written.
+    /// True if a thread waits until all events are written.
     flushing: bool,
     closing: bool,
     error: Option<io::Error>,
@@ -82,7 +82,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens a log; an existing file is replaced.
+    /// Opens a log. Replaces an existing file.
     pub fn create(path: &Path) -> Result<Self> {
         let fail = |cause: io::Error| Error::System {
             doing: "open the allocation log",
@@ -137,7 +137,7 @@ impl Log {
             state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         match &state.error {
-            // Keep the error: the log is incomplete from there on, for every caller.
+            // Keep the error for every later caller, because the log is incomplete from there on.
             Some(e) => {
                 Err(Error::System { doing: "write the allocation log", cause: io::Error::new(e.kind(), e.to_string()) })
             }
@@ -161,7 +161,7 @@ impl Drop for Log {
 }
 
 impl Shared {
-    /// The thread's function: writes until the log is closed and everything is written.
+    /// The main function of the writing thread. It writes until the log is closed and all events are written.
     fn write(&self, mut file: BufWriter<File>) {
         let mut batch = Vec::with_capacity(2 * BATCH);
         let mut state = lock(&self.state);
@@ -186,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there are events, and then until there are enough or the collection time has passed.
+    /// Sleeps until there is an event, and then until there are `BATCH` events or the time `GATHER` has passed.
     fn gather<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
         let idle = |state: &mut State| state.events.is_empty() && !state.closing && !state.flushing;
         let few = |state: &mut State| state.events.len() < BATCH && !state.closing && !state.flushing;

@@ -1,12 +1,12 @@
 //! Instruments on this client's allocations: statistics, a log, a list of outstanding allocations, a limit, and a
 //! callback when memory runs short.
 //!
-//! An allocation begins when a slot leaves the heap and ends when it is back there, after its last reader. The
-//! instruments hook in at four calls. [`Instruments::are_off`] decides between the plain and the watched path to a
-//! slot. [`Instruments::allocated`] is called after the heap has handed a slot out, [`Instruments::freed`] before it
-//! takes one back, [`Instruments::failed`] if there is none. So every instrument sees the end of one allocation of a
-//! slot before the beginning of the next. Sizes are those of extents: whole cache lines, whole pages from one page up,
-//! as in [`crate::MemoryUse::slot_bytes`].
+//! An allocation begins when a slot leaves the heap. It ends when the slot is back in the heap, after its last reader.
+//! The instruments have four hooks. [`Instruments::are_off`] selects the plain or the watched path to a slot. The
+//! allocator calls [`Instruments::allocated`] after the heap has handed a slot out, and [`Instruments::freed`] before
+//! the heap gets a slot back. It calls [`Instruments::failed`] if there is no slot. So every instrument sees the end
+//! of one allocation of a slot before the beginning of the next. Sizes are those of extents: whole cache lines, whole
+//! pages from one page up, as in [`crate::MemoryUse::slot_bytes`].
 
 mod limit;
 mod log;
@@ -37,9 +37,9 @@ const LOG: u32 = 2;
 const TRACKING: u32 = 4;
 const LIMIT: u32 = 8;
 const PRESSURE: u32 = 16;
-/// Tracking with backtraces; set only together with [`TRACKING`].
+/// Tracking with backtraces. This bit is set only together with [`TRACKING`].
 const BACKTRACES: u32 = 32;
-/// The instruments that record an allocation. [`LIMIT`] is not among them: it has counted the bytes before the allocation.
+/// The instruments that record an allocation. [`LIMIT`] is not one of them: it counts the bytes before the allocation.
 const RECORDING: u32 = STATISTICS | LOG | TRACKING;
 
 /// The instruments of one client.
@@ -58,11 +58,11 @@ impl Instruments {
     /// Returns whether no instrument is on. Without instruments, an allocation costs only this check.
     #[inline]
     pub fn are_off(&self) -> bool {
-        // Relaxed: an instrument need not see the allocations that other threads make while it is switched on.
+        // Relaxed: while an instrument is being switched on, it need not see the allocations of other threads.
         self.on.load(Ordering::Relaxed) == 0
     }
 
-    /// Records that a slot has left the heap; no other thread knows of it yet.
+    /// Records that a slot has left the heap. No other thread knows the slot yet.
     #[inline]
     pub fn allocated(&self, slot: u32, generation: u64, bytes: u64) {
         let on = self.on.load(Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Instruments {
         self.has(LIMIT).then_some(&self.limit)
     }
 
-    /// Returns the outstanding allocations, if they are tracked.
+    /// Returns the outstanding allocations, if the client tracks them.
     pub fn tracked(&self) -> Option<&Mutex<Tracked>> {
         self.has(TRACKING).then_some(&self.tracking)
     }
@@ -145,12 +145,12 @@ impl Instruments {
         }
     }
 
-    /// Starts a log at `path`; the events of a previous log are written first.
+    /// Starts a log at `path`. First writes the events of a previous log.
     pub fn start_log(&self, path: &Path) -> Result<()> {
         let before = self.stop_log();
         let log = Log::create(path)?;
-        // If another thread has started a log in the meantime, that log ends when `_other` is dropped, after the lock is
-        // released.
+        // Another thread may have started a log in the meantime. That log ends when `_other` is dropped, after the lock
+        // is released.
         let _other = self.log.write().unwrap_or_else(PoisonError::into_inner).replace(log);
         self.set(LOG, true);
         before
@@ -188,7 +188,7 @@ impl Instruments {
         frames.sum(frames.whole?)
     }
 
-    /// Opens a scope; returns its number.
+    /// Opens a scope. Returns the scope's number.
     pub fn open_scope(&self) -> u64 {
         let mut frames = lock(&self.statistics);
         let id = frames.push();

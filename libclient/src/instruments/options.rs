@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the instruments of one client.
+    /// Creates the instruments of one client.
     pub fn build(self) -> Result<Arc<Instruments>> {
         let instruments = Instruments {
             limit: self.limit_bytes.map_or_else(Limit::default, Limit::new),
@@ -49,7 +49,7 @@ impl Options {
     }
 }
 
-/// Returns the log file that the environment names, with the process number and the client's number in its name, so that
+/// Returns the log file that the environment names. Its name contains the process number and the client's number. So
 /// neither the clients of one process nor the processes of one shell overwrite each other's logs.
 fn log_of_environment() -> Option<PathBuf> {
     static CLIENTS: AtomicU32 = AtomicU32::new(0);

@@ -7,11 +7,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 thread_local! {
-    /// Whether this thread may not run a callback: it is inside one, or holds a lock that a callback might need.
+    /// True if this thread must not run a callback: it is inside one, or holds a lock that a callback might need.
     static SILENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The decision of the callback of [`crate::ClientBuilder::on_memory_pressure`] on an allocation that fails.
+/// The callback's decision on an allocation that fails: see [`crate::ClientBuilder::on_memory_pressure`].
 ///
 /// ```
 /// use tensorlend::Relief;
@@ -22,8 +22,8 @@ thread_local! {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Relief {
-    /// Retry the allocation: the callback freed something. The client calls it again after every failed attempt, so
-    /// return this only while another attempt may succeed.
+    /// Retry the allocation, because the callback freed something. The client calls the callback again after every
+    /// failed attempt. So return this value only while another attempt may succeed.
     Retry,
     /// Let the allocation fail with [`Pressure::cause`].
     GiveUp,
@@ -31,11 +31,12 @@ pub enum Relief {
 
 /// The names that a callback may delete.
 pub trait Names: Sync {
-    /// Deletes a name; returns false if it held nothing.
+    /// Deletes a name. Returns false if the name held no value.
     fn delete(&self, name: &str) -> Result<bool>;
 }
 
-/// An allocation that is about to fail, as the callback of [`crate::ClientBuilder::on_memory_pressure`] receives it.
+/// An allocation that is about to fail: the parameter of the callback of
+/// [`crate::ClientBuilder::on_memory_pressure`].
 pub struct Pressure<'s> {
     names: &'s dyn Names,
     bytes: u64,
@@ -49,19 +50,19 @@ impl Pressure<'_> {
         self.bytes
     }
 
-    /// Returns the number of failed attempts of this allocation: 1 in the first call.
+    /// Returns the number of failed attempts of this allocation. It is 1 when the client first calls the callback.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
     /// Returns the error with which the allocation will fail: [`Error::MemoryLimit`] for this client's own limit,
-    /// [`Error::Refused`] for one of the daemon's.
+    /// [`Error::Refused`] for a limit of the daemon.
     pub fn cause(&self) -> &Error {
         self.cause
     }
 
-    /// Deletes the value of a name, as [`crate::Client::delete`]; returns false if it held nothing. Use this method: a
-    /// callback that held the client itself would keep it alive forever.
+    /// Deletes the value of a name, like [`crate::Client::delete`]. Returns false if the name held no value. Use this
+    /// method in the callback: a callback that owned the client would keep the client alive forever.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -82,7 +83,7 @@ impl Pressure<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`crate::Client::delete`].
+    /// The errors of [`crate::Client::delete`].
     pub fn delete(&self, name: &str) -> Result<bool> {
         check_name(name)?;
         self.names.delete(name)
@@ -115,10 +116,10 @@ impl std::fmt::Debug for Callback {
     }
 }
 
-/// A guard: while it exists, no callback runs on this thread.
+/// A guard that excludes callbacks. While it exists, no callback runs on this thread.
 pub struct Silence {
     before: bool,
-    /// Makes the guard not `Send`: it must be dropped on the thread that made it.
+    /// Makes the guard not `Send`: the thread that created the guard must drop it.
     _here: PhantomData<*const ()>,
 }
 
@@ -135,7 +136,7 @@ impl Drop for Silence {
 }
 
 impl Instruments {
-    /// Calls the program's callback, if there is one. The caller holds no lock, or a [`Silence`].
+    /// Calls the program's callback, if there is one. The caller must hold no lock, or hold a [`Silence`].
     pub fn relief(&self, names: &dyn Names, bytes: u64, attempt: u32, cause: &Error) -> Relief {
         match &self.pressure {
             Some(callback) if !SILENT.get() => {

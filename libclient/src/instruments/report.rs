@@ -8,11 +8,12 @@ use std::time::Duration;
 /// The holder of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AllocationState {
-    /// The program holds it: an unpublished draft, or a part of one.
+    /// The program holds the slot: as an unpublished draft, or as a part of one.
     Draft,
-    /// A name, a stream or a list holds it.
+    /// A name, a stream or a list holds the slot.
     Held,
-    /// Nothing refers to it any more: it was replaced, deleted or overrun. It is freed once no lease covers it.
+    /// Nothing refers to the slot any more: its value was replaced, deleted or overrun. It is freed when no lease
+    /// covers it.
     Retired,
 }
 
@@ -26,14 +27,14 @@ impl fmt::Display for AllocationState {
     }
 }
 
-/// One outstanding allocation: a slot that is not free. A tensor takes one slot, and a second one for long metadata; a
-/// dataset takes one for each tensor and one for its index.
+/// One outstanding allocation: a slot that is not free. A tensor needs one slot, and a second one for long metadata. A
+/// dataset needs one slot for each tensor and one for its index.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Allocation {
     /// The slot's number.
     pub slot: u32,
-    /// The slot's generation: it increases with each use of the slot.
+    /// The slot's generation, which increases with each use of the slot.
     pub generation: u64,
     /// Bytes of the slot: whole cache lines, whole pages from one page up.
     pub bytes: u64,
@@ -45,8 +46,8 @@ pub struct Allocation {
     pub backtrace: Option<Arc<Backtrace>>,
 }
 
-/// A client's outstanding allocations, the oldest first. `Display` prints a report with one line per state and one per
-/// allocation. See [`crate::Client::outstanding`].
+/// A client's outstanding allocations, the oldest first. `Display` prints a report with one line for each state and
+/// one for each allocation. See [`crate::Client::outstanding`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;

@@ -1,8 +1,9 @@
 //! Statistics of allocations: current, peak and total, of a client or within a scope.
 
-/// Counts of one client's allocations since counting began, or within one [`crate::StatisticsScope`]. Bytes are those
-/// of slots: whole cache lines, whole pages from one page up; on devices, whole units of the allocator, mostly of 512 bytes. A
-/// device draft that takes over the slot of a draft dropped in the same stream continues that draft's allocation.
+/// Counts of one client's allocations since counting began, or within one [`crate::StatisticsScope`]. Bytes are those of
+/// slots: whole cache lines, whole pages from one page up. On devices, they are whole units of the allocator, usually of
+/// 512 bytes. A device draft may reuse the slot of a draft dropped in the same stream. It then continues that draft's
+/// allocation.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -18,14 +19,14 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Bytes allocated minus bytes freed: negative if more was freed than allocated since counting began. Published
-    /// values count until they are freed.
+    /// Bytes allocated minus bytes freed. Negative if the client freed more than it allocated since counting began. A
+    /// published value is included until it is freed.
     pub current_bytes: i64,
     /// Allocations minus frees.
     pub current_count: i64,
-    /// The maximum of `current_bytes` so far; at least 0. The memory that the client needed at once.
+    /// The maximum of `current_bytes` so far, and at least 0. The client needed this much memory at the same time.
     pub peak_bytes: u64,
-    /// The maximum of `current_count` so far; at least 0.
+    /// The maximum of `current_count` so far, and at least 0.
     pub peak_count: u64,
     /// Bytes of all allocations, including freed ones. Grows with each allocation.
     pub total_bytes: u64,
@@ -48,7 +49,8 @@ impl Statistics {
         self.current_count -= 1;
     }
 
-    /// Returns the counts from the beginning of `self` to the end of `next`, which began where `self` ended.
+    /// Combines two counts. The result covers the time from the beginning of `self` to the end of `next`, which began
+    /// where `self` ended.
     fn then(&self, next: &Self) -> Self {
         let peak = |before: u64, current: i64, next: u64| before.max((current + next as i64).max(0) as u64);
         Self {
@@ -62,13 +64,13 @@ impl Statistics {
     }
 }
 
-/// Open scopes, the oldest first. Each one counts only until the next one is opened, so that an allocation costs the
-/// same at any depth of nesting; the sum from one scope on is that scope's count.
+/// Open scopes, the oldest first. Each scope only counts until the next one is opened, so that an allocation costs
+/// the same at any depth of nesting. The sum from one scope on is that scope's count.
 #[derive(Default)]
 pub struct Frames {
     pub open: Vec<(u64, Statistics)>,
     ids: u64,
-    /// The scope of the client as a whole, if it counts.
+    /// The scope of the client as a whole, if the client counts its allocations.
     pub whole: Option<u64>,
 }
 
@@ -85,7 +87,7 @@ impl Frames {
         }
     }
 
-    /// Starts counting for the client as a whole, unless it does already.
+    /// Starts counting for the client as a whole, unless it already counts.
     pub fn enable(&mut self) {
         if self.whole.is_none() {
             self.whole = Some(self.push());
@@ -109,7 +111,7 @@ impl Frames {
         Some(self.open[first..].iter().fold(Statistics::default(), |sum, (_, next)| sum.then(next)))
     }
 
-    /// Closes a scope, even if later ones are still open: its counts go to the enclosing scope.
+    /// Closes a scope, even if later scopes are still open. Its counts go to the enclosing scope.
     pub fn pop(&mut self, id: u64) {
         let Some(at) = self.open.iter().position(|(i, _)| *i == id) else { return };
         let (_, ended) = self.open.remove(at);

@@ -14,13 +14,13 @@ struct Entry {
     backtrace: Option<Arc<Backtrace>>,
 }
 
-/// Slots that were taken since tracking began and are not free.
+/// Slots that left the heap after tracking began, and that are not free again.
 #[derive(Default)]
 pub struct Tracked {
     entries: HashMap<u32, Entry>,
 }
 
-/// Records an allocation. Captures the backtrace without the lock.
+/// Records an allocation. Captures the backtrace before taking the lock.
 pub fn allocated(tracked: &Mutex<Tracked>, slot: u32, generation: u64, bytes: u64, backtrace: bool) {
     let backtrace = backtrace.then(|| Arc::new(Backtrace::force_capture()));
     let entry = Entry { generation, bytes, since: Instant::now(), backtrace };
@@ -29,7 +29,7 @@ pub fn allocated(tracked: &Mutex<Tracked>, slot: u32, generation: u64, bytes: u6
 
 impl Tracked {
     pub fn freed(&mut self, slot: u32, generation: u64) {
-        // Slots taken before tracking began are not listed.
+        // The list does not contain slots that were taken before tracking began.
         if self.entries.get(&slot).is_some_and(|entry| entry.generation == generation) {
             self.entries.remove(&slot);
         }

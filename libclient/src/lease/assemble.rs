@@ -32,7 +32,7 @@ pub fn lease(session: &Session, leased: Leased, name: &str) -> Result<Lease> {
     tensor_of(value(session, leased, name)?, name, "get_dataset")
 }
 
-/// Returns the lease of a value that must be a tensor in host memory; `remedy` names the method for other values.
+/// Returns the lease of a value that must be a tensor in host memory. `remedy` names the method for other values.
 #[inline]
 pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease> {
     match value {
@@ -86,7 +86,7 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     if info.extended {
         return group_of_records(session, held, info, bytes, words, name);
     }
-    // The geometry may change while a segment is mapped: then request the segment again.
+    // The geometry may change while a segment is being mapped. Then request the segment again.
     loop {
         let plain = {
             let guard = session.shards.epoch_guard();
@@ -105,7 +105,8 @@ fn group(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &s
     }
 }
 
-/// Returns a dataset whose index does not describe all members completely: this function reads every member's record.
+/// Returns a dataset whose index does not describe all members completely. So this function reads every member's
+/// record.
 fn group_of_records(
     session: &Session,
     held: &Held,

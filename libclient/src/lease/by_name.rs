@@ -1,4 +1,4 @@
-//! Routes from names to cells, the values there, and leases on them.
+//! The routes from names to cells, the values in these cells, and leases on the values.
 
 use crate::error::{Error, Result};
 use crate::lease::take::{At, Leased, Leasing, Missing, Route, lease};
@@ -12,7 +12,7 @@ use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 
-/// Maximum number of requests for a part of cells that does not exist, while the route to the cell stays the same.
+/// Maximum number of requests for a part of cells that does not exist, while the route to the cell does not change.
 const MISSING_MAX: u32 = 64;
 
 /// Leases the value of a name.
@@ -38,7 +38,7 @@ pub fn lease_key(session: &Session, key: &[u8], name: &str) -> Result<Option<Lea
     }
 }
 
-/// Returns the route to an announced name: it leads through the `absorbed` word of the announcing client.
+/// Returns the route to an announced name, which leads through the `absorbed` word of the announcing client.
 fn route_of<'s>(session: &'s Session, announced: &Announced) -> Route<'s> {
     let word = &session.directory.members[usize::from(announced.catalogue)].absorbed;
     Route { word, seen: announced.absorbed.0, owner_word: announced.owner_word(), member: announced.member }
@@ -61,20 +61,20 @@ pub struct CellRoute<'s> {
     pub catalogue: u16,
     /// The cell's number.
     pub number: u32,
-    /// The name's entry in the directory; `None`: the name is announced.
+    /// The name's entry in the directory. `None`: the name is only announced.
     pub entry: Option<u32>,
 }
 
-/// A cell, as it was read.
+/// A cell that this thread has read.
 pub struct SeenCell<'s> {
-    /// The owner's memory; `None`: the cell is this client's own, and its memory is not mapped for reading.
+    /// The owner's memory. `None`: the cell is this client's own, and its memory is not mapped for reading.
     pub peer: Option<&'s Peer>,
     pub word: &'s Word,
     pub cell: Cell,
 }
 
 impl<'s> CellRoute<'s> {
-    /// Finds the route to a name's cell. `None`: the name does not exist.
+    /// Finds the route to a name's cell. Returns `None` if the name does not exist.
     #[inline]
     pub fn find(session: &'s Session, key: &[u8]) -> Result<Option<Self>> {
         let hash = session.directory.hash(key);
@@ -116,7 +116,7 @@ impl<'s> CellRoute<'s> {
         Ok(SeenCell { peer, word, cell: Cell(word.read()) })
     }
 
-    /// Returns whether the route is still the same.
+    /// Returns whether the route has not changed.
     pub fn stands(&self) -> bool {
         self.route.word.peek() == self.route.seen
     }
@@ -127,7 +127,8 @@ impl<'s> CellRoute<'s> {
     }
 }
 
-/// Reads the cell of a name that the directory contains, without a lease. `None`: [`peek_slowly`] finds out why.
+/// Reads the cell of a name that the directory contains, without a lease. After `None`, [`peek_slowly`] finds the
+/// reason.
 #[inline(always)]
 fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)> {
     let FoundName { entry, owner_word } = session.find_live(session.directory.hash(key), key)?;
@@ -141,7 +142,7 @@ fn cell_in_directory(session: &Session, key: &[u8]) -> Option<(OwnerWord, Cell)>
         let peer = session.peers().get(&guard, catalogue).filter(|peer| peer.is_of_epoch(member))?;
         peer.cell(number)?.read()
     };
-    // If the owner word is unchanged, the cell belonged to this name when it was read.
+    // If the owner word is unchanged, the cell belonged to this name when this thread read it.
     let same = session.directory.names[entry as usize].owner_word.peek() == owner_word.0;
     same.then_some((owner_word, Cell(cell)))
 }
@@ -155,14 +156,14 @@ pub fn exists(session: &Session, key: &[u8]) -> Result<bool> {
     }
 }
 
-/// Returns the present state of a name, without a lease: its version, if it has a value.
+/// Returns the present state of a name, without a lease: its version, if the name has a value.
 pub fn peek(session: &Session, key: &[u8]) -> Result<Peeked> {
     let Some((owner_word, cell)) = cell_in_directory(session, key) else { return peek_slowly(session, key) };
     let seen = Some(Version { owner_word: owner_word.0, cell: cell.0 });
     Ok(Peeked { owner: Some(owner_word.catalogue()), seen, exists: cell.is_value() })
 }
 
-/// As [`peek`], for a name that is announced, that has changed, that does not exist, or whose cell is not mapped.
+/// Does the work of [`peek`] for a name that is announced, has changed, does not exist, or whose cell is not mapped.
 #[cold]
 fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
     let mut missing = 0;
@@ -195,8 +196,8 @@ fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
 pub struct Peeked {
     /// The name's owner.
     pub owner: Option<u16>,
-    /// The version of its value.
+    /// The version of the name's cell: a value, or a deletion.
     pub seen: Option<Version>,
-    /// Whether the version is a value, and not a deletion.
+    /// True if the version is a value, false if it is a deletion.
     pub exists: bool,
 }

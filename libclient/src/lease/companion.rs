@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tensorlend_layout::Device;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo, SlotKind};
 
-/// A further slot that a lease covers: its record, its bytes, and the segment that must stay mapped for them.
+/// A further slot that a lease covers: its record, its bytes, and its segment, which must stay mapped.
 pub struct Companion {
     pub info: SlotInfo,
     pub bytes: Bytes,
@@ -18,10 +18,11 @@ pub struct Companion {
 }
 
 impl Held {
-    /// Returns a slot chained to the leased one. The owner claims that the chain exists; this function checks the claim.
+    /// Returns a slot chained to the leased one. Only the owner's records state that the slots are chained, so this
+    /// function checks them.
     pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-        // The geometry may change while a segment is mapped: then request the segment again.
+        // The geometry may change while a segment is being mapped. Then request the segment again.
         loop {
             {
                 let guard = session.shards.epoch_guard();

@@ -1,4 +1,4 @@
-//! Private copies: values that a reader may write to without changing them for others.
+//! Private copies of values, to which a reader may write without changing the values for others.
 #![allow(unsafe_code)]
 
 use crate::client::Client;
@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_os::map::{Private, private};
 
-/// A value that this process may write to: its writes are private, and other readers see the published value unchanged.
-/// A page is copied when it is first written. The lease lasts as long as this value.
+/// A value that this process may write to. Its writes are private, and other readers see the published value unchanged.
+/// The kernel copies each page at the first write to it. The lease lasts as long as this value.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -27,17 +27,17 @@ use tensorlend_os::map::{Private, private};
 /// ```
 #[derive(Debug)]
 pub struct CopyOnWrite {
-    /// Declared before the value, whose lease keeps the pages that are not copied yet.
+    /// The private mappings. Declared before the value, whose lease keeps the pages that the kernel has not copied yet.
     maps: Vec<Option<Map>>,
     value: Value,
 }
 
 struct Map(Private);
 
-// SAFETY: a `Map` is a range of memory that only its `CopyOnWrite` reaches: through a shared reference for reading, and through
-// an exclusive one for writing.
+// SAFETY: a `Map` is a range of memory that only its `CopyOnWrite` accesses: through a shared reference for reading, and
+// through an exclusive one for writing.
 unsafe impl Send for Map {}
-// SAFETY: as above.
+// SAFETY: a shared `Map` only allows reads of its range, which no thread can write at the same time.
 unsafe impl Sync for Map {}
 
 impl std::fmt::Debug for Map {
@@ -48,10 +48,10 @@ impl std::fmt::Debug for Map {
 
 impl Lease {
     /// Makes the tensor writable for this process alone: see [`CopyOnWrite`]. Blocks for a round trip to the daemon and
-    /// the mapping of the tensor.
+    /// for the mapping of the tensor.
     ///
     /// # Errors
-    /// As [`Value::copy_on_write`].
+    /// The errors of [`Value::copy_on_write`].
     pub fn copy_on_write(self, client: &Client) -> Result<CopyOnWrite> {
         Value::Tensor(self).copy_on_write(client)
     }
@@ -93,18 +93,18 @@ impl CopyOnWrite {
     /// dataset's member with this number.
     ///
     /// # Panics
-    /// Panics for a number beyond the last member, and in the child of a fork that did not inherit the value.
+    /// Panics for a number beyond the last member. Panics in the child of a fork that did not inherit the value.
     pub fn bytes_mut(&mut self, member: usize) -> &mut [u8] {
         let Some(Map(map)) = &mut self.maps[member] else { return &mut [] };
         assert!(map.is_readable(), "this value was leased by the parent process: get it in the child");
-        // SAFETY: the range is mapped privately, with this length, for the life of `self`, and only reachable through
-        // `self`, which is borrowed mutably. A page that is not copied yet is the slot's own, and the lease in `self`
-        // keeps it unchanged (contract 2 of `bytes.rs`, with its note on hostile owners).
+        // SAFETY: the range is mapped privately, with this length, for the life of `self`. Only `self` gives access
+        // to it, and `self` is borrowed mutably. A page that is not copied yet belongs to the slot, and the lease in
+        // `self` keeps the slot unchanged (contract 2 of `bytes.rs`, with its note on hostile owners).
         unsafe { std::slice::from_raw_parts_mut(map.start(), map.bytes()) }
     }
 }
 
-/// Maps a tensor privately; `None` for a tensor without bytes.
+/// Maps a tensor privately. Returns `None` for a tensor without bytes.
 fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>> {
     let bytes = tensor.bytes();
     if bytes.is_empty() {
@@ -121,7 +121,8 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
     Ok(Some(Map(map)))
 }
 
-/// Requests the descriptor of a mapped segment, and checks by its inode that it is the same segment.
+/// Requests the descriptor of a mapped segment, and checks by the inode that the descriptor refers to the same
+/// segment.
 fn descriptor(session: &Session, catalogue: u16, slot: u32, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
     let mut answer = session.control.ask(&Request::SegmentOf { catalogue, slot }, &[], doing, "")?;

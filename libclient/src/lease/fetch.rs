@@ -1,4 +1,4 @@
-//! Mapping of other clients' segments for a lease; and the bytes under lease.
+//! Mapping of other clients' segments for a lease, and the number of leased bytes.
 
 use crate::alloc::heap::Wanted;
 use crate::alloc::release;
@@ -7,7 +7,8 @@ use crate::session::Session;
 use std::collections::HashSet;
 use tensorlend_layout::tensor::SlotInfo;
 
-/// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot (any more).
+/// Maps the segment that holds a slot. Returns false if the daemon lends no segment for this slot, or no longer lends
+/// it.
 pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     match session.peers().fetch_segment(catalogue, slot) {
         Err(e) if e.is_limit() && make_room(session, &e) => session.peers().fetch_segment(catalogue, slot),
@@ -15,9 +16,9 @@ pub fn fetch_segment(session: &Session, catalogue: u16, slot: u32) -> Result<boo
     }
 }
 
-/// As [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment before it published
-/// the value. But the daemon may read that acknowledgement, on another socket, after this client's request: so this
-/// function retries.
+/// Maps a segment like [`fetch_segment`], for the slot of a published value. The owner acknowledged the segment
+/// before it published the value. But the daemon may read that acknowledgement, on another socket, after this
+/// client's request. So this function retries.
 pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> Result<bool> {
     for _ in 0..64 {
         if fetch_segment(session, catalogue, slot)? {
@@ -28,7 +29,7 @@ pub fn fetch_segment_of_value(session: &Session, catalogue: u16, slot: u32) -> R
     Ok(false)
 }
 
-/// Releases memory after the daemon refused some, so that the daemon can spill; returns whether there was anything to release.
+/// Releases memory after the daemon refused a request, so that the daemon can spill. Returns whether it released any.
 fn make_room(session: &Session, refused: &Error) -> bool {
     let unmapped = session.peers().unmap_unused();
     release::is_full(refused) && session.alloc().release_for_spill(Wanted::All) || unmapped
@@ -53,7 +54,7 @@ pub fn leased_bytes(session: &Session) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Returns the length of a slot as its owner claims it; 0 if it is gone.
+/// Returns the length of a slot as its owner claims it. Returns 0 if the slot does not exist any more.
 fn slot_bytes(session: &Session, catalogue: u16, slot: u32) -> Result<u64> {
     for _ in 0..2 {
         let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Ok(0) };

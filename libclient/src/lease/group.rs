@@ -9,16 +9,17 @@ use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::Index;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
-/// A decoded dataset. Small, so that a list of many is quick to make, to move and to drop.
+/// A decoded dataset. The struct is small, so that programs can quickly create, move and drop a `Vec` with many of
+/// them.
 pub struct Group {
-    /// The index's record, as [`SlotInfo::pack`] makes it, and the checked index itself: names and locations of the
+    /// The index's record, as [`SlotInfo::pack`] encodes it, and then the checked index: names and locations of the
     /// tensors. The words of other datasets may be in the same allocation.
     words: Arc<[u64]>,
     /// The range of this dataset's words.
     from: u32,
     end: u32,
     more: Option<Box<More>>,
-    /// The tensors, built at the first access, unless more than the index was needed to build them.
+    /// The tensors. They are built at the first access, unless building them needed more than the index.
     tensors: OnceLock<Box<[Tensor]>>,
 }
 
@@ -27,15 +28,15 @@ pub struct Group {
 struct More {
     /// Metadata of the whole dataset, if the record is too small for it.
     metadata: Vec<u8>,
-    /// Segments of its tensors, besides the segment of the index.
+    /// Segments of the dataset's tensors, other than the segment of the index.
     segments: Vec<Arc<PeerSegment>>,
 }
 
 /// Words of a record.
 const RECORD_WORDS: usize = 16;
 
-/// Copies the words of a [`Group`]: the record, and the unchecked index. Returns their start. The caller holds the
-/// lease.
+/// Copies the words of a [`Group`]: the record, and the unchecked index. Returns their position. The caller must hold
+/// the lease.
 #[inline(always)]
 pub fn copy_group(record: &[u64; RECORD_WORDS], bytes: &Bytes, into: &mut Vec<u64>) -> usize {
     let from = into.len();
@@ -44,18 +45,19 @@ pub fn copy_group(record: &[u64; RECORD_WORDS], bytes: &Bytes, into: &mut Vec<u6
     from
 }
 
-/// The reason why the index alone does not make a [`Group`].
+/// The reason why the index alone is not enough for a [`Group`].
 pub enum NotPlain {
-    /// The record of some slot, or its extension, must be read.
+    /// The caller must read the record of a slot, or its extension.
     Records,
-    /// This slot's segment is not mapped.
+    /// The segment of this slot is not mapped.
     Segment(u32),
     Damaged(BadTensor),
 }
 
 impl Group {
-    /// Returns a group from the index alone, as [`copy_group`] copied it, with a record that is not extended: checks every
-    /// member as the index describes it. `own` is the index's segment; `segment_of` finds the segment of any slot.
+    /// Returns a group from the index alone, as [`copy_group`] copied it. The record must not be extended. This function
+    /// checks every member as the index describes it. `own` is the index's segment, and `segment_of` finds the segment of
+    /// any slot.
     #[inline(always)]
     pub fn plain<'s>(
         words: &Arc<[u64]>,
@@ -80,7 +82,7 @@ impl Group {
                 }
                 segment
             };
-            // Checks the same copy from which a tensor is built later.
+            // Check the same copy from which the tensor is built later.
             info.check(generation, segment.map.bytes() as u64).map_err(NotPlain::Damaged)?;
             let shape = &info.dims[..usize::from(info.ndim)];
             check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes).map_err(NotPlain::Damaged)?;
@@ -89,8 +91,8 @@ impl Group {
         Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })
     }
 
-    /// Returns a group from its members' records, if the index is not enough: the tensors, the metadata, and the tensors'
-    /// segments.
+    /// Returns a group from its members' records, if the index is not enough. The further parameters are the tensors, the
+    /// metadata, and the tensors' segments.
     pub fn of_records(
         words: Arc<[u64]>,
         metadata: Vec<u8>,
@@ -106,7 +108,7 @@ impl Group {
         &self.words[self.from as usize..self.end as usize]
     }
 
-    /// Returns the index: names and locations of its tensors.
+    /// Returns the index: the names and locations of the dataset's tensors.
     #[inline]
     pub fn index(&self) -> Index<'_> {
         index_in(self.words()).expect("it was checked when the lease was taken")
@@ -118,7 +120,7 @@ impl Group {
         let bytes = (words[2] >> 32) as usize;
         match &self.more {
             Some(more) if !more.metadata.is_empty() => &more.metadata,
-            // Little endian, like the record.
+            // The bytes are little endian, like the record.
             _ => &bytemuck::cast_slice(&words[12..])[..bytes.min(METADATA_INLINE)],
         }
     }
@@ -128,7 +130,7 @@ impl Group {
         self.words()[6]
     }
 
-    /// Returns the segments of its tensors, besides the segment of the index.
+    /// Returns the segments of the dataset's tensors, other than the segment of the index.
     #[cfg(feature = "cuda")]
     pub fn segments(&self) -> &[Arc<PeerSegment>] {
         self.more.as_ref().map_or(&[], |more| &more.segments)

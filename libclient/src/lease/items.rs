@@ -1,9 +1,10 @@
-//! Leases many items of a list at a time.
+//! Leases many items of a list together.
 //!
-//! The cost of one lease is mostly waiting: for the words that lead to the value, which other processes wrote, and for
-//! the fence between the lease and the second check of them. This module does each step for a batch before the next
-//! one, so that the processor fetches the words of many items at once, and one fence serves all leases of the batch.
-//! The steps and their order are those of a single lease in `take.rs`, which also handles all unusual cases.
+//! Most of the cost of one lease is waiting: for the words that lead to the value, which other processes wrote, and
+//! for the fence between the lease and the second check of these words. This module does each step for a whole batch
+//! before the next step. So the processor fetches the words of many items at once, and one fence serves all leases of
+//! the batch. The steps and their order are those of a single lease in `take.rs`, which also handles all unusual
+//! cases.
 
 use crate::error::Result;
 use crate::lease::assemble;
@@ -25,15 +26,16 @@ use tensorlend_layout::leases;
 use tensorlend_layout::name::item_key;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
 
-/// Maximum number of items leased together: a shard's number of entries, and few enough for one epoch guard.
+/// Maximum number of items leased together: as many as a shard has entries. One epoch guard may cover this number.
 const BATCH: u64 = 64;
 /// Words of a dataset of four tensors: a typical size.
 const USUAL_WORDS: usize = 64;
-/// Indices up to this length share an allocation with others, which may keep it longer.
+/// Indices up to this length share one allocation, which then lasts as long as the longest-lived of them.
 const LONG_BYTES: usize = 4096;
 
-/// Leases items of the list with this id, without those that consumers have finished, if the list is a queue. If the list was
-/// cleared in the meantime, leases the items before the first one that is gone: later ones may be gone for another reason.
+/// Leases items of the list with this id. If the list is a queue, omits items that consumers have finished. If the list was
+/// cleared in the meantime, leases only the items before the first missing one: later items may be missing for another
+/// reason.
 pub fn lease_items(
     session: &Arc<Session>,
     list: &str,
@@ -69,8 +71,8 @@ pub fn lease_items(
     Ok(())
 }
 
-/// Finds an item in the directory. Its entry mostly follows the previous item's, because the daemon takes the lowest
-/// free one.
+/// Finds an item in the directory. An item's entry usually follows the previous item's entry, because the daemon
+/// takes the lowest free entry.
 #[inline]
 fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<FoundName> {
     let key = item_key(id, number);
@@ -85,16 +87,16 @@ fn find_item(session: &Session, id: u64, number: u64, next: &mut u32) -> Option<
     Some(found)
 }
 
-/// Leases the items that it can; `None` for the others.
+/// Leases as many of the items as possible. The result has `None` for the others.
 fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
     let guard = session.shards.epoch_guard();
-    // Step 1: reads the latest value of each item.
+    // Step 1: read the latest value of each item.
     let read = |found: FoundName| {
         let route = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
         Seen::read(session, &guard, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell())).ok()
     };
     let seen: Vec<_> = found.iter().map(|found| found.and_then(read)).collect();
-    // Step 2: stores the leases.
+    // Step 2: store the leases.
     let store = |seen| {
         let placed = Seen::place(seen, session).ok()?;
         let lease = placed.lease();
@@ -103,7 +105,7 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
     };
     let stored: Vec<_> = seen.into_iter().map(|seen| seen.and_then(store)).collect();
     leases::lease_fence();
-    // Step 3: checks that all words that led to the values are unchanged.
+    // Step 3: check that all words that led to the values are unchanged.
     let stands = |stored| {
         let (placed, place): (Placed<'_>, LeaseEntry) = stored;
         if !leases::confirm(session.shards.entry(place), &placed.words()) {
@@ -115,7 +117,7 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
     };
     let held: Vec<_> = stored.into_iter().map(|stored| stored.and_then(stands)).collect();
     if !session.is_member() {
-        // This session has ended: its leases protect nothing.
+        // This session has ended, so its leases protect nothing.
         return found.iter().map(|_| None).collect();
     }
     let record = |held: &Held| {
@@ -130,7 +132,7 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
             fetch_index(&bytes);
         }
     }
-    // Copies the indices of datasets into one allocation before any check.
+    // Copy the indices of datasets into one allocation before any check.
     let mut words = Vec::with_capacity(found.len() * USUAL_WORDS);
     let mut copy = |held: &Held, record: &[u64; 16]| match contents(held, record)? {
         (info, bytes) if info.kind == SlotKind::Dataset && bytes.len() <= LONG_BYTES => {
@@ -157,7 +159,7 @@ fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Val
         .collect()
 }
 
-/// Returns one item of the list with this id; `None`: the item is gone.
+/// Returns one item of the list with this id. Returns `None` if the item does not exist any more.
 pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<Option<Value>> {
     let key = item_key(id, number);
     loop {
@@ -171,7 +173,8 @@ pub fn item(session: &Arc<Session>, list: &str, id: u64, number: u64) -> Result<
     }
 }
 
-/// Returns the content of a leased slot's record, if it is complete, and the slot's bytes, if they are in host memory.
+/// Returns the content of a leased slot's record, and the slot's bytes. Returns `None` if the record is not complete,
+/// or the bytes are not in host memory.
 #[inline(always)]
 fn contents(held: &Held, record: &[u64; 16]) -> Option<(SlotInfo, Bytes)> {
     let (info, bytes) = take::contents(held, record).ok()?;

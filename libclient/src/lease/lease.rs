@@ -12,11 +12,11 @@ use tensorlend_layout::dataset::Index;
 use tensorlend_layout::stream::{HeaderSummary, SUMMARY_WORDS};
 use tensorlend_layout::tensor::SlotInfo;
 
-/// The right to read one tensor in place. While the lease exists, its memory is not reused, whatever happens to the
-/// name or to the producer. Dropping it ends it.
+/// The right to read one tensor in place. While the lease exists, no client reuses the tensor's memory, whatever
+/// happens to the name or to the producer. Dropping the lease ends the right.
 ///
-/// A lease derefs to [`Tensor`], which has the methods to read it. It holds one of the client's 4096 lease entries.
-/// Holding a lease costs memory: the slot of a replaced value stays in use until its last lease ends.
+/// A lease derefs to [`Tensor`], which has the methods to read the tensor. Each lease uses one of the client's 4096
+/// lease entries. Holding a lease costs memory: the slot of a replaced value stays in use until its last lease ends.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -40,19 +40,19 @@ use tensorlend_layout::tensor::SlotInfo;
 /// println!("{}", weights[0]);
 /// ```
 pub struct Lease {
-    /// Boxed, because a lease is moved often: one allocation costs less than the moves.
+    /// Boxed, because programs move a lease often. One allocation costs less than the moves.
     inner: Box<Inner>,
 }
 
 struct Inner {
     held: Held,
-    /// The header summary of the tensor: checked, and decoded at the first access.
+    /// The header summary of the tensor. It is checked, and decoded at the first access.
     summary: HeaderSummary,
     tensor: OnceLock<Box<Tensor>>,
 }
 
 impl Lease {
-    /// Returns a lease on a tensor that was read from its record.
+    /// Returns a lease on a tensor whose description came from its record.
     pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
         let tensor = OnceLock::from(Box::new(tensor));
         Self { inner: Box::new(Inner { held, summary: [0; SUMMARY_WORDS], tensor }) }
@@ -87,12 +87,12 @@ impl Lease {
         self.inner.held.version()
     }
 
-    /// Returns whether the session that took this lease still exists, so that its memory is protected.
+    /// Returns whether the session that took this lease still exists, so that the lease protects the tensor's memory.
     ///
-    /// This method returns false only after the daemon has ended the session of a running process: because the process broke a
-    /// rule of the protocol, or, if the daemon's configuration sets `uid.lease_ms_max`, because memory was short and leases
-    /// kept replaced values for too long. The bytes may then belong to another tensor. Where that can happen, read, validate,
-    /// and only then use the result.
+    /// This method returns false only after the daemon has ended the session of a running process. One reason is that the
+    /// process broke a rule of the protocol. The other reason exists only if the daemon's configuration sets
+    /// `uid.lease_ms_max`: memory was short, and leases kept replaced values for too long. The bytes may then belong to
+    /// another tensor. Where that can happen, read, validate, and only then use the result.
     pub fn validate(&self) -> bool {
         self.inner.held.validate()
     }
@@ -153,19 +153,19 @@ impl Dataset {
         &self.inner.held
     }
 
-    /// Returns the segments of its tensors, besides the segment of its index.
+    /// Returns the segments of the dataset's tensors, other than the segment of its index.
     #[cfg(feature = "cuda")]
     pub(crate) fn segments(&self) -> &[std::sync::Arc<crate::peers::sheets::PeerSegment>] {
         self.inner.group.segments()
     }
 
-    /// Returns the tensor with this name in the dataset; `None` if there is none.
+    /// Returns the tensor with this name in the dataset. Returns `None` if there is no such tensor.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         let at = self.inner.group.index().find(name)?;
         self.tensors().get(at)
     }
 
-    /// Returns the tensor with this name in the dataset, for programs that expect it.
+    /// Returns the tensor with this name in the dataset. A missing tensor is an error.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -178,7 +178,7 @@ impl Dataset {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is none, with the names that there are.
+    /// [`Error::Argument`] if the dataset has no such tensor. The error lists the names in the dataset.
     pub fn tensor(&self, name: &str) -> Result<&Tensor> {
         self.get(name).ok_or_else(|| {
             let names: Vec<String> = self.iter().take(16).map(|(name, _)| format!("{name:?}")).collect();
@@ -188,13 +188,13 @@ impl Dataset {
         })
     }
 
-    /// Returns the tensors with their names, in the order of their addition.
+    /// Returns the tensors with their names, in the order in which the producer added them.
     pub fn iter(&self) -> DatasetIter<'_> {
         let (index, tensors) = (self.inner.group.index(), self.tensors());
         DatasetIter { index, tensors, left: 0..tensors.len() }
     }
 
-    /// Returns the tensors without their names, in the order of their addition.
+    /// Returns the tensors without their names, in the order in which the producer added them.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -215,17 +215,17 @@ impl Dataset {
         self.inner.group.index().len()
     }
 
-    /// Returns whether it has no tensors.
+    /// Returns whether the dataset has no tensors.
     pub fn is_empty(&self) -> bool {
         self.inner.group.index().is_empty()
     }
 
-    /// Returns the metadata of the whole dataset; empty if none.
+    /// Returns the metadata of the whole dataset. Empty if the producer set none.
     pub fn metadata(&self) -> &[u8] {
         self.inner.group.metadata()
     }
 
-    /// Returns the timestamp of the whole dataset in nanoseconds; 0 if none was set.
+    /// Returns the timestamp of the whole dataset in nanoseconds. Returns 0 if the producer set none.
     pub fn timestamp(&self) -> u64 {
         self.inner.group.timestamp_ns()
     }
@@ -235,7 +235,7 @@ impl Dataset {
         self.inner.held.version()
     }
 
-    /// As [`Lease::validate`].
+    /// Validates the lease like [`Lease::validate`].
     pub fn validate(&self) -> bool {
         self.inner.held.validate()
     }

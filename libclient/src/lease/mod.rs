@@ -1,4 +1,4 @@
-//! Leases: the right to read a value, and the steps to get one.
+//! Leases: the right to read a value, and the steps that acquire this right.
 
 pub mod assemble;
 pub mod by_name;

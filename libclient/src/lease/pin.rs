@@ -1,4 +1,4 @@
-//! Pins: they keep a draft's memory in place after it was published.
+//! Pins, which keep a draft's memory in place after its producer has published it.
 
 use crate::error::{Error, Result};
 use crate::lease::take::NotHeld;
@@ -9,8 +9,9 @@ use crate::tensor::draft::Draft;
 use std::sync::Arc;
 use tensorlend_layout::word::Cell;
 
-/// Keeps the memory of a [`Draft`] in place and unused by other tensors, whatever happens to the published value: for
-/// bindings whose users may still hold an address of it. Costs one of the client's 4096 leases. Dropping it ends it.
+/// Keeps the memory of a [`Draft`] in place, whatever happens to the published value. No other tensor uses the
+/// memory. Language bindings use a pin while their users may hold an address in the memory. A pin uses one of the
+/// client's 4096 leases. Dropping the pin ends it.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -34,21 +35,21 @@ impl Draft {
     /// Pins the draft's memory for the life of the returned value, whether the draft is published or dropped.
     ///
     /// # Errors
-    /// [`Error::Leases`] with 4096 leases held already; [`Error::SessionEnded`]; [`Error::Forked`].
+    /// [`Error::Leases`] if the client holds 4096 leases already; [`Error::SessionEnded`]; [`Error::Forked`].
     pub fn pin(&self) -> Result<Pin> {
         Pin::new(self.session(), self.cell())
     }
 }
 
 impl Pin {
-    /// Pins the value of a draft. The caller must hold the draft until this returns.
+    /// Pins the value of a draft. The caller must hold the draft until this function returns.
     pub(crate) fn new(session: &Arc<Session>, cell: Cell) -> Result<Self> {
         session.check()?;
         let me = session.me();
         loop {
             let guard = session.shards.epoch_guard();
             let geometry = session.directory.members[usize::from(me)].geometry.read();
-            // No word led to the slot: while it is a draft, only its owner, the caller, can free it.
+            // No check of words is necessary: while the slot is a draft, only its owner, the caller, can free it.
             match hold(session, &guard, me, cell.lease(me), &[], geometry) {
                 Ok(place) => {
                     session.alloc().pin(cell.slot());

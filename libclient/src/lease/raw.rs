@@ -1,4 +1,4 @@
-//! A lease as this crate holds it internally.
+//! A lease in the form that this crate uses internally.
 
 use crate::link::Link;
 use crate::link::shards::LeaseEntry;
@@ -7,23 +7,23 @@ use crate::peers::sheets::PeerSegment;
 use std::sync::Arc;
 use tensorlend_layout::word::Cell;
 
-/// A validated lease: while it exists, the slot is not reused.
+/// A validated lease. While it exists, no client reuses the slot.
 pub struct Held {
-    /// The slot's segment; its link is the session that holds the lease.
+    /// The slot's segment. Its link is the session that holds the lease.
     segment: Arc<PeerSegment>,
     place: LeaseEntry,
     /// The slot's owner.
     pub catalogue: u16,
     /// The slot and its generation.
     pub cell: Cell,
-    /// The owner word that led to the value.
+    /// The owner word through which the reader found the value.
     pub owner_word: u64,
 }
 
 impl Drop for Held {
     #[inline]
     fn drop(&mut self) {
-        // A forked child only reads: the lease belongs to its parent.
+        // A forked child only reads, because the lease belongs to its parent.
         let link = &self.segment.link;
         if !link.is_forked() {
             link.shards.release(self.place);
@@ -32,7 +32,7 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Returns the value for a lease that is stored in the entry at `place`; dropping the value clears the entry.
+    /// Returns the value for a lease that is stored in the entry at `place`. Dropping the value clears the entry.
     #[inline]
     pub fn new(segment: Arc<PeerSegment>, place: LeaseEntry, catalogue: u16, cell: Cell, owner_word: u64) -> Self {
         Self { segment, place, catalogue, cell, owner_word }
@@ -58,7 +58,7 @@ impl Held {
         if !self.link().is_readable() || !self.link().shards.counts_here(self.place) {
             return false;
         }
-        // Acquire, between all reads of the tensor and the check: if a read returned a byte of a later tensor, the
+        // Acquire, between all reads of the tensor and the check. If a read returned a byte of a later tensor, the
         // member word shows that this session had ended.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         self.link().is_member()

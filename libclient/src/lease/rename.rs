@@ -10,7 +10,7 @@ use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Request};
 
-/// Moves the value of `from` to `to` and deletes `from`; for a moment readers see both names, never neither.
+/// Moves the value of `from` to `to` and deletes `from`. Readers may see both names for a moment, but never neither.
 pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     session.check()?;
     if from == to {
@@ -21,15 +21,15 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     };
     let held = leased.held();
     if held.catalogue == session.me() {
-        // This client's own value: the slot moves over, and has two holders in the meantime. The lease keeps it from
-        // being freed.
+        // This client's own value: `to` takes over the slot, which has two holders in the meantime. The lease keeps
+        // the slot from being freed.
         let value = held.cell;
         if !session.alloc().hold_again(value) {
             drop(leased);
             return rename(session, from, to);
         }
         if let Err(e) = session.names().publish_held_for(to, value, session.names().lifetime_of(from.as_bytes())) {
-            // If it is uncertain whether `to` refers to the slot, the slot stays in use.
+            // After an uncertain error, `to` may refer to the slot, so the slot stays in use.
             if e.is_certain() {
                 session.alloc().retire(value);
             }
@@ -53,7 +53,7 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
     }
 }
 
-/// Copies the value of `from` into a slot of this client, under `to`.
+/// Copies the value of `from` into a slot of this client, and publishes the copy as `to`.
 pub fn copy(session: &Arc<Session>, from: &str, to: &str) -> Result<Version> {
     let Some(leased) = lease_key(session, from.as_bytes(), from)? else {
         return Err(Error::NotFound(from.to_owned()));

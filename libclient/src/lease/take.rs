@@ -1,8 +1,8 @@
-//! The steps to a lease, for one value at a time; [`items`](super::items) takes each of them for many values together.
+//! The steps to a lease, for one value at a time. [`items`](super::items) takes each step for many values together.
 //!
 //! 1. [`Seen::read`]: read the word that holds the value.
 //! 2. [`Seen::place`]: find the value's segment.
-//! 3. [`hold`]: store the lease, fence, and check every word on which it depends again.
+//! 3. [`hold`]: store the lease, execute a fence, and check again every word on which the lease depends.
 //! 4. [`contents`]: read the slot's record.
 
 use crate::error::{Error, Result};
@@ -28,7 +28,7 @@ use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, Word};
 pub enum Leased {
     /// A complete tensor.
     Tensor(Lease),
-    /// A value of more than one slot, to be assembled.
+    /// A value of more than one slot, whose parts the caller must read.
     Other(Box<Parts>),
 }
 
@@ -48,7 +48,7 @@ pub struct Parts {
     pub held: Held,
     /// The slot's record, copied once.
     pub info: SlotInfo,
-    /// The slot's bytes; `None`: they are on a device.
+    /// The slot's bytes. `None`: the bytes are on a device.
     pub bytes: Option<Bytes>,
 }
 
@@ -57,18 +57,18 @@ pub struct Parts {
 pub enum At<'a> {
     /// A cell of the catalogue.
     Cell(u32),
-    /// A ring's entry, with the cell and header summary read from it.
+    /// A ring's entry, with the cell and the header summary that the reader read from this entry.
     Entry(&'a RingEntry, Cell, HeaderSummary),
 }
 
-/// The word that led to a cell or an entry: while it is unchanged, the route is valid.
+/// The word that led to a cell or an entry. While this word is unchanged, the route is valid.
 #[derive(Clone, Copy)]
 pub struct Route<'a> {
     pub word: &'a Word,
     pub seen: u64,
-    /// The owner word for the value's version.
+    /// The owner word that is part of the value's version.
     pub owner_word: u64,
-    /// The epoch of the client to which the word belongs; 0 for an owner word, which changes with every owner.
+    /// The epoch of the client to which the word belongs. 0 for an owner word, which changes with every new owner.
     pub member: u64,
 }
 
@@ -94,13 +94,13 @@ pub enum NotHeld {
 pub enum Leasing {
     Held(Leased),
     Absent,
-    /// The owner word has changed: start again from the name.
+    /// The owner word has changed, so the caller must start again from the name.
     Moved,
 }
 
 /// The reason why no value was found.
 pub enum Missing {
-    /// A word has changed: look the name up again.
+    /// A word has changed, so the caller must find the name again.
     Again,
     Absent,
     Cells(u8),
@@ -131,7 +131,7 @@ pub struct Placed<'s> {
     pub word: &'s Word,
     pub cell: Cell,
     pub peer: &'s Peer,
-    /// The geometry word by which the segment was found.
+    /// The geometry word under which the reader found the segment.
     pub geometry: u64,
     pub segment: &'s Arc<PeerSegment>,
 }
@@ -168,7 +168,8 @@ impl<'s> Seen<'s> {
     pub fn place(self, session: &'s Session) -> std::result::Result<Placed<'s>, Missing> {
         let Self { peer, catalogue, route, word, cell } = self;
         if !cell.is_value() {
-            // A former owner's housekeeping looks like a deletion: it is one only if the owner word is unchanged.
+            // A cell emptied by a former owner's housekeeping looks like a deletion. It is a deletion only if the
+            // owner word is unchanged.
             return Err(if route.word.peek() == route.seen { Missing::Absent } else { Missing::Again });
         }
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
@@ -205,7 +206,7 @@ impl Placed<'_> {
     }
 }
 
-/// Leases the value at `at` in `catalogue`, as long as the route to it is valid.
+/// Leases the value at `at` in `catalogue`, if the route to the value is still valid.
 #[inline]
 pub fn lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
     match try_lease(session, catalogue, route, at) {
@@ -237,7 +238,7 @@ fn lease_slowly(
             Step::Missing(Missing::Segment(slot)) => fetch_segment(session, catalogue, slot)?,
         };
         if !fetched {
-            // Either the route is out of date, or its writer lies: the owner word shows which.
+            // Either the route is out of date, or its writer stored a wrong location. The owner word shows which.
             let replaced = matches!(at, At::Entry(entry, seen, _) if entry.cell.read() != seen.0);
             if replaced || route.word.read() != route.seen {
                 return Ok(Leasing::Moved);
@@ -267,8 +268,8 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     };
     let record = placed.record();
     let summary = match at {
-        // The summary was copied before the lease was stored. `hold` has checked that the entry did not change until
-        // after the lease.
+        // The reader copied the summary before it stored the lease. `hold` has checked that the entry did not change
+        // until after the lease.
         At::Entry(.., summary) if summary[0] != 0 => Some(summary),
         _ => record.summary(placed.cell.generation()),
     };
@@ -281,8 +282,8 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     }
 }
 
-/// Stores a lease on a value, and checks every word on which it depends again: the words that led to the value, this
-/// session, and the `geometry` by which the value's segment was found.
+/// Stores a lease on a value, and checks again every word on which the lease depends. These are the words that led to the
+/// value, this session's member word, and the `geometry` under which the reader found the value's segment.
 #[inline]
 pub fn hold(
     link: &Link,
@@ -302,10 +303,10 @@ pub fn hold(
     if !stands {
         return Err(NotHeld::Moved);
     }
-    // Leases of an ended session protect nothing: no owner scans them any more.
+    // Leases of an ended session protect nothing, because no owner scans them any more.
     let ended = !link.is_member();
-    // From here on the slot does not change, and neither does the meaning of its number: the daemon withdraws no range
-    // that is leased. If the geometry changed before the lease, the mapping may be of another segment.
+    // From here on, neither the slot nor the meaning of its number changes, because the daemon withdraws no leased range.
+    // If the geometry changed before the lease, the mapping may be of another segment.
     if ended || link.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
         link.shards.release(place);
         return Err(if ended { NotHeld::Ended } else { NotHeld::Moved });
@@ -313,7 +314,7 @@ pub fn hold(
     Ok(place)
 }
 
-/// Returns the checked content of a leased slot's record; and the slot's bytes, `None` if they are on a device.
+/// Returns the checked content of a leased slot's record, and the slot's bytes. The bytes are `None` if they are on a device.
 #[inline(always)]
 pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInfo, Option<Bytes>), BadTensor> {
     let segment = held.segment();
@@ -321,7 +322,7 @@ pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInf
     info.check(held.cell.generation(), segment.bytes())?;
     let says_device = info.device.kind() == Device::cuda(0).kind();
     if segment.elsewhere.is_some() {
-        // The daemon decides where bytes are: a record that names another location is a lie.
+        // The daemon decides where bytes are. A record that names another location is invalid.
         let stands = info.kind == SlotKind::Tensor && says_device;
         return if stands { Ok((info, None)) } else { Err(BadTensor::Record) };
     }
@@ -332,7 +333,7 @@ pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInf
     Ok((info, Some(bytes)))
 }
 
-/// Leases by the record, if it has no header summary or a wrong one.
+/// Builds a lease from the record, if there is no header summary or a wrong one.
 #[cold]
 fn lease_of_record(record: &SlotRecord, held: Held) -> Step {
     match contents(&held, &record.copy()) {

@@ -41,9 +41,9 @@ impl Value {
         }
     }
 
-    /// Returns the tensor, if it is one.
+    /// Returns the tensor, if the value is a tensor in host memory.
     ///
-    /// `None` for a dataset and for a tensor on a device. Match the enum to take the lease out of the value.
+    /// Returns `None` for a dataset and for a tensor on a device. Match the enum to take the lease out of the value.
     pub fn as_tensor(&self) -> Option<&Lease> {
         match self {
             Self::Tensor(lease) => Some(lease),
@@ -53,9 +53,9 @@ impl Value {
         }
     }
 
-    /// Returns the dataset, if it is one.
+    /// Returns the dataset, if the value is a dataset.
     ///
-    /// `None` for a single tensor.
+    /// Returns `None` for a single tensor.
     pub fn as_dataset(&self) -> Option<&Dataset> {
         match self {
             Self::Dataset(dataset) => Some(dataset),
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// Returns the tensor on a device, if it is one.
+    /// Returns the tensor on a device, if the value is such a tensor.
     #[cfg(feature = "cuda")]
     pub fn as_device(&self) -> Option<&DeviceLease> {
         match self {
@@ -74,7 +74,7 @@ impl Value {
         }
     }
 
-    /// Returns the tensor, for programs that expect one.
+    /// Returns the tensor. Any other kind of value is an error.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -88,23 +88,23 @@ impl Value {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a dataset, or on a device.
+    /// [`Error::Kind`] if the value is a dataset, or a tensor on a device.
     pub fn tensor(&self) -> Result<&Lease> {
         self.as_tensor().ok_or_else(|| self.not_a(ValueKind::Tensor, "the value"))
     }
 
-    /// Returns the dataset, for programs that expect one.
+    /// Returns the dataset. Any other kind of value is an error.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a single tensor.
+    /// [`Error::Kind`] if the value is a single tensor.
     pub fn dataset(&self) -> Result<&Dataset> {
         self.as_dataset().ok_or_else(|| self.not_a(ValueKind::Dataset, "the value"))
     }
 
-    /// Turns the value into its tensor, to keep.
+    /// Turns the value into its tensor, which the program can keep.
     ///
     /// # Errors
-    /// As [`Value::tensor`].
+    /// The errors of [`Value::tensor`].
     pub fn into_tensor(self) -> Result<Lease> {
         match self {
             Self::Tensor(lease) => Ok(lease),
@@ -112,10 +112,10 @@ impl Value {
         }
     }
 
-    /// Turns the value into its dataset, to keep.
+    /// Turns the value into its dataset, which the program can keep.
     ///
     /// # Errors
-    /// As [`Value::dataset`].
+    /// The errors of [`Value::dataset`].
     pub fn into_dataset(self) -> Result<Dataset> {
         match self {
             Self::Dataset(dataset) => Ok(dataset),
@@ -123,7 +123,7 @@ impl Value {
         }
     }
 
-    /// Returns the error of a call that wants a value of another kind than this one.
+    /// Returns the error of a method that wants a value of another kind than this one.
     #[cold]
     pub(crate) fn not_a(&self, wanted: ValueKind, name: &str) -> Error {
         let (found, remedy) = match self {
@@ -135,7 +135,7 @@ impl Value {
         Error::Kind { name: name.to_owned(), found, wanted, remedy }
     }
 
-    /// As [`Lease::validate`].
+    /// Validates the lease like [`Lease::validate`].
     pub fn validate(&self) -> bool {
         self.held().validate()
     }
@@ -151,7 +151,7 @@ impl Value {
     }
 }
 
-/// Returns the error of a call that wants a value of another kind, and finds a value on a device.
+/// Returns the error of a method that wants a value of another kind and finds a tensor on a device.
 #[cfg(feature = "cuda")]
 pub fn on_device(name: &str, wanted: ValueKind) -> Error {
     let remedy = "get_device (or get_value), and its to_vec for a copy on the host";

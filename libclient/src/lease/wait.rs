@@ -10,7 +10,7 @@ use crate::wait::{Deadline, not_published, spin};
 use tensorlend_layout::word::{PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 
-/// Sleeps until `done` returns true for the key's state; returns false after the deadline.
+/// Sleeps until `done` returns true for the key's state. Returns false after the deadline.
 pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn(&Peeked) -> bool) -> Result<bool> {
     session.check()?;
     if spin(|| Ok(done(&peek(session, key)?).then_some(())))?.is_some() {
@@ -19,7 +19,7 @@ pub fn wait_key(session: &Session, key: &[u8], deadline: Deadline, done: impl Fn
     session.waiter().enlist(deadline)?;
     let bell = &session.directory.head().bell;
     loop {
-        // Sample the bells before the deciding check; sample the owner's bell only if the name has an owner.
+        // Sample the bells before the deciding check. Sample the owner's bell only if the name has an owner.
         let news = bell.read();
         let owner = peek(session, key)?.owner;
         let owned = match owner {
@@ -63,7 +63,7 @@ pub fn wait_newer(session: &Session, name: &str, seen: Version, deadline: Deadli
     Err(deadline.error(what))
 }
 
-/// Waits until the directory has a live entry for `key`. `awaited` describes it in the error of the timeout.
+/// Waits until the directory has a live entry for `key`. `awaited` describes this event in the error of the timeout.
 pub fn wait_entry(session: &Session, key: &[u8], deadline: Deadline, awaited: impl Fn() -> String) -> Result<()> {
     session.waiter().enlist(deadline)?;
     let bell = &session.directory.head().bell;

@@ -1,8 +1,8 @@
 //! The thread that waits for names and lists on behalf of tasks.
 //!
-//! It sleeps as `wait_key` in `lease/wait.rs` does: on the bells of all owners of the awaited names, on the directory's bell,
-//! and on a bell of its own, which rings when a task adds a wait or the last handle is dropped. A task that stops waiting drops
-//! the ticket of its wait, which the thread sees in its next turn.
+//! The thread sleeps as `wait_key` in `lease/wait.rs` does. It sleeps on the bells of all owners of the awaited names, on
+//! the directory's bell, and on a bell of its own. Its own bell rings when a task adds a wait, or when the program drops the
+//! last handle. A task that stops waiting drops the ticket of its wait, and the thread sees this in its next turn.
 
 use crate::error::{Error, Result};
 use crate::session::Session;
@@ -20,16 +20,16 @@ use tensorlend_os::mutex::lock;
 
 /// Maximum number of bells in one wait (the kernel's limit).
 const BELLS_MAX: usize = 128;
-/// Longest sleep if there are more owners than that: the thread polls the other names this often.
+/// Longest sleep if there are more owners than bells: at this interval the thread polls the other names.
 const NAP_CROWDED: Duration = Duration::from_millis(10);
 /// Longest sleep between two polls of many names.
 const NAP_LONG: Duration = Duration::from_secs(1);
-/// Ratio of sleep to the time of a poll, so that a thousand waits take a thousandth of a processor.
+/// Ratio of the sleep to the duration of a poll. So all waits together take at most a thousandth of a processor.
 const NAP_RATIO: u32 = 1000;
-/// Longest sleep while no task waits. The thread's own bell ends it; the system call needs a timeout.
+/// Longest sleep while no task waits. The thread's own bell ends this sleep, but the system call needs a timeout.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// A handle on the thread. The first wait starts the thread, and the drop of the last handle ends it.
+/// A handle on the thread. The first wait starts the thread, and dropping the last handle ends it.
 #[derive(Debug)]
 pub struct Waiter {
     session: Arc<Session>,
@@ -39,7 +39,7 @@ pub struct Waiter {
 /// State that the handle and the thread share.
 #[derive(Default)]
 struct Shared {
-    /// A task rings this bell after it has added a wait to the inbox; the drop of the last handle rings it, too.
+    /// A task rings this bell after it has added a wait to the inbox. Dropping the last handle also rings it.
     bell: Bell,
     ending: AtomicBool,
     inbox: Mutex<Inbox>,
@@ -48,22 +48,23 @@ struct Shared {
 #[derive(Default)]
 struct Inbox {
     waits: Vec<Wait>,
-    /// Whether the thread is running.
+    /// True while the thread is running.
     started: bool,
 }
 
 /// The state of an awaited event, read without a lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EventState {
-    /// Whether the event has happened.
+    /// True if the event has happened.
     pub is_over: bool,
-    /// The clients that ring their bells for it, in addition to the daemon.
+    /// The clients, in addition to the daemon, that ring their bells when the event may have happened.
     pub owners: [Option<u16>; 2],
 }
 
-/// A function that reads the state of the awaited event. It takes no lock that a caller of [`Waiter::wait`] holds.
+/// A function that reads the state of the awaited event. It must not take a lock that a caller of [`Waiter::wait`]
+/// holds.
 type Watch = Box<dyn FnMut(&Session) -> Result<EventState> + Send>;
-/// A function that reports the end of a wait to its task. It does not block.
+/// A function that reports the end of a wait to its task. It must not block.
 type Tell = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// One wait of a task.
@@ -79,7 +80,7 @@ pub struct Ticket(Arc<AtomicBool>);
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Relaxed: the thread polls the flag, and it orders no other memory.
+        // Relaxed: the thread polls this flag, and the flag orders no other memory.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -90,10 +91,10 @@ impl Waiter {
     }
 
     /// Calls `tell` once, in the waiting thread, when `poll` has found the event or failed. The thread calls `poll` at least
-    /// once after this call: an event that precedes the call ends the wait, too.
+    /// once after this call, so an event that precedes the call also ends the wait.
     ///
     /// # Errors
-    /// [`Error::System`] if the waiting thread cannot be started.
+    /// [`Error::System`] if this process cannot start the waiting thread.
     pub fn wait(&self, poll: Watch, tell: Tell) -> Result<Ticket> {
         self.session.check()?;
         let cancelled = Arc::default();
@@ -133,7 +134,7 @@ impl Shared {
     fn run(&self, session: &Session) {
         let mut waits = Vec::new();
         loop {
-            // Sampled before any check: a later event rings again.
+            // Sample the bell before any check, so that a later event changes it.
             let sample = self.bell.read();
             if self.ending.load(Ordering::Acquire) {
                 return;
@@ -143,7 +144,8 @@ impl Shared {
             if waits.is_empty() {
                 futex::wait(&self.bell, sample, IDLE);
             } else if let Err(e) = session.waiter().enlist(Deadline::new(None)) {
-                // The error ends the wait of one task. If the cause persists, the next turn ends the wait of another task.
+                // The error ends the wait of only one task. If the cause persists, the next turn ends the wait of another
+                // task.
                 waits.swap_remove(0).end(Err(e));
             } else {
                 self.turn(session, sample, &mut waits);
@@ -155,7 +157,7 @@ impl Shared {
     fn turn(&self, session: &Session, sample: u32, waits: &mut Vec<Wait>) {
         let began = Instant::now();
         let directory = &session.directory.head().bell;
-        // Sample the bells before the deciding poll; an owner that is gone has no bell.
+        // Sample the bells before the deciding poll. An owner that has ended has no bell.
         let news = directory.read();
         let mut owners: BTreeMap<u16, Option<(Sheet<Catalogue>, u32)>> = BTreeMap::new();
         settle(waits, session, |state| {
@@ -193,7 +195,7 @@ impl Wait {
     }
 }
 
-/// Polls every event, and ends the waits that are over. `note` gets the state of the others.
+/// Polls every event, and ends the waits that are over. Calls `note` with the state of every other event.
 fn settle(waits: &mut Vec<Wait>, session: &Session, mut note: impl FnMut(&EventState) -> Result<()>) {
     let mut at = 0;
     while let Some(wait) = waits.get_mut(at) {

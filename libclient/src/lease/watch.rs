@@ -12,17 +12,17 @@ use tensorlend_layout::word::{Bell, PARKED_ANY, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
-/// Maximum number of owners' bells in one sleep; the directory's and the watch's own come on top.
+/// Maximum number of owners' bells in one sleep. The directory's bell and the watch's own bell are in addition.
 const BELLS_MAX: usize = 120;
 
 /// A name, its known version, and its present version.
 type Change = (String, Option<Version>, Option<Version>);
 
-/// A set of names, to learn when one of them changes: for many names at once, where [`Client::wait_newer`] waits for
-/// one.
+/// A set of names that reports when any of them changes. [`Client::wait_newer`] waits for one name, and a watch waits for
+/// many.
 ///
-/// A watch reports each name once and then removes it; add it again to watch it further. Any thread may add names while
-/// another waits.
+/// A watch reports each name once and then removes the name. Add the name again to watch it further. Any thread may add
+/// names while another thread waits.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -45,8 +45,8 @@ type Change = (String, Option<Version>, Option<Version>);
 pub struct NameWatch {
     session: Arc<Session>,
     seen: Mutex<BTreeMap<String, Option<Version>>>,
-    /// Rings when a name is added, so that a sleeping thread checks it, too. In this process's own memory, invisible to
-    /// others.
+    /// Rings when a thread adds a name, so that a sleeping thread also checks this name. The bell is in this process's
+    /// own memory, so other processes cannot see it.
     news: Bell,
 }
 
@@ -58,10 +58,10 @@ impl Client {
 }
 
 impl NameWatch {
-    /// Watches a name for a change from the version `seen`; `None`: the name held nothing. For a name that is watched
-    /// already, the last `seen` counts.
+    /// Watches a name for a change from the version `seen`. `None` means that the name held no value. If the watch
+    /// already has the name, the new `seen` replaces the old one.
     ///
-    /// Wakes a thread that waits, so that it checks the name at once.
+    /// Wakes a waiting thread, so that it checks the name at once.
     pub fn add(&self, name: &str, seen: Option<Version>) {
         lock(&self.seen).insert(name.to_owned(), seen);
         self.wake();
@@ -82,7 +82,7 @@ impl NameWatch {
         self.len() == 0
     }
 
-    /// Ends a wait of another thread; it returns an empty list if nothing has changed.
+    /// Ends a wait of another thread. That wait returns an empty list if no name has changed.
     ///
     /// Use it to end a waiting thread, or to make it check a flag of your own.
     pub fn wake(&self) {
@@ -90,14 +90,16 @@ impl NameWatch {
         futex::wake_all(&self.news);
     }
 
-    /// Blocks until some watched name has changed, for `timeout` at most, or until another thread calls
-    /// [`wake`](NameWatch::wake). Returns the changed names with their versions (`None`: deleted), and stops watching them.
-    /// After the timeout or a wake it returns no names, and no error.
+    /// Blocks until a watched name has changed, for at most `timeout`, or until another thread calls
+    /// [`wake`](NameWatch::wake). Returns the changed names with their versions (`None`: deleted), and stops watching these
+    /// names. After the timeout or a wake it returns an empty list, and no error.
     ///
-    /// If a name changes all the time, pause between the waits: its producer rings a bell for each value while a thread sleeps.
+    /// If a name changes all the time, pause between the waits. Its producer rings a bell for each value while a thread
+    /// sleeps.
     ///
     /// # Errors
-    /// [`crate::Error::SessionEnded`]; [`crate::Error::Disconnected`] if the daemon must be asked and does not answer.
+    /// [`crate::Error::SessionEnded`]; [`crate::Error::Disconnected`] if the method needs the daemon and the daemon
+    /// does not respond.
     pub fn wait(&self, timeout: impl Into<Timeout>) -> Result<Vec<(String, Option<Version>)>> {
         self.wait_until(Deadline::new(timeout))
     }
@@ -126,8 +128,8 @@ impl NameWatch {
             if !changed.is_empty() {
                 drop(parked);
                 let mut seen = lock(&self.seen);
-                // A name that another thread has added again in the meantime is reported the next time, if it still
-                // differs.
+                // Another thread may have added this name again in the meantime. Then the next wait reports the name,
+                // if it still differs.
                 let mut told = Vec::with_capacity(changed.len());
                 for (name, was, now) in changed {
                     if seen.get(&name) == Some(&was) {
@@ -141,7 +143,7 @@ impl NameWatch {
             if again != owners {
                 continue;
             }
-            // More owners than bells: their names are polled with short sleeps.
+            // There are more owners than bells. Poll the names of the other owners with short sleeps.
             let nap = if owners.len() > BELLS_MAX { nap.min(NAP_MAX / 20) } else { nap };
             let mut bells = vec![(bell, news), (&self.news, added)];
             bells.extend(sheets.iter().map(|(sheet, sample)| (&sheet.bell, *sample)));
@@ -150,7 +152,8 @@ impl NameWatch {
         }
     }
 
-    /// Returns the changed names, with their known versions; and the owners of the watched names, in order.
+    /// Returns the changed names with their known versions. Fills `owners` with the owners of the watched names, in
+    /// order.
     fn poll(&self, owners: &mut Vec<u16>) -> Result<Vec<Change>> {
         let names: Vec<(String, Option<Version>)> =
             lock(&self.seen).iter().map(|(name, seen)| (name.clone(), *seen)).collect();

@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard};
 use tensorlend_layout::wire::Item;
 use tensorlend_os::mutex::lock;
 
-/// The session's descriptors, to hand back to a daemon that has lost them (see `session/reconnect.rs`). A writable
-/// descriptor counts as a writer, so a segment's descriptor leaves this map before the client returns the segment.
+/// The session's descriptors, for a new daemon that does not have them (see `session/reconnect.rs`). The kernel
+/// counts a writable descriptor as a writer. So the client removes a segment's descriptor from this map before it
+/// returns the segment.
 #[derive(Default)]
 pub struct Descriptors(Mutex<BTreeMap<Item, OwnedFd>>);
 

@@ -1,8 +1,8 @@
-//! Epoch guards: stretches of code in which a thread reads the client's tables of mapped memory without a lock.
+//! Epoch guards: sections of code in which a thread reads the client's tables of mapped memory without a lock.
 //!
-//! This is epoch-based reclamation with one flag per thread. A thread R opens a guard and reads a table; a thread U unlinks
-//! an entry from the table, calls [`Shards::wait_for_guards`], and frees the entry then: no guard that may have seen it is
-//! open any more.
+//! This is epoch-based reclamation with one flag per thread. A thread R opens a guard and reads a table. A thread U unlinks
+//! an entry from the table, calls [`Shards::wait_for_guards`], and then frees the entry. At that time, every guard under
+//! which R may have seen the entry has closed.
 
 use crate::link::shards::{Last, SHARED, Shards};
 use std::cell::Cell;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use tensorlend_os::barrier;
 
-/// A thread's flag: odd while the thread holds an [`EpochGuard`]. Aligned to two cache lines, because the processor's
-/// prefetcher fetches pairs of lines.
+/// A thread's flag, which is odd while the thread holds an [`EpochGuard`]. It is aligned to two cache lines, because
+/// the processor's prefetcher fetches pairs of lines.
 #[repr(align(128))]
 pub(super) struct Flag(AtomicU64);
 
@@ -21,15 +21,16 @@ impl Flag {
         Self(AtomicU64::new(0))
     }
 
-    /// Raises the flag; only its thread calls this.
+    /// Makes the flag odd. Only the flag's own thread calls this function.
     #[inline(always)]
     fn raise(&self, asymmetric: bool) {
-        // Relaxed: only this thread stores it.
+        // Relaxed: only this thread stores to the flag.
         let before = self.0.load(Ordering::Relaxed);
         debug_assert!(before.is_multiple_of(2), "epoch guards do not nest");
         self.0.store(before.wrapping_add(1), Ordering::Relaxed);
-        // The store must come before every read of the tables. The compiler keeps this order here; the processor keeps
-        // it because the waiting thread interrupts every running thread of this process (`membarrier`).
+        // This store must come before every read of the tables. This fence keeps the order in the compiler. The thread
+        // that waits for guards keeps it in the processor: it interrupts every running thread of this process
+        // (`membarrier`).
         if asymmetric {
             compiler_fence(Ordering::SeqCst);
         } else {
@@ -37,23 +38,23 @@ impl Flag {
         }
     }
 
-    /// Lowers the flag; only its thread calls this.
+    /// Makes the flag even. Only the flag's own thread calls this function.
     #[inline(always)]
     fn lower(&self) {
-        // Release: this thread's reads under the guard come before the store, and so before a waiting thread frees
-        // anything.
+        // Release: this thread's reads under the guard come before this store. So they also come before a waiting
+        // thread frees an entry.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 }
 
 /// A guard under which entries of the client's tables stay valid. A thread that unlinks an entry waits for every guard
-/// that may have seen it ([`Shards::wait_for_guards`]). Guards are short and never nest, and a thread never blocks
-/// while it holds one.
+/// under which another thread may have seen the entry ([`Shards::wait_for_guards`]). Guards are short and never nest,
+/// and a thread never blocks while it holds one.
 pub struct EpochGuard<'s> {
     shards: &'s Shards,
     pub(super) shard: usize,
-    /// The shard in which this guard takes leases, and the first entry that may be free: the guard found the entries
-    /// before it taken.
+    /// The shard in which this guard takes leases, and the position of the first entry that may be free. The guard
+    /// has found every earlier entry taken.
     pub(super) current: Cell<usize>,
     pub(super) from: Cell<usize>,
     _shared: Option<RwLockReadGuard<'s, ()>>,
@@ -77,7 +78,8 @@ impl Drop for EpochGuard<'_> {
     }
 }
 
-/// An epoch guard of a thread with a shard of its own, which takes no lease: two words, while an [`EpochGuard`] has six.
+/// An epoch guard of a thread with a shard of its own. It takes no leases, so it has two words. An [`EpochGuard`] has
+/// six.
 pub struct OwnGuard<'s> {
     flag: &'s Flag,
     shard: usize,
@@ -112,7 +114,7 @@ impl Shards {
         self.guard_of(last, None)
     }
 
-    /// Opens an epoch guard if this thread has a shard of its own or can claim one.
+    /// Opens an epoch guard if this thread has a shard of its own or can claim a free one.
     #[inline(always)]
     pub fn own_guard(self: &Arc<Self>) -> Option<OwnGuard<'_>> {
         let shard = self.last().first();
@@ -142,20 +144,20 @@ impl Shards {
         }
     }
 
-    /// Waits until every guard that is open now has closed. Then no thread sees an entry that was unlinked before the
-    /// call. Must not be called under a guard.
+    /// Waits until every guard that is open now has closed. Afterwards no thread sees an entry that was unlinked
+    /// before the call. A thread must not call this function while it holds a guard.
     pub fn wait_for_guards(&self) {
-        // SeqCst, against the order in `Flag::raise`: either this thread sees R's flag below, or R sees the tables as they
-        // are now.
+        // SeqCst, against the order in `Flag::raise`. A thread R has opened a guard. Either this thread sees R's odd flag
+        // below, or R sees the tables in their present state.
         fence(Ordering::SeqCst);
         if self.asymmetric {
             barrier::all_threads();
         }
         for flag in self.flags.iter() {
-            // Acquire: pairs with the Release at the guard's end.
+            // Acquire: pairs with the Release store in `Flag::lower`.
             let seen = flag.0.load(Ordering::Acquire);
             while !seen.is_multiple_of(2) && flag.0.load(Ordering::Acquire) == seen {
-                // The kernel may have preempted R under its guard, and R needs this processor.
+                // The kernel may have preempted thread R under its guard, and R may need this processor.
                 std::thread::yield_now();
             }
         }

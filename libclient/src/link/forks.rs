@@ -1,7 +1,7 @@
-//! Leases that the children of a fork read under.
+//! Leases under which the children of a fork read.
 //!
-//! A child C reads its parent P's leased tensors at the same addresses: it inherits P's read-only mappings. P's leases protect
-//! the tensors until C, and each process that C forks, has ended or executed another program.
+//! A child C reads its parent P's leased tensors at the same addresses: C inherits P's read-only mappings. P's leases
+//! protect the tensors until C, and each process that C forks, has ended or executed another program.
 //!
 //! | step | by | effect | if P is killed after it |
 //! |---|---|---|---|
@@ -13,8 +13,8 @@
 //! | 6 | C | ends: the kernel unmaps token and lease table | the daemon ends P's leases |
 //! | 7 | P | learns from the kernel that the token is free, ends the holds, and clears the entries that it has released | |
 //!
-//! If C is killed at any step, step 6 follows. If P cannot make the token, C gets none of P's mappings. Only P writes its lease
-//! table; the daemon D reads `inherited` when P's session ends.
+//! If C is killed at any step, step 6 follows. If P cannot create the token, C inherits none of P's mappings. Only P writes
+//! its lease table. The daemon D reads `inherited` when P's session ends.
 //!
 //! [`ChildHolds`]: tensorlend_layout::child_holds::ChildHolds
 
@@ -29,7 +29,7 @@ use tensorlend_os::mutex::lock;
 use tensorlend_os::token::Token;
 use tensorlend_os::{map, thread};
 
-/// Shortest and longest pause between two questions whether the children of a fork have ended.
+/// Shortest and longest pause between two checks whether the children of a fork have ended.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(320));
 
 /// The holds of the children of one fork.
@@ -39,7 +39,7 @@ struct Hold {
 }
 
 impl Hold {
-    /// Takes the steps before a fork.
+    /// Creates the token and the holds for the children of a fork, before this process forks.
     fn new(sessions: &[Weak<Shards>]) -> io::Result<Self> {
         let mut token = Token::new()?;
         let live = || sessions.iter().filter_map(Weak::upgrade);
@@ -55,7 +55,7 @@ impl Hold {
         Ok(hold)
     }
 
-    /// Takes the steps after a fork.
+    /// Leaves the token and the lease tables to the children of a fork, after this process has forked.
     fn settle(&mut self) {
         self.token.keep_to_children();
         tensorlend_layout::crash_point!("fork: token left to the children");
@@ -74,7 +74,8 @@ impl Hold {
     }
 }
 
-/// Keeps the lease table from the children of later forks. After a failure, they get it, and the leases last until they end.
+/// Keeps the lease table from the children of later forks. If this fails, they inherit it, and the leases last until they
+/// end.
 fn forgo(shards: Arc<Shards>) {
     let _ = shards.inherit(false);
 }
@@ -84,12 +85,13 @@ struct Forks {
     generation: u64,
     sessions: Vec<Weak<Shards>>,
     holds: Vec<Hold>,
-    /// The holds for a fork in progress. In a child: those by which it reads.
+    /// The holds for a fork in progress. In a child: the holds that protect the values that the child reads.
     forking: Option<Hold>,
-    /// Whether a thread asks whether children have ended; and whether it should ask soon.
+    /// True while a thread checks whether children have ended. The second field is true if that thread should check soon.
     asks: bool,
     soon: bool,
-    /// Whether this process reads mappings of its parent; and whether the child of a fork in progress may.
+    /// True if this process reads mappings of its parent. The second field is true if the child of a fork in progress may
+    /// read them.
     inherits: bool,
     passes_on: bool,
 }
@@ -106,13 +108,13 @@ static FORKS: Mutex<Forks> = Mutex::new(Forks {
 });
 
 thread_local! {
-    /// Held by a thread that forks: two forks at once would both change which children get the lease tables. It has no
-    /// destructor, so that a thread can fork while its thread-local values are destroyed.
+    /// Held by the thread that forks: two forks at once would both change which children inherit the lease tables. The
+    /// value has no destructor, so that a thread can fork while its thread-local values are destroyed.
     static FORKING: Cell<Option<ManuallyDrop<MutexGuard<'static, Forks>>>> = const { Cell::new(None) };
 }
 
 impl Forks {
-    /// In a child: forgets the parent's sessions and holds. The parent ends them.
+    /// Forgets the parent's sessions and holds in a child. The parent ends them.
     fn own(&mut self) {
         if self.generation != fork::generation() {
             self.generation = fork::generation();
@@ -132,7 +134,7 @@ impl Forks {
     }
 }
 
-/// Makes children of later forks read under the leases of a session.
+/// Makes the children of later forks read under the leases of a session.
 pub fn watch(shards: &Arc<Shards>) {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| fork::on_fork(Hooks { before, in_parent, in_child }));
@@ -148,7 +150,7 @@ fn before() {
     forks.end_free();
     forks.sessions.retain(|session| session.strong_count() > 0);
     let leased = forks.sessions.iter().filter_map(Weak::upgrade).any(|shards| shards.has_leases());
-    // Where a child reads mappings of an ancestor, it also reads those of this process.
+    // If this process reads mappings of an ancestor, its children also read the mappings of this process.
     if leased || forks.inherits && !forks.sessions.is_empty() {
         forks.forking = Hold::new(&forks.sessions).ok();
         forks.passes_on = forks.forking.is_some();
@@ -165,7 +167,7 @@ fn in_parent() {
     forks.holds.push(hold);
     forks.soon = true;
     if !forks.asks {
-        // If no thread can be started, the next fork asks.
+        // If this process cannot start a thread, the next fork checks.
         forks.asks = thread::spawn("tensorlend-forks", ask).is_ok();
     }
 }
@@ -174,12 +176,12 @@ fn in_child() -> bool {
     let Some(mut forks) = FORKING.take().map(ManuallyDrop::into_inner) else { return false };
     let forks = &mut *forks;
     for (weak, _) in forks.forking.iter().flat_map(|hold| &hold.leases) {
-        // The parent's strong references exist in the child, too: this is never the last one.
+        // The parent's strong references exist in the child, too. So this reference is never the last one.
         if let Some(shards) = weak.upgrade() {
             map::protect(shards.sheet().view());
         }
     }
-    // Later the child may have closed these descriptors, and use their numbers for others.
+    // Close these descriptors now. Later the child may have closed them, and may use their numbers for other files.
     for hold in forks.holds.iter_mut().chain(&mut forks.forking) {
         hold.token.close();
     }
@@ -187,7 +189,7 @@ fn in_child() -> bool {
     forks.inherits
 }
 
-/// Asks the kernel from time to time whether children have ended, while there are any.
+/// Checks from time to time whether children have ended, until all have ended.
 fn ask() {
     let mut pause = PAUSE.0;
     loop {

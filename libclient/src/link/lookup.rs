@@ -4,7 +4,7 @@ use super::Link;
 use tensorlend_layout::directory::FoundName;
 
 impl Link {
-    /// Looks a key up in the directory. Searches again if the daemon has replaced the table of names in the meantime.
+    /// Finds a key in the directory. Searches again if the daemon has replaced the table of names in the meantime.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Option<FoundName> {
         self.find_hashed(self.directory.hash(key), key)
@@ -16,7 +16,7 @@ impl Link {
         self.find_hashed(hash, key).filter(|found| found.owner_word.is_live())
     }
 
-    /// As [`Link::find`], for a caller that has computed the key's hash.
+    /// Finds a key like [`Link::find`], for a caller that has computed the key's hash.
     #[inline]
     pub fn find_hashed(&self, hash: u64, key: &[u8]) -> Option<FoundName> {
         loop {

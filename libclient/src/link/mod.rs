@@ -17,8 +17,9 @@ use tensorlend_layout::wire::Welcome;
 use tensorlend_layout::word::Word;
 use tensorlend_os::fork;
 
-/// The part of a session that keeps the session alive: while the `Link` exists, the daemon knows this client, and its leases
-/// count. Leases keep the `Link` after the rest of the session is gone.
+/// The part of a session that the session's leases keep alive. While the `Link` exists, the daemon knows this client,
+/// and the client's leases protect their values. Leases keep the `Link` after the client has dropped the rest of the
+/// session.
 pub struct Link {
     pub control: Control,
     pub welcome: Welcome,
@@ -26,18 +27,18 @@ pub struct Link {
     pub shards: Arc<Shards>,
     /// Device memory that the daemon lent to this session: its own and other clients'.
     pub lendings: Arc<Lendings>,
-    /// The session, as long as more of it exists than this link: leases reach it to make drafts.
+    /// The session, while parts of the session besides this link exist. Leases use the session to make drafts.
     pub session: OnceLock<Weak<dyn Any + Send + Sync>>,
     forks: u64,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // No device memory is mapped under this session any more. Reporting the unmapped segments before the connection
-        // ends spares the daemon waiting for the process to end.
+        // At this point this session has no mapped device memory. This report of the unmapped segments, before the
+        // connection ends, lets the daemon free the memory without waiting for the end of the process.
         if !self.is_forked() {
             self.lendings.close(&self.control);
-            // A forked child has copies of the socket, which would keep the connection open.
+            // Shut the socket down: a forked child may have copies of it, which would keep the connection open.
             self.control.hang_up();
         }
     }
@@ -50,7 +51,7 @@ impl Link {
         Self { control, welcome, directory, shards, lendings, session, forks: fork::generation() }
     }
 
-    /// Returns [`Error::Forked`] in a forked child.
+    /// Returns [`Error::Forked`] in a forked child, and otherwise success.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
@@ -62,18 +63,18 @@ impl Link {
         self.forks != fork::generation()
     }
 
-    /// Returns whether this process may read under the session's leases: it opened the session, or is a child that inherited
-    /// them.
+    /// Returns whether this process may read under the session's leases. A process may do so if it opened the session, or if
+    /// it is a child that inherited the leases.
     #[inline]
     pub fn is_readable(&self) -> bool {
         fork::is_readable(self.forks)
     }
 
-    /// Returns whether the daemon still counts this session's leases and cursors. Call it after the reads that the lease must
-    /// protect.
+    /// Returns whether the daemon still respects this session's leases and cursors. Call this function after the reads that
+    /// the lease must protect.
     #[inline]
     pub fn is_member(&self) -> bool {
-        // After a daemon was replaced, the mapped directory may have no writer any more.
+        // If the daemon was replaced, the mapped directory may no longer have a writer.
         !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
     }
 

@@ -1,6 +1,6 @@
 //! Assigns shards of this client's lease table to threads.
 //!
-//! A thread owns a shard, so that neither taking a lease nor opening an epoch guard needs a lock or a
+//! A thread owns a shard, so that the thread takes leases and opens epoch guards without a lock and without a
 //! read-modify-write. When every shard has an owner, the remaining threads share the last shard under locks.
 
 use crate::link::epoch::{EpochGuard, Flag};
@@ -23,13 +23,13 @@ pub struct Shards {
     /// Bit i: shard i has an owner.
     owned: Mutex<u64>,
     shared: Mutex<()>,
-    /// Holds of forked children, by entry; made at the first fork with leases.
+    /// Holds of forked children, by entry. The first fork with leases creates this table.
     holds: OnceLock<Box<[ChildHolds]>>,
     forks: u64,
     pub(super) flags: Box<[Flag; SHARDS]>,
     /// Read-locked by the epoch guards of threads without a shard.
     pub(super) shared_guards: RwLock<()>,
-    /// Whether `membarrier` orders this process's threads, so that a guard opens without a fence.
+    /// True if `membarrier` orders this process's threads, so that a guard opens without a fence.
     pub(super) asymmetric: bool,
 }
 
@@ -41,12 +41,12 @@ struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Destructors of other thread-local values may still run after this and use the table: they find no shard.
+        // Destructors of other thread-local values may run later and use this table. They find no shard.
         LAST.set(Last::NONE);
         let Some(shards) = self.shards.upgrade().filter(|shards| shards.forks == fork::generation()) else { return };
         let mut owned = shards.owned.lock().unwrap_or_else(PoisonError::into_inner);
         debug_assert_ne!(*owned & 1 << self.shard, 0, "a shard has one owner, until its claim is dropped");
-        // Leases that outlive their thread keep their entries; the next owner skips them.
+        // Leases that outlive this thread keep their entries. The shard's next owner skips these entries.
         Shard::new(&shards.table, self.shard).retire();
         *owned &= !(1 << self.shard);
     }
@@ -57,10 +57,10 @@ thread_local! {
     static LAST: Cell<Last> = const { Cell::new(Last::NONE) };
 }
 
-/// The session that this thread used last, and the shards that it owns there. One word, so that a thread reads it with
-/// one load: the session's number above bit 16, then whether the thread owns further shards (bit 14), the shard in
-/// which it takes leases (bits 8 to 13), and its first shard (bits 0 to 5), which it keeps: its epoch guards use this
-/// shard's flag.
+/// The session that this thread used last, and the shards that the thread owns there. All fields are in one word, so
+/// that a thread reads them with one load. Bits 0 to 5: the thread's first shard, which the thread keeps, and whose
+/// flag its epoch guards use. Bits 8 to 13: the shard in which the thread takes leases. Bit 14: whether the thread
+/// owns further shards. Bits 16 and above: the session's number.
 #[derive(Clone, Copy)]
 pub(super) struct Last(u64);
 
@@ -128,7 +128,8 @@ impl Shards {
         if last.session() == self.id { last } else { self.first_shard() }
     }
 
-    /// Returns the shards of this thread; claims one if it has none. `SHARED` if none is free.
+    /// Returns the shards of this thread, and claims one if the thread has none. Returns `SHARED` if no shard is
+    /// free.
     #[cold]
     fn first_shard(self: &Arc<Self>) -> Last {
         let shared = Last::new(0, SHARED, SHARED, false);
@@ -144,7 +145,7 @@ impl Shards {
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
             Last::new(self.id, shard, shard, false)
         });
-        // A thread that is ending has lost its claims: it uses the shared shard.
+        // A thread that is ending has lost its claims, so it uses the shared shard.
         let last = found.unwrap_or(shared);
         if last.session() != 0 {
             LAST.set(last);
@@ -152,7 +153,8 @@ impl Shards {
         last
     }
 
-    /// Calls `attempt` with a free entry, which no other thread uses until `attempt` returns. `None`: no entry is free.
+    /// Calls `attempt` with a free entry, which no other thread uses until `attempt` returns. Returns `None` if no
+    /// entry is free.
     #[inline]
     pub fn with_free<R>(
         self: &Arc<Self>,
@@ -171,13 +173,14 @@ impl Shards {
         self.with_free_elsewhere(guard, attempt)
     }
 
-    /// Returns whether a thread that takes leases in a later shard should continue there. If not, it can give shards up.
+    /// Returns true if a thread that takes leases in a later shard should continue there. Otherwise the thread can give
+    /// up shards.
     fn is_settled(&self, guard: &EpochGuard<'_>) -> bool {
         !self.is_empty(guard.current.get())
             || !LAST.get().has_more() && Shard::new(&self.table, guard.shard).free_entry().is_none()
     }
 
-    /// As [`Shards::with_free`], if the current shard is full, empty, or shared.
+    /// Does the work of [`Shards::with_free`] if the current shard is full, empty, or shared.
     #[cold]
     fn with_free_elsewhere<R>(
         self: &Arc<Self>,
@@ -197,11 +200,11 @@ impl Shards {
         Some((attempt(entry), LeaseEntry { shard: SHARED as u8, entry: at as u8 }))
     }
 
-    /// Returns a shard of this thread with a free entry; claims another shard if all are full.
+    /// Returns a shard of this thread with a free entry. Claims another shard if all of the thread's shards are full.
     fn next_shard(self: &Arc<Self>, first: usize, claims: &mut Vec<Claim>) -> Option<usize> {
         let has_free = |shard: usize| Shard::new(&self.table, shard).free_entry().is_some();
         let own = |c: &Claim| c.session == self.id && c.shard != first;
-        // Gives up empty shards, which other threads may need; keeps one spare while the first shard is full.
+        // Give up empty shards, which other threads may need. Keep one spare shard while the first shard is full.
         let mut spare = !has_free(first);
         claims.retain(|c| !own(c) || !self.is_empty(c.shard) || std::mem::take(&mut spare));
         let mut found = has_free(first).then_some(first);
@@ -212,7 +215,7 @@ impl Shards {
         while found.is_none() {
             let shard = self.claim()?;
             claims.push(Claim { session: self.id, shard, shards: Arc::downgrade(self) });
-            // A former owner may have left leases in the shard, even so many that the shard is full.
+            // A former owner may have left leases in the shard, possibly so many that the shard is full.
             found = Some(shard).filter(|&shard| has_free(shard));
         }
         let current = found?;
@@ -247,7 +250,7 @@ impl Shards {
         &self.table.entries[usize::from(place.shard)][usize::from(place.entry)]
     }
 
-    /// Ends the lease in an entry: now, or when no forked child can read under it.
+    /// Ends the lease in an entry: now, or when no forked child can read under the lease any more.
     #[inline]
     pub fn release(&self, place: LeaseEntry) {
         let entry = self.entry(place);
@@ -258,14 +261,14 @@ impl Shards {
         }
     }
 
-    /// Returns whether an entry has a lease.
+    /// Returns whether any entry has a lease.
     pub fn has_leases(&self) -> bool {
         let used = self.table.shards_used.peek();
         (0..SHARDS).any(|shard| used >> shard & 1 != 0 && !self.is_empty(shard))
     }
 
-    /// Counts a hold of the children of the next fork on each lease, and notes in the lease table that there are such children.
-    /// Returns the entries of the leases.
+    /// Adds a hold on each lease for the children of the next fork, and marks the lease table as inherited. Returns the
+    /// entries of the leases.
     pub fn hold_for_children(&self) -> Vec<LeaseEntry> {
         let mut held = Vec::new();
         let mut used = self.table.shards_used.peek();
@@ -285,26 +288,26 @@ impl Shards {
         held
     }
 
-    /// Returns whether the lease in an entry counts for this process: in a forked child, whether the fork held it. A lease that
-    /// another thread took during the fork has no hold.
+    /// Returns whether the lease in an entry protects reads of this process. In a forked child, only a lease with a hold
+    /// does: a lease that another thread took during the fork has no hold.
     #[inline]
     pub fn counts_here(&self, place: LeaseEntry) -> bool {
         self.forks == fork::generation() || self.holds.get().is_some_and(|holds| holds[place.number()].is_held())
     }
 
-    /// Ends a hold of children that have ended.
+    /// Ends the hold of children that have ended on one entry.
     pub fn end_hold(&self, place: LeaseEntry) {
         if let Some(holds) = self.holds.get() {
             holds[place.number()].end(self.entry(place));
         }
     }
 
-    /// Chooses whether the children of a fork get the lease table.
+    /// Chooses whether the children of a fork inherit the lease table.
     pub fn inherit(&self, inherited: bool) -> io::Result<()> {
         map::inherit(self.table.view(), inherited)
     }
 
-    /// Returns the table's mapping, for callers that keep it mapped.
+    /// Returns the table's mapping, so that the caller can keep the table mapped.
     pub fn sheet(&self) -> &Sheet<LeaseTable> {
         &self.table
     }

@@ -1,8 +1,8 @@
-//! Descriptions of values by the records of their slots alone.
+//! Descriptions of values, read only from the records of their slots.
 //!
-//! A record describes a plain tensor completely. The segment with its elements is neither mapped nor requested, so a
-//! spilled value stays in its file. The description takes a lease, as a reader does, while it copies the record,
-//! unless the daemon has read the record: see [`Describer::prepare`].
+//! A record describes a plain tensor completely. This code neither maps nor requests the segment with the elements,
+//! so a spilled value stays in its file. Like a reader, it takes a lease while it copies the record. It needs no
+//! lease if the daemon has read the record: see [`Describer::prepare`].
 
 mod batch;
 
@@ -26,10 +26,10 @@ use tensorlend_layout::wire::{NameAt, Refusal, Reply, Request, ValueAt};
 use tensorlend_layout::word::{Cell, RangeWord, SLOT_NONE};
 use tensorlend_os::memfd::Access;
 
-/// Maximum number of attempts on a name that changes, before it is leased instead.
+/// Maximum number of attempts on a name that changes. After these, the client leases the value instead.
 const ATTEMPTS_MAX: usize = 64;
 
-/// A lent segment as the directory lists it: its line there, its range word, and the time of the loan.
+/// A lent segment as the directory lists it: its row there, its range word, and the time of the loan.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Lent {
     at: usize,
@@ -38,7 +38,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Returns all segments that are lent, in the order in which [`find`] searches.
+    /// Returns all lent segments, in the order in which [`find`] searches.
     fn all(session: &Session) -> Vec<Self> {
         let mut lines = Vec::new();
         for (at, entry) in session.directory.segments.iter().enumerate() {
@@ -56,11 +56,12 @@ impl Lent {
 pub enum Described {
     Info {
         info: Box<Info>,
-        /// Whether its bytes are in a file.
+        /// True if the value's bytes are in a file.
         in_file: bool,
     },
     Absent,
-    /// The value's record is incomplete (a dataset, long metadata, a tensor on a device): the value must be leased.
+    /// The value's record is incomplete (a dataset, long metadata, a tensor on a device), so the client must lease
+    /// the value.
     Lease,
     /// The value's record is incomplete, and the rest is in a file.
     InFile(Box<Spilled>),
@@ -70,7 +71,7 @@ pub enum Described {
 struct Doubtful {
     spilled: Spilled,
     catalogue: u16,
-    /// The next slot of its chain, which has the rest of the description.
+    /// The next slot of the value's chain, which has the rest of the description.
     next: u32,
     in_file: bool,
 }
@@ -78,12 +79,12 @@ struct Doubtful {
 /// Maximum slots of a chain: a dataset's index, its members, and an extension for each of them.
 const CHAIN_MAX: usize = 2 * (1 + MEMBERS_MAX);
 
-/// Describes names one after the other. Requests each sheet once, even if it is unavailable.
+/// Describes names one after the other. Requests each sheet only once, even if the sheet is unavailable.
 pub struct Describer<'s> {
     session: &'s Arc<Session>,
-    /// Whether spilled values stay in their files: leasing them would bring them back.
+    /// True if spilled values stay in their files. Leasing them would load them into memory.
     glances: bool,
-    /// Sorted by owner and first slot.
+    /// The lent segments, sorted by owner and first slot.
     lent: Option<Vec<Lent>>,
     records: HashMap<Lent, Option<Records<SlotRecord>>>,
     /// Segments whose bytes are in files, as the daemon reported with their records.
@@ -101,14 +102,14 @@ struct SegmentRecords {
     base: u32,
     /// The segment's length in bytes.
     bytes: u64,
-    /// The lending for which the daemon sent the records; `None`: the segment is mapped.
+    /// The loan for which the daemon sent the records. `None`: the segment is mapped.
     lent: Option<Lent>,
 }
 
 /// The bytes of a segment.
 struct Bytes {
     count: u64,
-    /// Whether the bytes are in a file.
+    /// True if the bytes are in a file.
     in_file: bool,
 }
 
@@ -161,13 +162,13 @@ impl<'s> Describer<'s> {
                     }
                 }
                 Attempt::Records(catalogue, slot) => match self.lent_with(catalogue, slot) {
-                    // The daemon lends a segment before its owner can publish in it, so an honest owner's cell always
+                    // The daemon lends a segment before its owner can publish in it. So an honest owner's cell always
                     // leads to a segment.
                     None => return Err(damaged(BadTensor::Segment)),
                     Some(lent) if self.is_on_device(lent) => return Ok(Described::Lease),
                     Some(lent) => match self.records.get(&lent) {
                         Some(None) => return Err(damaged(BadTensor::Segment)),
-                        // The records were read, but the segment has another owner now.
+                        // The client has the records, but the segment has another owner now.
                         Some(Some(_)) => self.lent = None,
                         None => self.fetch(lent)?,
                     },
@@ -215,7 +216,7 @@ impl<'s> Describer<'s> {
             Err(NotHeld::Moved) => return Ok(Attempt::Again),
             Err(NotHeld::Ended) => return Ok(Attempt::Ended),
         };
-        // Leased: from here on the daemon does not withdraw this segment.
+        // The slot is leased, so from here on the daemon does not withdraw this segment.
         let is_it = lent.is_none_or(|lent| self.stands(lent));
         let record = is_it.then(|| records.get((seen.slot() - base) as usize).map(SlotRecord::copy));
         session.shards.release(place);
@@ -229,7 +230,8 @@ impl<'s> Describer<'s> {
         })
     }
 
-    /// Returns whether the bytes of a slot, or of a later one in its chain, are in a file. A hint: no lease keeps these slots.
+    /// Returns whether the bytes of a slot, or of a later slot in its chain, are in a file. This is a hint: no lease keeps
+    /// these slots.
     fn is_any_in_file(&mut self, catalogue: u16, first: u32) -> Result<bool> {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
@@ -290,7 +292,7 @@ impl<'s> Describer<'s> {
     /// Describes a spilled value from its record.
     fn spilled(&self, name: &str, origin: Origin, info: &SlotInfo, kind: SlotKind) -> Spilled {
         let is_tensor = kind == SlotKind::Tensor;
-        // Shape and strides are in the file.
+        // The shape and the strides are in the file.
         let content = Content {
             kind: InfoKind::Dataset(Vec::new()),
             nbytes: 0,
@@ -317,7 +319,7 @@ impl<'s> Describer<'s> {
     /// Returns the records of a mapped segment.
     fn mapped(&self, peer: Option<&Peer>, seen: Cell, geometry: u64) -> Option<SegmentRecords> {
         let segment = peer?.segment(seen.slot(), geometry, &self.session.directory)?;
-        // A record on a device is incomplete: the value must be leased.
+        // A record on a device is incomplete, so the client must lease the value.
         let on_host = segment.elsewhere.is_none();
         on_host.then(|| SegmentRecords {
             records: segment.records.clone(),
@@ -327,7 +329,7 @@ impl<'s> Describer<'s> {
         })
     }
 
-    /// Returns records that were requested without their segment.
+    /// Returns records that this client requested without their segment.
     fn fetched(&self, catalogue: u16, seen: Cell) -> Option<SegmentRecords> {
         let lent = find(self.lent.as_ref()?, catalogue, seen.slot())?;
         let records = self.records.get(&lent)?.clone()?;
@@ -368,7 +370,8 @@ impl<'s> Describer<'s> {
                 answer.acknowledge()?;
                 let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
                 if !is_it || !self.stands(lent) {
-                    // The segment was just withdrawn, and its slot numbers may belong to another owner now.
+                    // The daemon has just withdrawn the segment, and its slot numbers may belong to another owner
+                    // now.
                     self.lent = None;
                     return Ok(());
                 }

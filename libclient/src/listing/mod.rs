@@ -25,8 +25,8 @@ use tensorlend_layout::{DType, Uuid};
 
 /// The description of a name's value. See [`crate::Client::info`] and [`crate::Client::list`].
 ///
-/// It is a snapshot: the name may hold another value by the time you read it. Compare [`Info::version`] with
-/// [`crate::Client::version`] to find out.
+/// The description is a snapshot: the name may hold another value by the time you read it. To detect this, compare
+/// [`Info::version`] with [`crate::Client::version`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -45,26 +45,26 @@ pub struct Info {
     pub name: String,
     /// A tensor or a dataset, with dtypes and shapes.
     pub kind: InfoKind,
-    /// Bytes of the elements; for a dataset, of all members together.
+    /// Bytes of the elements. For a dataset, the bytes of all members together.
     pub nbytes: u64,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
-    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    /// Timestamp that the value's producer set, in nanoseconds. 0 if the producer set none.
     pub timestamp_ns: u64,
-    /// The owner's process id, as the daemon sees it; 0 if the process is in a pid namespace that the daemon does not
+    /// The owner's process id, as the daemon sees it. 0 if the process is in a pid namespace that the daemon does not
     /// see.
     pub pid: u32,
     /// The owner's user id.
     pub uid: u32,
     /// The owner's label.
     pub label: String,
-    /// Whether the owner is connected.
+    /// True if the owner is connected.
     pub alive: bool,
     /// The value's version.
     pub version: Version,
     /// The rest of the name's lifetime.
     pub lifetime: Lifetime,
-    /// The device that has its bytes; `None`: host memory.
+    /// The device that holds the value's bytes. `None`: host memory.
     pub device: Option<Uuid>,
 }
 
@@ -111,7 +111,7 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Returns true if the elements are contiguous, in C order, as [`Tensor::is_row_major`].
+    /// Returns true if the elements are contiguous, in C order, like [`Tensor::is_row_major`].
     pub fn is_row_major(&self) -> bool {
         is_row_major(as_u64(&self.shape), &self.strides)
     }
@@ -139,7 +139,7 @@ pub struct Collection {
     pub count: u64,
 }
 
-/// A listing of names, with those that cannot be described. See [`crate::Client::listing`].
+/// A listing of names, including names whose values the client cannot describe. See [`crate::Client::listing`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -153,13 +153,13 @@ pub struct Collection {
 pub struct Listing {
     /// Descriptions of the names' values, sorted by name.
     pub infos: Vec<Info>,
-    /// Names whose values cannot be described, with the reason. Either a faulty client published the value
-    /// ([`Error::Damaged`]), or it is spilled, its record is incomplete, and there is no memory to bring it back
+    /// Names whose values the client cannot describe, with the reason. Either a faulty client published the value
+    /// ([`Error::Damaged`]); or it is spilled, its record is incomplete, and there is no memory to load it
     /// ([`Error::Refused`]).
     pub unreadable: Vec<(String, Error)>,
-    /// Names whose spilled values stay in files, if the call asked for that: see [`crate::Client::overview`].
+    /// Names whose spilled values stay in files, if the caller requested that: see [`crate::Client::overview`].
     pub spilled: Vec<Spilled>,
-    /// Names of `infos` whose values are in files: their records alone describe them completely.
+    /// Names of `infos` whose values are in files. The records of these values describe them completely.
     pub in_files: BTreeSet<String>,
 }
 
@@ -181,15 +181,15 @@ pub struct Listing {
 pub struct Spilled {
     /// The name.
     pub name: String,
-    /// Element type; `None` for a dataset.
+    /// Element type. `None` for a dataset.
     pub dtype: Option<DType>,
-    /// The number of dimensions; `None` for a dataset.
+    /// The number of dimensions. `None` for a dataset.
     pub ndim: Option<usize>,
-    /// Bytes of its elements, including gaps; `None` for a dataset.
+    /// Bytes of the value's elements, including gaps. `None` for a dataset.
     pub bytes: Option<u64>,
     /// Length of the metadata, in bytes.
     pub metadata_bytes: u64,
-    /// Timestamp that its producer set, in nanoseconds; 0 if none.
+    /// Timestamp that the value's producer set, in nanoseconds. 0 if the producer set none.
     pub timestamp_ns: u64,
     /// The owner's process id, as in [`Info::pid`].
     pub pid: u32,
@@ -197,7 +197,7 @@ pub struct Spilled {
     pub uid: u32,
     /// The owner's label.
     pub label: String,
-    /// Whether the owner is connected.
+    /// True if the owner is connected.
     pub alive: bool,
     /// The value's version.
     pub version: Version,
@@ -205,8 +205,8 @@ pub struct Spilled {
     pub lifetime: Lifetime,
 }
 
-/// Calls `each` once for every live entry: kind, name, owner word, entry. A name that is deleted and published again
-/// during the walk also comes only once.
+/// Calls `each` once for every live entry, with its kind, name, owner word and entry number. Also calls it only once
+/// for a name that is deleted and published again during the walk.
 fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, OwnerWord, u32)) {
     let directory = &session.directory;
     let mut seen = std::collections::HashSet::new();
@@ -245,8 +245,8 @@ pub fn list(session: &Arc<Session>, wanted: impl Fn(&str) -> bool) -> Result<Vec
     Ok(listing(session, wanted, true)?.infos)
 }
 
-/// As [`list`], with the names that cannot be described. `recalls`: whether spilled values with incomplete records are
-/// brought back.
+/// Describes values like [`list`], and also returns the names that it cannot describe. If `recalls` is true, loads
+/// spilled values with incomplete records into memory.
 pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: bool) -> Result<Listing> {
     let names = names(session, wanted)?;
     let mut listing = Listing {
@@ -274,8 +274,8 @@ pub fn listing(session: &Arc<Session>, wanted: impl Fn(&str) -> bool, recalls: b
             Ok(Some(info)) => listing.infos.push(info),
             // The name was deleted in the meantime.
             Ok(None) => {}
-            // Continues with the other names: the value may be a faulty client's, or a spilled one without memory to
-            // bring it back.
+            // Continue with the other names. A faulty client may have published this value, or it may be a spilled
+            // value and there is no memory to load it.
             Err(cause @ (Error::Damaged { .. } | Error::Leases(_) | Error::Refused { .. } | Error::Device { .. })) => {
                 listing.unreadable.push((name, cause));
             }
@@ -324,10 +324,10 @@ fn info_by(session: &Arc<Session>, described: Described, name: &str) -> Result<O
     }
 }
 
-/// Describes a name's value by a lease on it.
+/// Describes a name's value through a lease on the value.
 fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
     let Some(leased) = lease_key(session, name.as_bytes(), name)? else { return Ok(None) };
-    // A value on a device is described without a driver, which this process may not have.
+    // A value on a device is described without a driver, because this process may have none.
     let leased = match leased {
         Leased::Other(parts) if parts.bytes.is_none() => {
             let device = device::describe(session, &parts.held, &parts.info, name)?;

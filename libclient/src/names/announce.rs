@@ -1,6 +1,6 @@
 //! First publications: a client announces a new name, and the daemon registers it in the directory asynchronously.
 //!
-//! The steps are those of `tensorlend_layout::announce`; docs/protocol.md has the proofs.
+//! The steps are those of `tensorlend_layout::announce`. docs/protocol.md has the proofs.
 
 use super::NameTable;
 use crate::error::{Error, Result};
@@ -18,10 +18,11 @@ use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, PARKED_ANY, Word, parked_bit};
 use tensorlend_os::mutex::lock;
 
-/// Maximum bytes of a name that is announced: it is stored next to its cell. Longer names are published by the daemon.
+/// Maximum bytes of a name that a client announces: the name is stored next to its cell. The daemon publishes longer
+/// names.
 const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;
-/// Maximum number of attempts while the daemon takes over a client's last announcements. The daemon does that in one step,
-/// unless it is killed in between.
+/// Maximum number of attempts while the daemon processes the last announcements of a client that ended. The daemon does so
+/// in one step, unless it is killed during that step.
 const ENDING_ATTEMPTS: u32 = 10_000;
 
 /// A hasher of values that are hashes already.
@@ -46,7 +47,7 @@ impl Hasher for Hashed {
 #[derive(Default)]
 pub struct Pending {
     cells: HashMap<u64, (u32, u64), BuildHasherDefault<Hashed>>,
-    /// Sorted by number.
+    /// The announcements' numbers with the hashes of their names, sorted by number.
     order: VecDeque<(u64, u64)>,
 }
 
@@ -74,27 +75,27 @@ impl Pending {
     }
 }
 
-/// An announcement that was found.
+/// An announcement that a search found.
 #[derive(Clone, Copy)]
 pub struct Announced {
     /// The announcing client.
     pub catalogue: u16,
     /// The announced cell.
     pub cell: u32,
-    /// The client's `absorbed` word: the announcement is a route only while the word is unchanged.
+    /// The client's `absorbed` word. The announcement leads to the value only while this word is unchanged.
     pub absorbed: Absorbed,
     /// The client's epoch.
     pub member: u64,
 }
 
 impl Announced {
-    /// Returns a substitute for the owner word, which the name does not have yet.
+    /// Returns a substitute for the owner word, because an announced name does not have an owner word yet.
     pub fn owner_word(&self) -> u64 {
         Version::announced(self.catalogue, self.cell)
     }
 }
 
-/// Returns whether a cell's record has this name, as its client claims.
+/// Returns whether a cell's record contains this name. The record is what its client claims.
 fn is_named(record: &CellRecord, key: &[u8]) -> bool {
     record.name_bytes.peek() == key.len() as u64
         && key.chunks(8).zip(&record.name).all(|(bytes, word)| word.peek() == key_word(bytes))
@@ -107,7 +108,7 @@ enum Publisher<'s> {
 }
 
 impl<'s> Publisher<'s> {
-    /// Returns the client's catalogue; `None` if it is not mapped.
+    /// Returns the client's catalogue. Returns `None` if the catalogue is not mapped.
     fn catalogue(&self) -> Option<&'s Catalogue> {
         match *self {
             Self::Own(names) => Some(&names.catalogue),
@@ -115,7 +116,7 @@ impl<'s> Publisher<'s> {
         }
     }
 
-    /// Returns the record of one of the client's cells; `None` if that part is not mapped.
+    /// Returns the record of one of the client's cells. Returns `None` if that part is not mapped.
     fn record(&self, cell: u32) -> Option<&'s CellRecord> {
         match *self {
             Self::Own(names) => names.own_cell(cell),
@@ -144,8 +145,8 @@ impl NameTable {
         self.directory.members[usize::from(self.me())].announce_until.read()
     }
 
-    /// Returns the announcement of a name that is not in the directory. After `None` the caller searches the directory
-    /// again: the daemon may have entered the name into the directory in the meantime.
+    /// Returns the announcement of a name that is not in the directory. If the result is `None`, the caller must
+    /// search the directory again, because the daemon may have entered the name in the meantime.
     pub fn announced(&self, hash: u64, key: &[u8]) -> Result<Option<Announced>> {
         if key.len() > KEY_BYTES_MAX {
             return Ok(None);
@@ -157,7 +158,8 @@ impl NameTable {
                 Searched::Found(announced) => return Ok(Some(announced)),
                 Searched::Nothing => return Ok(None),
                 Searched::Fetch(catalogue, part) => {
-                    // The client is gone, or never existed: its announcements are in the directory, or never existed.
+                    // The client has ended or never existed, so each of its announcements, if any, is in the
+                    // directory.
                     if !self.peers.fetch_cells(catalogue, part)? {
                         missing.push((catalogue, part));
                     }
@@ -166,13 +168,14 @@ impl NameTable {
                     attempts += 1;
                     std::thread::yield_now();
                 }
-                // It is unknown whether the name exists, so the call fails and does not report the name as absent.
+                // The search cannot tell whether the name exists, so the call fails instead of reporting the name as
+                // absent.
                 Searched::Again => return Err(Error::Disconnected { doing: "look a name up", asked: false }),
             }
         }
     }
 
-    /// Searches all rings. `missing`: parts of members that are known not to exist.
+    /// Searches all rings. `missing` lists parts of members that do not exist.
     fn search(&self, hash: u64, key: &[u8], missing: &[(u16, u8)]) -> Searched {
         let guard = self.shards.epoch_guard();
         for number in self.directory.announcers() {
@@ -204,7 +207,7 @@ impl NameTable {
                         });
                     }
                     Some(_) => {}
-                    // The part does not exist: the client lies.
+                    // The part does not exist: the client wrote a wrong cell number.
                     None if missing.contains(&(number, cell_place(cell).0)) => {}
                     None => return Searched::Fetch(number, cell_place(cell).0),
                 }
@@ -213,12 +216,12 @@ impl NameTable {
         Searched::Nothing
     }
 
-    /// Returns the names that are announced and not in the directory yet, as their clients claim. A caller that reads the
-    /// directory afterwards misses no name.
+    /// Returns the names that clients claim to have announced and that are not in the directory yet. A caller that reads
+    /// the directory afterwards misses no name.
     pub fn announced_names(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for number in self.directory.announcers().collect::<Vec<_>>() {
-            // Maps a sheet at the first cell that needs the sheet.
+            // Map a sheet at the first cell that needs this sheet.
             while let Some((catalogue, part)) = self.names_announced_by(number, &mut names) {
                 if !self.peers.fetch_cells(catalogue, part)? {
                     break;
@@ -228,7 +231,7 @@ impl NameTable {
         Ok(names)
     }
 
-    /// Adds the names that one client has announced. `Some`: a sheet must be mapped first.
+    /// Adds the names that one client has announced. Returns `Some` if the caller must map a sheet first.
     fn names_announced_by(&self, number: u16, names: &mut Vec<String>) -> Option<(u16, u8)> {
         let guard = self.shards.epoch_guard();
         let member = &self.directory.members[usize::from(number)];
@@ -237,7 +240,7 @@ impl NameTable {
         }
         let publisher = self.publisher(&guard, number, member.member.read());
         let Some(catalogue) = publisher.catalogue() else { return Some((number, 0)) };
-        // The daemon is ending this client: its announcements are in the directory before the caller reads the directory.
+        // The daemon is ending this client, and enters its announcements before the caller reads the directory.
         let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
         for cell in waiting.all_cells() {
             let Some(record) = publisher.record(cell) else { return Some((number, cell_place(cell).0)) };
@@ -250,7 +253,7 @@ impl NameTable {
 
     /// Returns this client's cells whose names are announced and not in the directory yet.
     pub fn pending_cells(&self) -> Vec<u32> {
-        // Read before the owner words, which the caller reads later: every name that the daemon entered into the
+        // Read `absorbed` now, before the caller reads the owner words. Every name that the daemon entered into the
         // directory up to this number has an owner word.
         let absorbed = Absorbed(self.absorbed_word().read()).index();
         lock(&self.pending).cells_from(absorbed).collect()
@@ -262,14 +265,14 @@ impl NameTable {
         found.is_some_and(|(at, number)| at == cell && Absorbed(self.absorbed_word().read()).index() <= number)
     }
 
-    /// Overwrites a name of this client that is announced and not in the directory yet. `None`: the name is not in this state.
+    /// Overwrites a name of this client that is announced and not in the directory yet. Returns `None` for any other name.
     #[cold]
     pub fn overwrite_pending(&self, hash: u64, key: &[u8], value: Cell) -> Option<(Version, Cell)> {
         let mut pending = lock(&self.pending);
         let &(cell, number) = pending.cells.get(&hash)?;
         let record = self.own_cell(cell).filter(|record| is_named(record, key))?;
-        // While the guard is open, this client does not give the cell to another name, even if the daemon enters the name into the
-        // directory now.
+        // While this guard is open, this client does not give the cell to another name. This also holds if the daemon enters
+        // the name into the directory now.
         let _guard = self.shards.epoch_guard();
         loop {
             let absorbed = Absorbed(self.absorbed_word().read());
@@ -281,8 +284,8 @@ impl NameTable {
                 return None;
             }
             if record.cell.peek() == Cell::CLOSING.0 {
-                // The daemon has entered the name into the directory since the check above, and this client is
-                // returning the cell.
+                // The daemon has entered the name into the directory since the check above, and another thread of
+                // this client is freeing the cell.
                 return None;
             }
             if let Some(before) = overwrite(self.absorbed_word(), absorbed.0, &record.cell, value) {
@@ -292,8 +295,8 @@ impl NameTable {
         }
     }
 
-    /// Publishes a name that has no owner, without asking the daemon. `None`: the daemon must decide. One thread at a time
-    /// calls this.
+    /// Publishes a name that has no owner, without a request to the daemon. Returns `None` if the daemon must decide. Only
+    /// one thread at a time may call this function.
     pub fn announce(&self, hash: u64, key: &[u8], value: Cell) -> Result<Option<Version>> {
         let absorbed = Absorbed(self.absorbed_word().read());
         let waiting = self.catalogue.ring_head.peek().wrapping_sub(absorbed.index());
@@ -303,8 +306,8 @@ impl NameTable {
             && absorbed.state() == MemberState::Open
             && waiting < RING as u64
             && self.catalogue.ring_head.peek() < self.may_announce_until();
-        // Whether this client has announced a name with the same hash: another name, or this name, which the daemon is
-        // entering into the directory.
+        // True if this client has announced a name with the same hash. That name is another one, or it is this name
+        // and the daemon is entering it into the directory.
         let alike = {
             let mut pending = lock(&self.pending);
             pending.forget(absorbed.index());
@@ -327,16 +330,16 @@ impl NameTable {
         }
         tensorlend_layout::crash_point!("first: found free");
         let number = self.catalogue.announce(hash, cell);
-        // Recorded after the publication, not before: otherwise another thread's early overwrite would be overwritten
-        // here.
+        // Record the announcement after the publication. In the other order, another thread could overwrite the value
+        // early, and this publication would then overwrite the newer value.
         lock(&self.pending).insert(hash, cell, number);
         tensorlend_layout::crash_point!("first: noted");
         self.catalogue.unclaim();
-        // Pairs with the daemon D's fences, when D ends this client and when D goes to sleep; and with the fence of a reader R
-        // that waits for the name.
+        // Pairs with two fences of the daemon D: when D ends this client, and when D goes to sleep. Also pairs with the
+        // fence of a reader R that waits for the name.
         news_fence();
         if Absorbed(self.absorbed_word().read()).state() != MemberState::Open {
-            // It is unknown whether D has entered the name into the directory.
+            // This client cannot tell whether the daemon D has entered the name into the directory.
             return Err(Error::SessionEnded);
         }
         let bits = parked_bit(self.me()) | PARKED_ANY;
@@ -351,7 +354,7 @@ impl NameTable {
         Ok(Some(Version { owner_word: Version::announced(self.me(), cell), cell: value.0 }))
     }
 
-    /// Maps the catalogue of every client that may be publishing. Returns false if one of them could not be mapped.
+    /// Maps the catalogue of every client that may be publishing. Returns false if it could not map one of them.
     fn map_publishers(&self) -> Result<bool> {
         loop {
             let missing = {
@@ -363,13 +366,13 @@ impl NameTable {
             };
             let Some(number) = missing else { return Ok(true) };
             if !self.peers.fetch_cells(number, 0)? && self.may_publish(number) {
-                // The number belongs to another member now: the daemon must decide.
+                // The number belongs to another member now, so the daemon must decide.
                 return Ok(false);
             }
         }
     }
 
-    /// Returns a member's mapped sheets, if they are of this epoch.
+    /// Returns a member's mapped sheets, if they belong to this epoch.
     fn publisher<'s>(&'s self, guard: &'s EpochGuard<'_>, number: u16, life: u64) -> Publisher<'s> {
         if number == self.me() {
             return Publisher::Own(self);
@@ -382,8 +385,8 @@ impl NameTable {
         matches!(state, MemberState::Open | MemberState::Ending)
     }
 
-    /// Returns whether the name has no owner, no other client is publishing it, and one more name fits. This client has claimed
-    /// the name; `own` of its announcements wait.
+    /// Returns whether the name has no owner, no other client is publishing it, and one more name fits. The caller must have
+    /// claimed the name. `own` is the number of this client's announcements that wait.
     fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
         let guard = self.shards.epoch_guard();
         let mut announced = own;
@@ -396,12 +399,12 @@ impl NameTable {
             let Some(catalogue) = self.publisher(&guard, number, member.member.read()).catalogue() else {
                 return false;
             };
-            // Read the claim before the ring: a name that has left the claim is in the ring.
+            // Read the claim before the ring: a name that is no longer in the claim is in the ring.
             let claim = catalogue.claim.read();
             match Waiting::read(catalogue, &member.absorbed) {
                 Ok(None) => {}
                 Ok(Some(waiting)) => {
-                    // Another name with the same tag also makes this client ask the daemon.
+                    // This client also asks the daemon if another name has the same tag.
                     if claim == hash || waiting.cells(hash).next().is_some() {
                         return false;
                     }
@@ -410,21 +413,22 @@ impl NameTable {
                 Err(Ending) => return false,
             }
         }
-        // Many names collide with this one: the daemon decides.
+        // Many names collide with this name, so the daemon decides.
         if self.directory.is_long_search(hash) {
             return false;
         }
-        // Read the free space after the rings: a name that the daemon enters into the directory in between counts
-        // twice, but is never missed.
+        // Read the free space after the rings. Then a name that the daemon enters in between counts twice, but this
+        // check never misses it.
         announced < self.directory.head().names_room.read()
             && self
                 .find_hashed(hash, key)
                 .is_none_or(|found| !found.owner_word.is_live() && found.owner_word.kind() != OwnerKind::Reserved)
     }
 
-    /// Wakes the daemon, which sleeps or is about to sleep, so that it enters the announced names into the directory.
+    /// Wakes the daemon, which sleeps or is about to sleep. The daemon then enters the announced names into the
+    /// directory.
     fn wakeup(&self) {
-        // An error means that the counter is full, so the daemon has been woken.
+        // An error means that the eventfd's counter is full, so another wakeup is already pending.
         let _ = rustix::io::write(&*lock(&self.wakeup), &1u64.to_ne_bytes());
     }
 }

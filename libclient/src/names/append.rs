@@ -1,35 +1,33 @@
-//! Appending to lists: each item is a name of its own, which the daemon makes.
+//! Appending to lists. Each item is a name of its own, which the daemon creates.
 
 use super::NameTable;
 use crate::error::{Error, Result};
+use std::sync::PoisonError;
 use tensorlend_layout::wire::{QueueReply, Reply, Request};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::mutex::lock;
 
 impl NameTable {
-    /// Appends sealed slots, which the list then holds; on error they are freed.
+    /// Appends sealed slots to a list, which then holds them. After an error, frees the slots if the daemon certainly
+    /// did nothing.
     pub fn append(&self, list: &str, items: &[Cell]) -> Result<u64> {
         let request = |cells| Request::ListAppend { list: list.to_owned(), cells };
         self.append_by(list, items, &request)
     }
 
-    /// As [`NameTable::append`], by another request.
+    /// Appends like [`NameTable::append`], with another request.
     pub fn append_by(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<u64> {
-        let first = self.append_unless_full(list, items, request)?;
+        let first =
+            self.append_unless_full(items, &|cells| self.control.call(&request(cells), "append to list", list))?;
         first.ok_or(Error::Protocol { doing: "append to a list" })
     }
 
     /// As [`NameTable::append_by`], by a request that a full queue may refuse: then returns `None`, and the caller still owns the
-    /// items.
-    pub fn append_unless_full(
-        &self,
-        list: &str,
-        items: &[Cell],
-        request: &dyn Fn(Vec<u32>) -> Request,
-    ) -> Result<Option<u64>> {
-        let done = match self.append_held(list, items, request) {
+    /// items. `ask` sends the request for these cells.
+    pub fn append_unless_full(&self, items: &[Cell], ask: &dyn Fn(Vec<u32>) -> Result<Reply>) -> Result<Option<u64>> {
+        let done = match self.append_held(items, ask) {
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
-                self.tidy().and_then(|()| self.append_held(list, items, request))
+                self.tidy().and_then(|()| self.append_held(items, ask))
             }
             done => done,
         };
@@ -41,25 +39,25 @@ impl NameTable {
         done
     }
 
-    fn append_held(&self, list: &str, items: &[Cell], request: &dyn Fn(Vec<u32>) -> Request) -> Result<Option<u64>> {
-        // `settle` does not return cells while they are being bound.
-        let _one = lock(&self.binding);
+    fn append_held(&self, items: &[Cell], ask: &dyn Fn(Vec<u32>) -> Result<Reply>) -> Result<Option<u64>> {
+        // `settle` does not return cells while they are being bound. Other threads append and publish meanwhile.
+        let _cells = self.appending.read().unwrap_or_else(PoisonError::into_inner);
         let mut cells = Vec::with_capacity(items.len());
         for &value in items {
-            // The daemon makes the item's key, which is unknown yet.
+            // The daemon creates the item's key, so the client does not know the key yet.
             match self.fill_cell(&[], value) {
                 Ok(cell) => cells.push(cell),
                 Err(e) => {
                     for cell in cells {
                         self.empty_cell(cell);
                     }
-                    // The daemon was not asked: the caller may free the items.
+                    // The client has not sent a request, so the caller may free the items.
                     return Err(e.certain());
                 }
             }
         }
         tensorlend_layout::crash_point!("append: cells filled");
-        match self.control.call(&request(cells.clone()), "append to list", list) {
+        match ask(cells.clone()) {
             Ok(Reply::Appended { first }) => Ok(Some(first)),
             Ok(Reply::Queue(QueueReply::Full)) => {
                 for cell in cells {

@@ -2,7 +2,7 @@
 
 use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
 
-/// In debug builds, the cells are checked whenever a multiple of this number is free.
+/// Interval between checks in debug builds: checks run when the number of free cells is a multiple of it.
 const CHECK_EVERY: usize = 64;
 
 /// The cells of this client's catalogue.
@@ -11,7 +11,7 @@ pub struct Cells {
     free: Vec<u32>,
     /// A bit for each cell: set while the cell is bound to a name, or is being filled.
     bound: Vec<u64>,
-    /// Names that this client has deleted in their cells, and has not reported to the daemon yet.
+    /// Names that this client has deleted in their cells, and has not yet reported to the daemon.
     pub deleted: Vec<(String, u32)>,
 }
 
@@ -27,7 +27,7 @@ impl Cells {
     fn extend(&mut self, first: usize, count: usize) {
         // `take` returns the lowest numbers first: cells with near numbers share pages.
         self.free.extend((first..first + count).rev().map(|c| c as u32));
-        // Parts may come out of order.
+        // Parts may arrive out of order.
         let words = (first + count).div_ceil(64).max(self.bound.len());
         self.bound.resize(words, 0);
     }
@@ -44,7 +44,7 @@ impl Cells {
         Some(cell)
     }
 
-    /// Returns a cell: no owner word refers to it, and no operation on it is pending.
+    /// Frees a cell. No owner word may refer to the cell, and no operation on it may be pending.
     pub fn give(&mut self, cell: u32) {
         debug_assert!(self.is_bound(cell), "given back twice");
         self.bound[cell as usize / 64] &= !(1 << (cell % 64));
@@ -54,11 +54,11 @@ impl Cells {
         }
     }
 
-    /// Checks that each cell is either bound, or in the list of free cells once. A name in `deleted` may have lost its cell to
-    /// a notice.
+    /// Checks that each cell is either bound, or exactly once in the list of free cells. A name in `deleted` may have lost
+    /// its cell because of a notice.
     ///
     /// # Panics
-    /// If a cell is neither, or is both, or is in the list twice.
+    /// Panics if a cell is neither bound nor free, or is both, or is in the list twice.
     pub fn check(&self) {
         let mut free = self.free.clone();
         free.sort_unstable();

@@ -1,13 +1,15 @@
-//! Housekeeping of this client's own cells: taken for a name, returned when no name refers to them any more.
+//! Housekeeping of this client's own cells. The client takes a cell for a name, and frees the cell when no name
+//! refers to it any more.
 //!
-//! A cell returns in one of two ways: the daemon reports that it moved the name away (`notices`), or this client has
-//! deleted the name and asks the daemon to forget it (`tidy`). One thread at a time, and never while an operation on
-//! the cell is pending.
+//! The client frees a cell in one of two cases: the daemon reports that it took the name away (`notices`), or this
+//! client has deleted the name and asks the daemon to forget it (`tidy`). One thread at a time frees cells, and never
+//! frees a cell while an operation on that cell is pending.
 
 use super::NameTable;
 use crate::error::{Error, Result};
 use crate::segment::mapping::records;
 use std::collections::HashSet;
+use std::sync::PoisonError;
 use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
@@ -17,7 +19,7 @@ use tensorlend_layout::word::{Cell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
-/// The number of deleted names that are tidied together.
+/// The number of deleted names that the client reports to the daemon together.
 pub const TIDY_BATCH: usize = 64;
 
 impl NameTable {
@@ -31,7 +33,7 @@ impl NameTable {
         self.cell_parts.get(usize::from(part))?.get()?.get(at)
     }
 
-    /// Returns a free cell; grows the catalogue if none is left.
+    /// Returns a free cell. Grows the catalogue if none is left.
     pub fn fresh_cell(&self) -> Result<u32> {
         loop {
             if let Some(cell) = lock(&self.cells).take() {
@@ -54,16 +56,16 @@ impl NameTable {
         }
     }
 
-    /// Returns a free cell, filled with `value` and its key.
+    /// Returns a free cell, and stores `value` and its key in the cell.
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
         if lock(&self.cells).deleted.len() >= TIDY_BATCH {
-            // A failure is harmless: a later call tidies.
+            // A failure is harmless: a later call reports the deleted names.
             let _ = self.tidy();
         }
         let cell = self.fresh_cell()?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
-        // Release, against a reader R that compares the name of the cell's former use: R finds the word that led it
-        // here changed.
+        // Release, against a reader R that compares the name of the cell's former use. R checks again the word that
+        // led to this cell, and finds that word changed.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         let put = |words: &[Word], bytes: &[u8]| {
             for (at, word) in words.iter().enumerate() {
@@ -87,26 +89,26 @@ impl NameTable {
         lock(&self.cells).give(cell);
     }
 
-    /// Asks which names the daemon took from this client, and retires the values in their cells.
+    /// Asks the daemon which names it took from this client, and retires the values in their cells.
     pub fn notices(&self) -> Result<()> {
         self.notices_from(1)
     }
 
-    /// As [`NameTable::notices`], if the daemon took at least `count` names since the last time.
+    /// Calls [`NameTable::notices`] if the daemon took at least `count` names since the last call.
     pub fn notices_from(&self, count: u64) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
         let word = self.directory.members[usize::from(self.me())].notices.read();
         if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count {
             return Ok(());
         }
-        // This lock excludes `tidy`, so that only one of the two functions returns a cell, and only once.
+        // This lock excludes `tidy`, so that only one of the two functions frees a cell, and only once.
         let _one = lock(&self.housekeeping);
         self.drain_notices()?;
         self.notices_seen.store(word, Relaxed);
         Ok(())
     }
 
-    /// Asks for all notices; the caller holds the housekeeping lock.
+    /// Asks the daemon for all notices. The caller must hold the housekeeping lock.
     fn drain_notices(&self) -> Result<()> {
         loop {
             let reply = self.control.call(&Request::Notices, "ask for notices", "")?;
@@ -114,7 +116,8 @@ impl NameTable {
                 return Err(Error::Protocol { doing: "ask for notices" });
             };
             tensorlend_layout::crash_point!("notices: heard");
-            // The owner words have moved. Wait for threads that still use these cells through a former owner word.
+            // The owner words refer to other cells now. Wait for threads that still use these cells because of a
+            // former owner word.
             self.shards.wait_for_guards();
             let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
             for value in held {
@@ -127,15 +130,16 @@ impl NameTable {
     }
 
     /// Frees the cells to which no owner word refers, after the daemon was replaced. The former daemon's notices are
-    /// lost with it. The owner words also show the outcome of a request that it did not answer.
+    /// lost. The owner words also show the outcome of a request to which the former daemon did not respond.
     pub fn settle(&self) {
         // Under this lock, no other thread binds a cell.
         let _binding = lock(&self.binding);
+        let _appending = self.appending.write().unwrap_or_else(PoisonError::into_inner);
         let _one = lock(&self.housekeeping);
         let notices = &self.directory.members[usize::from(self.me())].notices;
         let used = loop {
-            // The new daemon reports once which names it has taken. If this function returned such a cell without the
-            // report, the report would come when the cell belongs to another name.
+            // The new daemon reports once which names it has taken. Get this report before freeing cells. Otherwise
+            // the report of a freed cell would arrive when the cell belongs to another name.
             let word = notices.read();
             if self.drain_notices().is_err() {
                 return;
@@ -148,7 +152,8 @@ impl NameTable {
                     used.insert(owner_word.cell());
                 }
             }
-            // Acquire (read), after the owner words: if one had moved before it was read, its notice is counted.
+            // Acquire (read), after the owner words. If an owner word changed before this thread read it, the counter
+            // includes its notice.
             if notices.read() == word {
                 break used;
             }
@@ -162,7 +167,8 @@ impl NameTable {
         }
     }
 
-    /// Empties a cell that no owner word refers to and no thread uses; returns its value, to be retired.
+    /// Empties a cell to which no owner word refers and which no thread uses. Returns its value, which the caller
+    /// must retire.
     pub fn vacate(&self, cell: u32) -> Option<Cell> {
         let record = self.own_cell(cell)?;
         let mut cells = lock(&self.cells);
@@ -175,18 +181,19 @@ impl NameTable {
         held.is_value().then_some(held)
     }
 
-    /// Reports names that were deleted in their cells, so that the daemon forgets them and the cells can be reused.
+    /// Reports deleted names to the daemon, so that the daemon forgets the names and this client can reuse their
+    /// cells.
     pub fn tidy(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
         let deleted = std::mem::take(&mut lock(&self.cells).deleted);
-        // Closes the chosen cells: a thread that later finds one publishes in another cell. So no thread is blocked
-        // while the daemon is asked.
+        // Close the chosen cells. A thread that later finds a closed cell publishes in another cell. So no thread
+        // waits during the request to the daemon.
         let mut names: Vec<(String, u32)> = Vec::new();
         for (name, cell) in deleted {
-            // Check this before closing the cell: in the other order, the daemon would forget a name that it enters
-            // into the directory between the two checks.
+            // Check this before closing the cell. In the other order, the daemon could enter the name into the
+            // directory between the two checks, and would then forget it.
             if self.is_pending(name.as_bytes(), cell) {
-                // The name is not in the directory yet: a later call tidies it.
+                // The name is not in the directory yet, so a later call reports it.
                 lock(&self.cells).deleted.push((name, cell));
             } else if self.close_cell(&name, cell) {
                 names.push((name, cell));
@@ -195,12 +202,12 @@ impl NameTable {
         if names.is_empty() {
             return Ok(());
         }
-        // A thread that read a cell before it was closed may have stored a value since: then the name is in use again, and
-        // keeps the cell. Later threads find the cell closed or in use.
+        // A thread that read a cell before the close may have stored a value since. Then the name is in use again and
+        // keeps the cell. Other threads find the cell closed or in use from now on.
         tensorlend_layout::crash_point!("tidy: closed");
         self.shards.wait_for_guards();
         names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
-        // Names have at most 255 bytes: this many fit into a packet.
+        // Names have at most 255 bytes, so this number of names fits into a packet.
         let mut rest = &names[..];
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(rest.len().min(128));
@@ -209,8 +216,8 @@ impl NameTable {
                 return Err(e);
             }
             tensorlend_layout::crash_point!("tidy: told");
-            // No owner word refers to these cells any more: the daemon has removed it, unless it referred to another cell
-            // already. Wait for threads that read the owner word earlier.
+            // No owner word refers to these cells any more: the daemon removed each owner word, or it already referred to
+            // another cell. Wait for threads that read an owner word earlier.
             self.shards.wait_for_guards();
             for (_, cell) in batch {
                 self.vacate(*cell);
@@ -221,13 +228,13 @@ impl NameTable {
         Ok(())
     }
 
-    /// Closes a cell if it still holds the deletion of this name, and the name still belongs to this client.
+    /// Closes a cell if the cell still marks this name as deleted, and the name still belongs to this client.
     fn close_cell(&self, name: &str, cell: u32) -> bool {
         let ours = self.find(name.as_bytes()).is_some_and(|found| {
             found.owner_word.is_live() && found.owner_word.catalogue() == self.me() && found.owner_word.cell() == cell
         });
         let Some(record) = self.own_cell(cell).filter(|_| ours) else { return false };
-        // A plain store could overwrite a value that another thread stores at this moment.
+        // Use compare-and-swap: a plain store could overwrite a value that another thread stores at this moment.
         record.cell.replace(Cell::DELETED.0, Cell::CLOSING.0) || record.cell.peek() == Cell::CLOSING.0
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tensorlend_layout::word::LifeWord;
 use tensorlend_os::clock::boottime_ns;
 
-/// The lifetime of a name, unless a client overwrites the name. The default: until it is deleted.
+/// The lifetime of a name, unless a client overwrites the name. By default, a name lasts until a client deletes it.
 ///
 /// Each publication sets a new lifetime: [`crate::Client::put`] makes a name permanent again. The daemon removes a name
-/// shortly after its end; leases on its value stay valid.
+/// shortly after the end of its lifetime. Leases on the name's value stay valid.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -26,9 +26,9 @@ use tensorlend_os::clock::boottime_ns;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lifetime {
-    /// The time after which the name ends; `None`: no time limit.
+    /// The time after which the name ends. `None`: no time limit.
     pub ttl: Option<Duration>,
-    /// Whether the name ends with its producer's session, however that ends.
+    /// True if the name ends with its producer's session, for whatever reason the session ends.
     pub ephemeral: bool,
 }
 
@@ -65,7 +65,7 @@ impl Lifetime {
 }
 
 impl NameTable {
-    /// Returns the rest of a name's lifetime; forever if the directory has no such name.
+    /// Returns the rest of a name's lifetime. Returns an unlimited lifetime if the directory has no such name.
     pub fn lifetime_of(&self, key: &[u8]) -> Lifetime {
         let hash = self.directory.hash(key);
         loop {
@@ -73,7 +73,7 @@ impl NameTable {
             let entry = &self.directory.names[found.entry as usize];
             let life = LifeWord(entry.life.read());
             if entry.owner_word.peek() == found.owner_word.0 {
-                // A name past its time that the daemon has not removed yet reports 1 ns.
+                // If the time has passed and the daemon has not removed the name yet, the rest is 1 ns.
                 let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
                 return Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() };
             }

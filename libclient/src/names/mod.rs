@@ -1,4 +1,4 @@
-//! Names: publishing, announcing, deleting; and the cells that hold their values.
+//! Names and the cells that hold their values: publishing, announcing, deleting.
 
 pub mod announce;
 mod append;
@@ -17,12 +17,12 @@ use cells::Cells;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_os::mutex::lock;
 
-/// Owns this client's catalogue: its cells, its announcements.
+/// The owner of this client's catalogue: its cells and its announcements.
 pub struct NameTable {
     link: Arc<Link>,
     peers: Arc<PeerTable>,
@@ -31,10 +31,13 @@ pub struct NameTable {
     catalogue: Sheet<Catalogue>,
     cells: Mutex<Cells>,
     cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
-    /// Locked by the one thread that returns cells.
+    /// A lock for the one thread that frees cells.
     housekeeping: Mutex<()>,
-    /// Locked by the one thread that publishes a name first or takes one over.
+    /// A lock for the one thread that publishes a name for the first time, or takes over a name.
     binding: Mutex<()>,
+    /// Read-locked while cells become items of lists, which may take long; write-locked while cells are returned after the
+    /// daemon was replaced.
+    appending: RwLock<()>,
     notices_seen: AtomicU64,
     /// This client's announcements.
     pending: Mutex<Pending>,
@@ -70,6 +73,7 @@ impl NameTable {
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],
             housekeeping: Mutex::new(()),
             binding: Mutex::new(()),
+            appending: RwLock::new(()),
             notices_seen: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
             wakeup: Mutex::new(wakeup),
@@ -81,12 +85,12 @@ impl NameTable {
         &self.catalogue
     }
 
-    /// Returns the number of parts with cells, besides the catalogue.
+    /// Returns the number of mapped parts with cells, without the catalogue itself.
     pub fn cell_parts(&self) -> u8 {
         self.cell_parts.iter().skip(1).take_while(|part| part.get().is_some()).count() as u8
     }
 
-    /// Replaces the eventfd, for another daemon.
+    /// Replaces the eventfd after the daemon was replaced.
     pub fn set_wakeup(&self, wakeup: OwnedFd) {
         *lock(&self.wakeup) = wakeup;
     }

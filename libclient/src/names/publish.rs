@@ -20,20 +20,21 @@ enum Own {
 }
 
 impl NameTable {
-    /// Publishes a sealed slot under a name, which then holds it; on error the slot is freed.
+    /// Publishes a sealed slot under a name, which then holds it. After an error, frees the slot if the daemon certainly did
+    /// nothing.
     #[inline]
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
         let done = self.publish_held(name, value);
-        // If the error is certain, no reader has seen the slot. After any other error the name may refer to the slot, so the
-        // slot stays in use.
+        // If the daemon certainly did nothing, no reader has seen the slot. After any other error the name may refer to the
+        // slot, so the slot stays in use.
         if done.as_ref().is_err_and(Error::is_certain) {
             self.alloc.take_back(value);
         }
         done
     }
 
-    /// As [`NameTable::publish_value`], for a name with a lifetime. Always asks the daemon, which has the clock and notices the
-    /// end of sessions.
+    /// Publishes like [`NameTable::publish_value`], for a name with a lifetime. Always asks the daemon, which has the clock
+    /// and detects the end of sessions.
     pub fn publish_value_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
             return self.publish_value(name, value);
@@ -45,7 +46,7 @@ impl NameTable {
         done
     }
 
-    /// As [`NameTable::publish_value_for`], but on error the slot stays the caller's.
+    /// Publishes like [`NameTable::publish_value_for`], but on an error the slot stays the caller's.
     pub fn publish_held_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
             return self.publish_held(name, value);
@@ -55,12 +56,12 @@ impl NameTable {
         self.bind_tidily(name, value, lifetime)
     }
 
-    /// As [`NameTable::publish_value`], but on error the slot stays the caller's.
+    /// Publishes like [`NameTable::publish_value`], but on an error the slot stays the caller's.
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
         self.check()?;
-        // The session is over, and no process reads this directory any more. An overwrite asks no daemon, so it would
-        // not detect that.
+        // The session is over, and no process reads this directory any more. Check here, because an overwrite sends
+        // no request and so would not detect the end of the session.
         if self.control.is_dead() {
             return Err(Error::Disconnected { doing: "publish", asked: false });
         }
@@ -88,7 +89,7 @@ impl NameTable {
 
     fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         match self.bind(name, value, lifetime) {
-            // Names that this client has deleted count against the limit until the daemon forgets them.
+            // Names that this client has deleted use up the limit until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy()?;
                 self.bind(name, value, lifetime)
@@ -108,8 +109,8 @@ impl NameTable {
         } else {
             Request::BindFor { name: name_owned, cell, ttl_ns, ephemeral: lifetime.ephemeral }
         };
-        // If the request is sent twice, the daemon may grant it and then take the name away before the second reply. This lock
-        // delays the handling of that notice until the reply has arrived.
+        // If the client sends the request twice, the daemon may grant it and then take the name away before the second
+        // reply. This lock delays the processing of that notice until the reply has arrived.
         let _one = lock(&self.housekeeping);
         match self.control.call(&request, "publish", name) {
             Ok(Reply::Bound { owner_word, .. }) => {
@@ -121,8 +122,8 @@ impl NameTable {
             }
             Ok(_) => Err(Error::Protocol { doing: "publish" }),
             Err(e) => {
-                // If the error is certain, no owner word refers to the cell. After any other error an owner word may refer to
-                // it, so the cell stays in use.
+                // If the daemon certainly did nothing, no owner word refers to the cell. After any other error an owner word
+                // may refer to the cell, so the cell stays in use.
                 if e.is_certain() {
                     self.empty_cell(cell);
                 }
@@ -133,7 +134,7 @@ impl NameTable {
 
     #[inline]
     fn overwrite(&self, hash: u64, name: &str, value: Cell) -> Own {
-        // While the guard is open, no cell of this client is given to another name.
+        // While the guard is open, this client gives none of its cells to another name.
         let guard = self.shards.epoch_guard();
         loop {
             let Some(found) = self.find_live(hash, name.as_bytes()) else {
@@ -147,15 +148,15 @@ impl NameTable {
                 return Own::NotOurs;
             }
             let Some(record) = self.own_cell(found.owner_word.cell()) else { return Own::NotOurs };
-            // The cell is closed: publish the name in another cell. If `tidy` closes the cell after this check, the store below
-            // succeeds all the same, and `tidy` leaves the cell to its name.
+            // The cell is closed, so publish the name in another cell. If `tidy` closes the cell after this check, the store
+            // below succeeds nevertheless, and `tidy` leaves the cell to its name.
             if record.cell.peek() == Cell::CLOSING.0 {
                 return Own::NotOurs;
             }
             let entry = &self.directory.names[found.entry as usize];
-            // Only the daemon overwrites and deletes a name with a lifetime, so that it knows which value the end of
-            // the lifetime concerns. The daemon stores the lifetime before the owner word, so this check cannot miss
-            // it.
+            // Only the daemon overwrites and deletes a name with a lifetime, so that it knows whose value the end of
+            // the lifetime removes. The daemon stores the lifetime before the owner word, so this check cannot miss a
+            // lifetime.
             if entry.life.peek() != LifeWord::FOREVER.0 {
                 return Own::NotOurs;
             }
@@ -175,7 +176,8 @@ impl NameTable {
         }
     }
 
-    /// Wakes readers that wait for a name of this client. The caller has executed a fence after the publication.
+    /// Wakes readers that wait for a name of this client. The caller must have executed a fence after the
+    /// publication.
     #[inline]
     fn ring(&self) {
         let bit = parked_bit(self.me());
@@ -185,7 +187,7 @@ impl NameTable {
         }
     }
 
-    /// Deletes a name; returns false if it held nothing.
+    /// Deletes a name. Returns false if the name held no value.
     pub fn delete(&self, name: &str) -> Result<bool> {
         self.check()?;
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
@@ -201,7 +203,7 @@ impl NameTable {
                 break;
             }
             match self.announced(hash, key)? {
-                // Another thread of this client is publishing the name now: wait until it is done.
+                // Another thread of this client is publishing the name now. Wait until that thread has finished.
                 Some(found) if found.catalogue == self.me() => drop(lock(&self.binding)),
                 Some(_) => break,
                 None if in_directory() => {}
@@ -214,7 +216,8 @@ impl NameTable {
         }
     }
 
-    /// Records that a name of this client was deleted in its cell; the daemon learns of many such names at once, later.
+    /// Records that a name of this client was deleted in its cell. The client reports many such names to the daemon
+    /// together.
     fn note_deleted(&self, name: &str, cell: u32) {
         let waiting = {
             let mut cells = lock(&self.cells);
@@ -223,7 +226,7 @@ impl NameTable {
             }
             cells.deleted.len()
         };
-        // The name is deleted, even if the report to the daemon fails now.
+        // The name is deleted, even if this report to the daemon fails.
         if waiting.is_multiple_of(TIDY_BATCH) {
             let _ = self.tidy();
         }

@@ -2,8 +2,8 @@
 
 use tensorlend_layout::word::OwnerWord;
 
-/// Identifies a value of a name. Two equal versions of a name mean that no value was written in between. Versions have no
-/// order.
+/// Identifies a value of a name. If two versions of a name are equal, no client wrote a value in between. Versions have
+/// no order.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -18,7 +18,7 @@ use tensorlend_layout::word::OwnerWord;
 /// ```
 #[derive(Clone, Copy, Debug, Eq)]
 pub struct Version {
-    /// The owner word that led to the value, or a substitute while the name is only announced.
+    /// The owner word that led to the value. While the name is only announced, a substitute for the owner word.
     pub(crate) owner_word: u64,
     pub(crate) cell: u64,
 }
@@ -26,7 +26,7 @@ pub struct Version {
 impl PartialEq for Version {
     fn eq(&self, other: &Self) -> bool {
         let is_announced = |version: &Self| OwnerWord(version.owner_word).version() == 0 && version.owner_word != 0;
-        // A value stays the same when the daemon registers its name in the directory.
+        // The comparison ignores whether the daemon has registered the name in the directory: the value is the same.
         let same_cell = || {
             let (a, b) = (OwnerWord(self.owner_word), OwnerWord(other.owner_word));
             (a.catalogue(), a.cell()) == (b.catalogue(), b.cell())
@@ -38,13 +38,14 @@ impl PartialEq for Version {
 
 impl std::hash::Hash for Version {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // Hash the part of the owner word that equal versions share.
+        // Hash only the part of the owner word that equal versions have in common.
         self.cell.hash(state);
     }
 }
 
 impl Version {
-    /// Returns a substitute for the owner word of an announced name: no owner word that the daemon stores.
+    /// Returns a substitute for the owner word of an announced name. It differs from every owner word that the daemon
+    /// stores.
     pub(crate) fn announced(catalogue: u16, cell: u32) -> u64 {
         u64::from(catalogue) << 24 | u64::from(cell)
     }
@@ -52,8 +53,8 @@ impl Version {
     /// A version that no value has: with it, [`crate::Client::wait_newer`] accepts any value.
     pub const NONE: Self = Self { owner_word: 0, cell: 0 };
 
-    /// Two words that identify the version in every process, as long as the namespace exists: to send it to another
-    /// process.
+    /// Returns two words that identify the version in every process while the namespace exists. A program can send
+    /// them to another process.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -1,9 +1,9 @@
-//! Ages of leases: a lease carries no time, so the observer remembers when it saw it first.
+//! Ages of leases. A lease contains no time, so the observer remembers when it first saw the lease.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The holder's number and epoch, and the lease's word.
+/// The holder's number and epoch, and the lease word.
 pub type Key = (u16, u32, u64);
 
 /// The first observation of each lease.
@@ -26,9 +26,9 @@ impl Ages {
         self.observation += 1;
     }
 
-    /// Returns the time for which a lease has been observed, and whether the lease is older than this time, because the
-    /// first observation found it already. A lease that was dropped and taken again between two observations counts as
-    /// one.
+    /// Returns the time for which this observer has seen a lease. Also returns true if the lease is older than this
+    /// time, because the first observation already found it. A lease that was dropped and taken again between two
+    /// observations looks like one lease.
     pub fn of(&mut self, key: Key, now_ns: u64) -> (Duration, bool) {
         let observation = self.observation;
         let fresh = Seen { first_ns: now_ns, at_first: observation == 1, observation };
@@ -36,7 +36,7 @@ impl Ages {
         (Duration::from_nanos(now_ns.saturating_sub(seen.first_ns)), seen.at_first)
     }
 
-    /// Forgets the leases that this observation did not find.
+    /// Removes the leases that this observation did not find.
     pub fn end(&mut self) {
         let observation = self.observation;
         self.seen.retain(|_, seen| seen.observation == observation);

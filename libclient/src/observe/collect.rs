@@ -1,5 +1,5 @@
-//! One observation, in an order that misses little: values before leases, so that a value that is replaced in between
-//! shows as retired and not as two.
+//! One observation, in an order that misses little. It reads values before leases, so that a value that is replaced
+//! in between appears once, as retired, and not as two values.
 
 use super::names::{Led, Names};
 use super::observation::{ClientSeen, ClientState, LeaseSeen, Observation, Origin, Place, StreamSeen, ValueSeen};
@@ -139,8 +139,8 @@ fn clients(
     clients
 }
 
-/// Maps the slot records of all lent host memory. Records of device memory are not requested: a process that maps
-/// device memory delays its return.
+/// Maps the slot records of all lent host memory. Does not request records of device memory, because a process that
+/// maps device memory delays its return.
 fn fetch_records(session: &Session, sheets: &mut Sheets, slots: &mut Slots) -> Result<()> {
     for (segment, &(at, lending)) in slots.segments.iter_mut().zip(&slots.lendings) {
         if segment.place == Place::Host {
@@ -170,7 +170,7 @@ fn devices(session: &Session) -> Vec<Uuid> {
     uuids.take_while(|words| *words != [0, 0]).map(Uuid::from_words).collect()
 }
 
-/// The number of leases, by holder, epoch and word.
+/// The number of leases for each holder, epoch and lease word.
 type Held = HashMap<(u16, u32, u64), u64>;
 
 /// Returns all live clients' leases, and whether there were more.
@@ -202,14 +202,14 @@ struct Values {
     /// Pairs of values that share their first slot, by index.
     aliases: Vec<(usize, usize)>,
     slots: Slots,
-    /// Values whose record was not read, such as values on devices, by owner and slot.
+    /// Values without a read record, such as values on devices, by owner and slot.
     unread: HashMap<(u16, u32), usize>,
     /// Bytes of slots that only leases keep, by lease word.
     retired: HashMap<u64, u64>,
 }
 
 impl Values {
-    /// Resolves the found values to their slots.
+    /// Finds the slots of the values that the walk found.
     fn take_in(&mut self, sheets: &Sheets) {
         self.slots.truncated |= self.found.len() > ENTRIES_MAX + MESSAGES_MAX;
         for (origin, catalogue, cell) in std::mem::take(&mut self.found) {
@@ -255,7 +255,7 @@ impl Values {
         }
     }
 
-    /// Returns the memory that a lease keeps: its bytes, and the value if something still refers to it.
+    /// Returns the memory that a lease keeps: its bytes, and the value if a name, list or stream still refers to it.
     fn lease(&mut self, sheets: &Sheets, lease: LeaseWord, count: u64) -> (u64, Option<usize>) {
         if lease.is_of_segment() {
             let segment = self.slots.segment(lease.catalogue(), lease.slot());

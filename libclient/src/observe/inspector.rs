@@ -1,5 +1,5 @@
-//! Observation of all namespaces by a user that the daemon's configuration lists in `observers`. The daemon answers from its own
-//! memory: an inspector joins no namespace and maps no memory.
+//! Observation of all namespaces by a user whom the daemon's configuration lists in `observers`. The daemon responds from
+//! its own memory. An inspector joins no namespace and maps no memory.
 
 use super::ages::Ages;
 use super::observation::{
@@ -22,8 +22,8 @@ use tensorlend_os::clock::boottime_ns;
 
 const DOING: &str = "observe all namespaces";
 
-/// Observes all namespaces of a daemon: names, sizes, clients, leases and streams, and never a value. The user must be listed in
-/// `observers` of the daemon's configuration, or be root.
+/// Observes all namespaces of a daemon: names, sizes, clients, leases and streams, but never the values. The user must be
+/// root, or be listed in `observers` of the daemon's configuration.
 ///
 /// ```
 /// let config = tensorlend_daemon::Config::parse(&format!("observers = [\"{}\"]", rustix::process::getuid().as_raw()))?;
@@ -54,8 +54,8 @@ impl ClientBuilder {
     /// Connects as an observer of all namespaces. The options `namespace`, `label` and `harden` have no effect.
     ///
     /// # Errors
-    /// As [`ClientBuilder::connect`], and [`Error::Refused`] with `NotObserver` if the daemon's configuration does not list
-    /// the user in `observers`.
+    /// The errors of [`ClientBuilder::connect`], and [`Error::Refused`] with `NotObserver` if the daemon's configuration
+    /// does not list the user in `observers`.
     pub fn inspect(self) -> Result<Inspector> {
         let inspector = Inspector { control: Arc::new(self.control()?), ages: HashMap::new() };
         inspector.stat()?;
@@ -81,7 +81,7 @@ pub(super) fn stat(control: &Control) -> Result<Stat> {
 }
 
 impl Inspector {
-    /// Returns the connection, for a thread that requests the metrics in the meantime.
+    /// Returns the connection, for a thread that requests the metrics at the same time.
     pub(super) fn control(&self) -> Arc<Control> {
         self.control.clone()
     }
@@ -89,7 +89,7 @@ impl Inspector {
     /// Returns the daemon's metrics, with all users and namespaces (at most 128 of each).
     ///
     /// # Errors
-    /// [`Error::Disconnected`] if the connection is lost: open another inspector.
+    /// [`Error::Disconnected`] if the connection is lost. Then open another inspector.
     pub fn stat(&self) -> Result<Stat> {
         stat(&self.control)
     }
@@ -97,7 +97,7 @@ impl Inspector {
     /// Returns the usage and the limits of all namespaces, sorted by name.
     ///
     /// # Errors
-    /// As [`Inspector::stat`].
+    /// The errors of [`Inspector::stat`].
     pub fn namespaces(&self) -> Result<Vec<NamespaceUse>> {
         let mut all: Vec<NamespaceUse> = Vec::new();
         loop {
@@ -114,12 +114,12 @@ impl Inspector {
     /// namespace has no client and no value.
     ///
     /// # Errors
-    /// As [`Inspector::stat`].
+    /// The errors of [`Inspector::stat`].
     pub fn observe(&mut self, namespace: &str) -> Result<Observation> {
         let begun = Instant::now();
         let now_ns = boottime_ns();
         let uses = self.namespaces()?;
-        // A namespace that has closed leaves nothing here.
+        // Remove the ages of namespaces that no longer exist.
         self.ages.retain(|name, _| uses.iter().any(|it| it.name == *name));
         let own = uses.into_iter().find(|it| it.name == namespace).unwrap_or_default();
         let mut seen = Observation {
@@ -245,7 +245,7 @@ fn client(it: ClientShown, now_ns: u64) -> ClientSeen {
     }
 }
 
-/// Returns a value with the word of a lease on it.
+/// Returns a value, and the lease word of a lease on it.
 fn value_seen(name: String, holds: Holds) -> Option<(u64, ValueSeen)> {
     let Holds::Value { client, lease, dtype, is_dataset, shape, bytes, timestamp_ns, in_file: _ } = holds else {
         return None;

@@ -1,9 +1,9 @@
-//! Quantities computed from several observations.
+//! Quantities that are computed from several observations.
 
 use super::observation::{Observation, SlotState, StreamSeen};
 use std::collections::HashMap;
 
-/// Bytes of slots by state, over all segments of an observation.
+/// Bytes of slots for each state, over all segments of an observation.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -20,13 +20,13 @@ pub struct States {
     pub live: u64,
     /// Bytes that a name, list or stream refers to, under lease.
     pub leased: u64,
-    /// Bytes under lease that nothing refers to any more.
+    /// Bytes under lease to which no name, list or stream refers any more.
     pub retired: u64,
 }
 
 impl States {
-    /// Adds up an observation. An [`Inspector`](super::Inspector) sees no slots: there the sums are those of the values that
-    /// names refer to.
+    /// Adds up an observation. An [`Inspector`](super::Inspector) sees no slots. For its observations, the sums are those of
+    /// the values to which names refer.
     pub fn of(seen: &Observation) -> Self {
         if seen.segments.is_empty() {
             let sum = |is_leased: bool| {
@@ -39,7 +39,7 @@ impl States {
     }
 }
 
-/// Keeps the state between observations that rates and losses of streams need.
+/// Keeps the state that is needed between observations to compute the rates and losses of streams.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -57,22 +57,22 @@ impl States {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Feed it one observation after the other, at any interval. Rates are averages over the last interval; losses are
+/// Pass one observation after the other, at any interval. Rates are averages over the last interval, and losses are
 /// sums.
 #[derive(Debug, Default)]
 pub struct Meters {
-    /// By stream: the number of messages sent, and the time of the observation.
+    /// The number of messages sent and the time of the observation, by stream.
     sent: HashMap<u64, (u64, u64)>,
     rates: HashMap<u64, f64>,
-    /// By stream, subscriber and cursor: the messages that it had missed.
+    /// The number of messages that a subscriber had missed, by stream, subscriber and cursor.
     missed: HashMap<(u64, u16, u16), u64>,
     lost: HashMap<u64, u64>,
 }
 
 impl Meters {
-    /// Adds an observation, made at `at_ns` nanoseconds. Returns, by stream id, the messages per second since the
-    /// previous observation, and the messages that subscribers have missed, including those before the first
-    /// observation.
+    /// Adds an observation, made at `at_ns` nanoseconds. Returns two maps by stream id: the messages per second since
+    /// the previous observation, and the messages that subscribers have missed. The latter include those before the
+    /// first observation.
     pub fn read(&mut self, at_ns: u64, streams: &[StreamSeen]) -> (HashMap<u64, f64>, HashMap<u64, u64>) {
         let mut missed = HashMap::new();
         for stream in streams {
@@ -85,7 +85,7 @@ impl Meters {
             let lost = self.lost.entry(stream.id).or_default();
             for subscriber in &stream.subscribers {
                 let key = (stream.id, subscriber.catalogue, subscriber.cursor);
-                // All losses of a new or restarted subscriber are new.
+                // For a new or restarted subscriber, all losses are new.
                 let before = self.missed.get(&key).copied().filter(|&before| before <= subscriber.lost).unwrap_or(0);
                 *lost = lost.saturating_add(subscriber.lost - before);
                 missed.insert(key, subscriber.lost);

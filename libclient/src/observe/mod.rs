@@ -1,10 +1,10 @@
 //! Observations of a namespace, for tools that display it, without cost to its clients.
 //!
-//! An observer reads the shared memory directly: the directory, the members' catalogues, lease tables and slot records, the
-//! streams' rings. It requests each sheet from the daemon once, at its first use. One observation makes at most [`ASKED_MAX`]
-//! requests, and leaves the rest to the next one. It takes no lease, so it does not delay the reuse of any memory. The parts of
-//! an observation may describe different moments. The observer checks everything that clients wrote against the daemon's words,
-//! and leaves contradictions out and counts them.
+//! An observer reads the shared memory directly: the directory, the members' catalogues, lease tables and slot records, and
+//! the streams' rings. It requests each sheet from the daemon once, at its first use. One observation makes at most
+//! [`ASKED_MAX`] requests, and leaves the rest to the next one. The observer takes no lease, so it does not delay the reuse
+//! of any memory. The parts of an observation may describe different moments. The observer checks everything that clients
+//! wrote against the daemon's words. It omits contradictions and counts them.
 
 mod ages;
 mod collect;
@@ -48,10 +48,10 @@ pub const SLOTS_MAX: usize = 1 << 18;
 /// Maximum number of leases in one observation.
 pub const LEASES_MAX: usize = 1 << 17;
 
-/// Observes a namespace repeatedly: it keeps the mapped sheets, and the time since which it has seen each lease.
+/// Observes a namespace repeatedly. It keeps the mapped sheets, and the time since which it has seen each lease.
 ///
-/// [`Client::observer`] makes one. Use one observer for a series of observations: the first one maps the sheets that
-/// the next ones read.
+/// [`Client::observer`] creates it. Use one observer for a series of observations: the first observation maps the
+/// sheets that the next ones read.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -75,11 +75,11 @@ pub struct Observer {
 
 impl Observer {
     /// Observes the whole namespace once. Reads the directory's names, the streams' rings and the members' lease
-    /// tables: 5 ms of this thread's time for 10,000 names, 100 clients and 1,000 leases. [`ENTRIES_MAX`] and similar
-    /// constants bound it; [`Observation::truncated`] reports that there was more.
+    /// tables. This takes 5 ms of this thread's time for 10,000 names, 100 clients and 1,000 leases. [`ENTRIES_MAX`]
+    /// and similar constants limit the observation. [`Observation::truncated`] reports that there was more.
     ///
     /// # Errors
-    /// As for every method of [`Client`].
+    /// The errors that every method of [`Client`] can return.
     pub fn observe(&mut self) -> Result<Observation> {
         self.session.check()?;
         collect::observe(self)
@@ -117,7 +117,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As for every method of [`Client`].
+    /// The errors that every method of [`Client`] can return.
     pub fn observe(&self) -> Result<Observation> {
         self.observer().observe()
     }

@@ -10,7 +10,7 @@ use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::name::{KeyKind, check, parse};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
 
-/// The holder of a value.
+/// The name, list or stream that holds a value.
 pub enum Led {
     Name(String),
     Item { list: u64, number: u64 },
@@ -21,11 +21,11 @@ struct Route {
     led: Led,
     catalogue: u16,
     cell: u32,
-    /// The entry and the owner word; `None`: the name is announced, and not in the directory yet.
+    /// The entry and the owner word. `None`: the name is announced, and not in the directory yet.
     owner_word: Option<(u32, u64)>,
 }
 
-/// The result of a walk.
+/// The result of a walk through the namespace's names.
 #[derive(Default)]
 pub struct Names {
     routes: Vec<Route>,
@@ -35,13 +35,13 @@ pub struct Names {
     pub lists: HashMap<u64, String>,
     /// Lists, in the order of the directory.
     pub lists_seen: Vec<ListSeen>,
-    /// Whether the namespace has more entries than the walk may read.
+    /// True if the namespace has more entries than the walk may read.
     pub truncated: bool,
 }
 
 impl Names {
-    /// Reads the announcements, and then the directory: a name that the daemon enters into the directory in between is
-    /// found twice, and counts once.
+    /// Reads the announcements, and then the directory. If the daemon enters a name into the directory in between, the
+    /// walk finds the name twice and counts it once.
     pub fn walk(session: &Session, sheets: &mut Sheets) -> Result<Self> {
         let mut it = Self::default();
         for catalogue in session.directory.announcers().collect::<Vec<_>>() {
@@ -66,7 +66,7 @@ impl Names {
         };
         let Some(Ok(Some(waiting))) = first.map(|first| Waiting::read(first, &member.absorbed)) else { return Ok(()) };
         for cell in waiting.all_cells() {
-            // The record has the name: if its part is not mapped yet, the next observation reports it.
+            // The record contains the name. If the record is not mapped yet, the next observation reports the name.
             let Some(record) = cell_of(session, peer, catalogue, cell) else {
                 sheets.incomplete = true;
                 continue;
@@ -118,7 +118,7 @@ impl Names {
         }
     }
 
-    /// Calls `found` with each value: its holder, its owner, its cell.
+    /// Calls `found` with each value: its holder, its owner and its cell.
     pub fn resolve(
         &mut self,
         session: &Session,
@@ -130,7 +130,7 @@ impl Names {
             sheets.fetch_cells(session, catalogue, part)?;
         }
         let mut seen = HashSet::with_capacity(self.routes.len());
-        // Names in the directory first: they stay, while announcements go.
+        // Names in the directory come first, because they stay, while announcements disappear.
         self.routes.sort_by_key(|route| route.owner_word.is_none());
         for route in self.routes.drain(..) {
             if !seen.insert((route.catalogue, route.cell)) {

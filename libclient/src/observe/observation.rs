@@ -4,7 +4,7 @@ use std::time::Duration;
 use tensorlend_layout::wire::{Allocator, Policy};
 use tensorlend_layout::{DType, Uuid};
 
-/// A namespace as one observation found it. See [`crate::Client::observe`].
+/// A namespace, as one observation found it. See [`crate::Client::observe`].
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
     /// The namespace's name.
@@ -21,9 +21,9 @@ pub struct Observation {
     pub bytes_max: u64,
     /// Live names, including lists' items and streams.
     pub names_live: u64,
-    /// The devices whose memory is lent.
+    /// The devices whose memory the daemon lends.
     pub devices: Vec<Uuid>,
-    /// Connected clients, and those that are gone and left values, sorted by catalogue number.
+    /// Connected clients, and clients that have ended and left values, sorted by catalogue number.
     pub clients: Vec<ClientSeen>,
     /// Lent segments, sorted by owner and first slot.
     pub segments: Vec<SegmentSeen>,
@@ -35,11 +35,11 @@ pub struct Observation {
     pub streams: Vec<StreamSeen>,
     /// Lists, sorted by name.
     pub lists: Vec<ListSeen>,
-    /// Whether something was left out because of the maximum numbers of an observation.
+    /// True if the observation omitted something because of its maximum numbers.
     pub truncated: bool,
-    /// Whether some sheets were not mapped yet: the next observation reports more.
+    /// True if some sheets were not mapped yet. The next observation reports more.
     pub incomplete: bool,
-    /// The number of clients' words that contradict the daemon's and were left out.
+    /// The number of clients' words that contradict the daemon's words. The observation omits them.
     pub damaged: u64,
 }
 
@@ -49,9 +49,9 @@ pub enum ClientState {
     /// The client is connected.
     #[default]
     Alive,
-    /// The daemon is taking over the client's last announcements.
+    /// The daemon is processing the client's last announcements.
     Ending,
-    /// The client is gone, and its published values remain.
+    /// The client has ended, and its published values remain.
     Ended,
 }
 
@@ -60,11 +60,11 @@ pub enum ClientState {
 pub struct ClientSeen {
     /// The client's catalogue number.
     pub catalogue: u16,
-    /// The epoch of that number: it increases with each new owner.
+    /// The epoch of that number, which increases with each new owner.
     pub epoch: u32,
-    /// Whether the client is connected.
+    /// The client's state: connected, ending, or ended.
     pub state: ClientState,
-    /// The client's process id, as the daemon sees it; 0 if the process is in a pid namespace that the daemon does not
+    /// The client's process id, as the daemon sees it. 0 if the process is in a pid namespace that the daemon does not
     /// see.
     pub pid: u32,
     /// The client's user id.
@@ -83,23 +83,23 @@ pub struct ClientSeen {
     pub leases: u64,
     /// Bytes of the memory under those leases.
     pub leased_bytes: u64,
-    /// Whether the client is the observing client itself.
+    /// True if the client is the observing client itself.
     pub is_observer: bool,
-    /// The client's command line from /proc, at most 200 bytes; `None` if unreadable.
+    /// The client's command line from /proc, at most 200 bytes. `None` if it is unreadable.
     pub command: Option<String>,
 }
 
 /// The location of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// In host memory.
+    /// The bytes are in host memory.
     #[default]
     Host,
-    /// On a device.
+    /// The bytes are on a device.
     Device {
         /// The device's index in [`Observation::devices`].
         index: usize,
-        /// The daemon's allocator for it.
+        /// The daemon's allocator for this device.
         allocator: Option<Allocator>,
     },
 }
@@ -119,21 +119,21 @@ pub struct SegmentSeen {
     pub age: Duration,
     /// The location of the segment's bytes.
     pub place: Place,
-    /// Whether `slots` is filled: false for device memory, and before its records are mapped.
+    /// True if `slots` is filled. False for device memory, and before the segment's records are mapped.
     pub is_mapped: bool,
-    /// Slots with a value or a lease, sorted by offset. The gaps contain free memory, drafts, or replaced values that are not
-    /// reused yet: only the owner can tell these apart.
+    /// Slots with a value or a lease, sorted by offset. The gaps contain free memory, drafts, or replaced values whose slots
+    /// are not reused yet. Only the owner can distinguish these.
     pub slots: Vec<SlotSeen>,
 }
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// A name, list or stream refers to the slot; no lease covers it.
+    /// A name, list or stream refers to the slot, and no lease covers it.
     Live,
     /// A name, list or stream refers to the slot, and a lease covers it.
     Leased,
-    /// Nothing refers to the slot any more, but a lease covers it.
+    /// No name, list or stream refers to the slot any more, but a lease covers it.
     Retired,
 }
 
@@ -152,14 +152,14 @@ pub struct SlotSeen {
     pub value: Option<usize>,
 }
 
-/// The holder of a value. Other clients chose these names: escape them for display.
+/// The holder of a value. Other clients chose these names, so escape them before display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A name.
     Name(String),
     /// An item of a list.
     Item {
-        /// The list's name, if it was found; otherwise empty.
+        /// The list's name. Empty if the observation did not find it.
         list: String,
         /// The item's number.
         number: u64,
@@ -173,7 +173,7 @@ pub enum Origin {
     },
 }
 
-/// A value to which something refers.
+/// A value to which a name, list or stream refers.
 #[derive(Clone, Debug)]
 pub struct ValueSeen {
     /// The holder of the value.
@@ -186,13 +186,13 @@ pub struct ValueSeen {
     pub generation: u64,
     /// Bytes of all slots of the value.
     pub bytes: u64,
-    /// Whether the value is a dataset of several tensors.
+    /// True if the value is a dataset of several tensors.
     pub is_dataset: bool,
-    /// Element type of a tensor; `None` for a dataset, and if the record could not be read.
+    /// Element type of a tensor. `None` for a dataset, and for an unreadable record.
     pub dtype: Option<DType>,
-    /// Sizes in elements; `None` for a dataset, and above four dimensions.
+    /// Sizes in elements. `None` for a dataset, and for more than four dimensions.
     pub shape: Option<Vec<usize>>,
-    /// The timestamp that its producer set, in nanoseconds; 0 if none.
+    /// The timestamp that the value's producer set, in nanoseconds. 0 if the producer set none.
     pub timestamp_ns: u64,
     /// The number of leases on the value.
     pub leases: u64,
@@ -209,17 +209,18 @@ pub struct LeaseSeen {
     pub catalogue: u16,
     /// The slot's number.
     pub slot: u32,
-    /// Whether the lease covers the whole segment that begins with that slot, and none of its slots.
+    /// True if the lease covers the whole segment that begins with that slot, and none of its slots.
     pub is_of_segment: bool,
     /// The number of leases.
     pub count: u64,
-    /// Bytes under the lease; for a dataset, of all its tensors.
+    /// Bytes under the lease. For a dataset, the bytes of all its tensors.
     pub bytes: u64,
-    /// The leased value, if something still refers to it: an index into [`Observation::values`].
+    /// The leased value, as an index into [`Observation::values`]. `None` if no name, list or stream refers to it any
+    /// more.
     pub value: Option<usize>,
-    /// The time for which this observer has seen the lease: leases carry no time.
+    /// The time for which this observer has seen the lease, because leases contain no time.
     pub age: Duration,
-    /// Whether the lease existed at this observer's first observation: then it is older than `age`.
+    /// True if this observer's first observation already found the lease, so that it is older than `age`.
     pub is_older: bool,
 }
 
@@ -247,11 +248,11 @@ pub struct StreamSeen {
     pub capacity: u64,
     /// The policy for a full stream.
     pub policy: Policy,
-    /// The number of messages ever sent; `None` if its ring is not mapped yet.
+    /// The number of messages ever sent. `None` if the stream's ring is not mapped yet.
     pub sent: Option<u64>,
     /// The number of messages that the stream holds.
     pub held: u64,
-    /// Whether the producer has closed the stream.
+    /// True if the producer has closed the stream.
     pub is_closed: bool,
     /// The stream's subscribers.
     pub subscribers: Vec<SubscriberSeen>,
@@ -264,7 +265,7 @@ pub struct SubscriberSeen {
     pub catalogue: u16,
     /// The number of the subscriber's cursor.
     pub cursor: u16,
-    /// The number of messages sent and not received; `None` if it has not begun.
+    /// The number of messages sent and not received. `None` if the subscriber has not begun.
     pub lag: Option<u64>,
     /// The number of messages that the subscriber missed.
     pub lost: u64,

@@ -1,4 +1,4 @@
-//! A client's process, as /proc shows it.
+//! A client's process, as described by /proc.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -8,26 +8,27 @@ const COMMAND_BYTES_MAX: usize = 200;
 /// Maximum error of a process's start time: the clock of /proc ticks a hundred times a second.
 const TICK_NS: u64 = 10_000_000;
 
-/// The command lines of clients, by number and epoch: read once.
+/// The command lines of clients, by number and epoch. Each is read once.
 #[derive(Default)]
 pub struct Commands {
     known: HashMap<(u16, u32), Option<String>>,
 }
 
 impl Commands {
-    /// Returns the command line of a client's process; `None` if unknown.
+    /// Returns the command line of a client's process. Returns `None` if it is unknown.
     pub fn of(&mut self, client: (u16, u32), pid: u32, uid: u32, since_ns: u64) -> Option<String> {
         self.known.entry(client).or_insert_with(|| command(pid, uid, since_ns)).clone()
     }
 
-    /// Forgets all other clients.
+    /// Removes all other clients.
     pub fn keep(&mut self, present: impl Fn(&(u16, u32)) -> bool) {
         self.known.retain(|client, _| present(client));
     }
 }
 
-/// Returns the command line of the process with this pid, if it belongs to this user and existed at this time. The daemon may
-/// be in another pid namespace, and pids are reused: another process with that pid is not the client.
+/// Returns the command line of the process with this pid, if it belongs to this user and existed at this time. The checks
+/// are necessary because pids are reused and the daemon may be in another pid namespace. So another process may have this
+/// pid.
 fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
     if pid == 0 || std::fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
         return None;
@@ -41,15 +42,15 @@ fn command(pid: u32, uid: u32, since_ns: u64) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns the start time of a process in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat file, in hundredths of a
-/// second. The second field is its name in brackets, which may contain anything.
+/// Returns the start time of a process in nanoseconds of `CLOCK_BOOTTIME`. It is the 22nd field of the process's stat file,
+/// in hundredths of a second. The second field is the process's name in brackets, which may contain any characters.
 fn started_ns(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;
     Some(ticks.saturating_mul(TICK_NS))
 }
 
-/// Returns a command line as text, cut, without control characters.
+/// Returns a command line as text, cut to its maximum length, without control characters.
 fn text(line: &[u8]) -> String {
     let line = &line[..line.len().min(COMMAND_BYTES_MAX)];
     let words = String::from_utf8_lossy(line);

@@ -12,12 +12,12 @@ use tensorlend_layout::wire::Stat;
 /// Time that a session has to reconnect to a restarted daemon before [`Sampler::reconnect`] replaces it.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An observation, and the values derived from it and its predecessor.
+/// An observation, and the values derived from this observation and the previous one.
 #[derive(Clone, Debug, Default)]
 pub struct Sampled {
     /// The observation.
     pub seen: Observation,
-    /// Bytes by state of their slot.
+    /// Bytes of slots for each state.
     pub states: States,
     /// Messages per second, by stream id.
     pub rates: HashMap<u64, f64>,
@@ -44,8 +44,8 @@ pub struct Sampler {
     source: Source,
     meters: Meters,
     has_failed: bool,
-    /// Time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, and shows
-    /// no changes.
+    /// The time since which the daemon has not responded. A session that the daemon has forgotten stays mapped, but
+    /// shows no changes.
     away: Option<Instant>,
 }
 
@@ -57,7 +57,7 @@ enum Source {
     Inspector { connect: Box<dyn Fn() -> Result<Inspector> + Send>, inspector: Inspector, namespace: String },
 }
 
-/// Requests the daemon's metrics, on another thread than the sampler's if need be.
+/// Requests the daemon's metrics. It can do this on another thread than the sampler's.
 #[derive(Clone)]
 pub struct Asker(Asks);
 
@@ -71,7 +71,7 @@ impl Asker {
     /// Returns the daemon's metrics.
     ///
     /// # Errors
-    /// As [`Client::stat`].
+    /// The errors of [`Client::stat`].
     pub fn stat(&self) -> Result<Stat> {
         match &self.0 {
             Asks::Client(client) => client.stat(),
@@ -81,20 +81,20 @@ impl Asker {
 }
 
 impl Sampler {
-    /// Joins the namespace; `connect` opens each session.
+    /// Joins the namespace. `connect` opens each session.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// The errors of `connect`.
     pub fn new(connect: impl Fn() -> Result<Client> + Send + 'static) -> Result<Self> {
         let client = connect()?;
         let observer = client.observer();
         Ok(Self::of(Source::Client { connect: Box::new(connect), client, observer }))
     }
 
-    /// Observes a namespace without joining it; `connect` opens each inspector.
+    /// Observes a namespace without joining it. `connect` opens each inspector.
     ///
     /// # Errors
-    /// Those of `connect`.
+    /// The errors of `connect`.
     pub fn inspecting(
         connect: impl Fn() -> Result<Inspector> + Send + 'static,
         namespace: impl Into<String>,
@@ -107,7 +107,7 @@ impl Sampler {
         Self { source, meters: Meters::default(), has_failed: false, away: None }
     }
 
-    /// Returns the client of the current session; `None` for an observer of all namespaces.
+    /// Returns the client of the current session. Returns `None` for an observer of all namespaces.
     pub fn client(&self) -> Option<&Client> {
         match &self.source {
             Source::Client { client, .. } => Some(client),
@@ -123,7 +123,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the present connection for requests of metrics. After [`Sampler::reconnect`] there is another.
+    /// Returns the present connection for requests of metrics. [`Sampler::reconnect`] replaces this connection.
     pub fn asker(&self) -> Asker {
         Asker(match &self.source {
             Source::Client { client, .. } => Asks::Client(client.clone()),
@@ -131,11 +131,11 @@ impl Sampler {
         })
     }
 
-    /// Takes a sample. `daemon_responds` says whether the daemon has answered the caller's last request: one request
-    /// can serve the samplers of several namespaces.
+    /// Takes a sample. `daemon_responds` states whether the daemon has responded to the caller's last request. One
+    /// request can serve the samplers of several namespaces.
     ///
     /// # Errors
-    /// As [`Observer::observe`].
+    /// The errors of [`Observer::observe`].
     pub fn sample(&mut self, daemon_responds: bool) -> Result<Sampled> {
         self.away = if daemon_responds { None } else { self.away.or_else(|| Some(Instant::now())) };
         let observed = match &mut self.source {
@@ -149,7 +149,7 @@ impl Sampler {
     }
 
     /// Opens a new session if the last sample failed, or if the daemon has not responded for [`TIMEOUT`]. Returns
-    /// whether there is a new session. Waits as long as `connect` does.
+    /// whether it opened one. Waits as long as `connect` waits.
     pub fn reconnect(&mut self) -> bool {
         if !self.has_failed && self.away.is_none_or(|since| since.elapsed() < TIMEOUT) {
             return false;

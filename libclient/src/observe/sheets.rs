@@ -15,7 +15,7 @@ use tensorlend_layout::wire::{Refusal, Reply, Request};
 use tensorlend_layout::word::RangeWord;
 use tensorlend_os::memfd::Access;
 
-/// A loan of a segment, as the directory lists it: its range word and its time.
+/// A loan of a segment, as the directory lists it: the range word and the time of the loan.
 pub type Lending = (u64, u64);
 /// A ring: its head and its entries.
 pub type Ring = (Sheet<StreamRing>, Records<RingEntry>);
@@ -27,7 +27,7 @@ pub struct Sheets {
     rings: HashMap<u64, Ring>,
     /// The number of requests in this observation.
     pub asked: usize,
-    /// Whether something could not be mapped yet.
+    /// True if a sheet could not be mapped yet.
     pub incomplete: bool,
 }
 
@@ -59,7 +59,7 @@ impl Sheets {
         self.records.get(&lending)
     }
 
-    /// Maps the records of a loan, without the segment itself.
+    /// Maps the records of a loan, without its segment.
     pub fn fetch_records(&mut self, session: &Session, at: usize, lending: Lending) -> Result<()> {
         if self.records.contains_key(&lending) || !self.may_ask() {
             return Ok(());
@@ -79,7 +79,7 @@ impl Sheets {
         let is_it = base == range.base() && 1u32.checked_shl(u32::from(slots_log2)) == Some(range.slots());
         let mapped: Result<Records<SlotRecord>> = records(&slots, Access::Read, Magic::Slots, range.slots() as usize);
         answer.acknowledge()?;
-        // The reply belongs to this loan if the directory's line is unchanged.
+        // The reply belongs to this loan if the directory's row is unchanged.
         let line = &session.directory.segments[at];
         if is_it && (line.range.read(), line.since_ns.peek()) == lending {
             self.records.insert(lending, mapped?);
@@ -100,7 +100,7 @@ impl Sheets {
         Ok(())
     }
 
-    /// Maps a live member's lease table. Returns false if no request is left for it in this observation.
+    /// Maps a live member's lease table. Returns false if this observation may make no more requests.
     pub fn fetch_leases(&mut self, session: &Session, catalogue: u16) -> bool {
         let member = session.directory.members[usize::from(catalogue)].member.read();
         let known = catalogue == session.me() || {
@@ -116,8 +116,9 @@ impl Sheets {
         self.rings.get(&id)
     }
 
-    /// Maps a stream's ring. The daemon lends rings to subscribers, so the observer subscribes for two requests. Its
-    /// cursor is beyond all messages from the start: no producer waits for it or keeps a message for it.
+    /// Maps a stream's ring. The daemon lends rings only to subscribers, so the observer subscribes for two requests.
+    /// Its cursor is beyond all messages from the start. So no producer waits for the observer or keeps a message for
+    /// it.
     pub fn fetch_ring(&mut self, session: &Session, name: &str, id: u64) -> Result<()> {
         if self.rings.contains_key(&id) || !self.may_ask() {
             return Ok(());
@@ -127,8 +128,8 @@ impl Sheets {
             return Ok(());
         };
         let listed = self.subscribe(session, name, id, cursor);
-        // After an error that is not certain, the daemon may still list the cursor: then the cursor stays beyond all messages,
-        // and is not reused.
+        // After an uncertain error, the daemon may still list the cursor. Then the cursor stays beyond all messages, and is
+        // not reused.
         if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
             session.streams().give_cursor(cursor);
         }
@@ -173,12 +174,12 @@ fn has_part(session: &Session, catalogue: u16, part: u8) -> bool {
     peer.is_some_and(|peer| peer.has_part(part))
 }
 
-/// Returns the number of the part with this cell.
+/// Returns the number of the part that contains this cell.
 pub fn part_of(cell: u32) -> u8 {
     cell_place(cell).0
 }
 
-/// Returns the record of a client's cell, if it is mapped.
+/// Returns the record of a client's cell, if that cell's part is mapped.
 pub fn cell_of<'s>(session: &'s Session, peer: Option<&'s Peer>, catalogue: u16, cell: u32) -> Option<&'s CellRecord> {
     if catalogue == session.me() { session.names().own_cell(cell) } else { peer?.record(cell) }
 }

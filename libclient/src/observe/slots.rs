@@ -11,17 +11,17 @@ use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::wire::Allocator;
 use tensorlend_layout::word::{Cell, LeaseWord, RangeWord, SLOT_NONE};
 
-/// Maximum slots of one value: a dataset's index, its members, and an extension for each.
+/// Maximum slots of one value: a dataset's index, its members, and an extension for each of them.
 const CHAIN_MAX: usize = 2 * (MEMBERS_MAX + 1);
 
 /// All lent segments, and the known state of their slots.
 #[derive(Default)]
 pub struct Slots {
-    /// Sorted by owner and first slot.
+    /// The segments, sorted by owner and first slot.
     pub segments: Vec<SegmentSeen>,
-    /// For each segment: its line in the directory, and its loan.
+    /// The segment's row in the directory and its loan, for each segment.
     pub lendings: Vec<(usize, Lending)>,
-    /// The value of a slot; `None` if nothing refers to it any more.
+    /// The value of a slot. `None` if no name, list or stream refers to the slot any more.
     known: HashMap<(u16, u32), Option<usize>>,
     pub truncated: bool,
     pub damaged: u64,
@@ -40,7 +40,7 @@ impl Slots {
         for (at, entry) in session.directory.segments.iter().enumerate() {
             let range = RangeWord(entry.range.read());
             let (since_ns, bytes, place) = (entry.since_ns.peek(), entry.bytes.peek(), entry.place.peek());
-            // A line that changed during the read belongs to another loan.
+            // If the row changed during the read, it belongs to another loan.
             if range.is_lent() && entry.range.read() == range.0 {
                 lines.push((range, at, (range.0, since_ns), bytes, place_of(place)));
             }
@@ -71,7 +71,7 @@ impl Slots {
         (found.catalogue == catalogue && slot - found.base < found.slots_max).then_some(at)
     }
 
-    /// Returns a slot's record, if it is mapped and its bytes lie in its segment.
+    /// Returns a slot's record, if it is mapped and the slot's bytes are inside the segment.
     fn record(&mut self, sheets: &Sheets, catalogue: u16, slot: u32) -> Option<(usize, SlotInfo)> {
         let at = self.segment(catalogue, slot)?;
         let segment = &self.segments[at];
@@ -87,13 +87,13 @@ impl Slots {
         self.known.get(&(catalogue, slot)).copied().flatten()
     }
 
-    /// Records a value's slots. `None`: its record is unreadable, or of another generation.
+    /// Records a value's slots. Returns `None` if its record is unreadable, or of another generation.
     pub fn follow(&mut self, sheets: &Sheets, catalogue: u16, root: Cell, value: Option<usize>) -> Option<Chain> {
         let is_it = |info: &SlotInfo| Cell::new(info.generation, root.slot()) == root;
         self.follow_if(sheets, catalogue, root.slot(), value, is_it)
     }
 
-    /// As [`Slots::follow`], for a slot that only a lease keeps.
+    /// Records slots like [`Slots::follow`], for a slot that only a lease keeps.
     pub fn follow_lease(&mut self, sheets: &Sheets, lease: LeaseWord) -> Option<Chain> {
         let is_it = |info: &SlotInfo| Cell::new(info.generation, lease.slot()).lease(lease.catalogue()) == lease;
         self.follow_if(sheets, lease.catalogue(), lease.slot(), None, is_it)
@@ -118,7 +118,8 @@ impl Slots {
                 self.truncated = true;
                 break;
             }
-            // The chain meets itself or another chain, or does not end: its owner wrote nonsense, or has reused the slots.
+            // The chain contains a slot twice, meets another chain, or does not end. So its owner wrote invalid data, or
+            // has reused the slots.
             if length == CHAIN_MAX || self.known.contains_key(&(catalogue, slot)) {
                 self.damaged += 1;
                 break;
@@ -162,7 +163,7 @@ fn place_of(word: u64) -> Place {
 }
 
 impl SegmentSeen {
-    /// Returns the number of bytes of the segment's slots in one state; bytes that several slots claim count once.
+    /// Returns the number of bytes of the segment's slots in one state. Counts bytes that several slots claim once.
     pub fn bytes_of(&self, state: SlotState) -> u64 {
         let (mut end, mut bytes) = (0, 0);
         for slot in &self.slots {

@@ -9,7 +9,8 @@ use tensorlend_layout::leases::CURSORS;
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::{Cell, Member, SubscriberWord, Word};
 
-/// Observes one stream, and calls `found` with the number and the cell of each message in it. `None`: the stream is gone.
+/// Observes one stream, and calls `found` with the number and the cell of each message in it. Returns `None` if the
+/// stream ended.
 pub fn sample(
     session: &Session,
     sheets: &mut Sheets,
@@ -65,7 +66,7 @@ pub fn sample(
     Ok(Some(it))
 }
 
-/// Returns the progress of a subscriber; `None`: the subscriber is gone.
+/// Returns the progress of a subscriber. Returns `None` if the subscriber has left.
 fn subscriber(
     session: &Session,
     sheets: &mut Sheets,

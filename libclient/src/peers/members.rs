@@ -22,7 +22,7 @@ use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
 impl PeerTable {
-    /// Calls `read` with a live member's lease table; `Ok(None)` if there is no such live member.
+    /// Calls `read` with a live member's lease table. Returns `Ok(None)` if there is no live member with this number.
     pub fn with_leases<R>(&self, catalogue: u16, read: impl FnOnce(&LeaseTable) -> R) -> Result<Option<R>> {
         if catalogue == self.me() {
             return Ok(Some(read(self.shards.table())));
@@ -40,7 +40,7 @@ impl PeerTable {
             }
         }
         let request = Request::LeasesOf { catalogue };
-        // The member has just ended: its leases no longer count.
+        // The member has just ended, so its leases no longer protect any value.
         let Some(mut answer) = self.ask_for(&request, "read another client's leases")? else { return Ok(None) };
         let Reply::Sheet { member } = answer.reply else { return answer.unexpected() };
         let fd = answer.descriptor()?;
@@ -52,13 +52,13 @@ impl PeerTable {
         Ok(Some(found))
     }
 
-    /// Returns a live member's lease table, to keep mapped.
+    /// Returns a live member's lease table, which the caller may keep mapped.
     pub fn lease_table(&self, catalogue: u16) -> Result<Option<Sheet<LeaseTable>>> {
         if catalogue == self.me() {
             return Ok(Some(self.shards.sheet().clone()));
         }
-        // The first turn maps the table and finds it mapped, unless another thread has unmapped it in between to free memory:
-        // then another turn maps it again.
+        // The first turn maps the table, and the next turn finds it mapped. If another thread unmaps the table in between to
+        // free memory, a further turn maps it again.
         for _ in 0..8 {
             if self.with_leases(catalogue, |_| ())?.is_none() {
                 return Ok(None);
@@ -91,10 +91,10 @@ impl PeerTable {
         changing.set(catalogue, Some(peer));
     }
 
-    /// Maps a part of a client's cells. Returns false if there is no such part (any more).
+    /// Maps a part of a client's cells. Returns false if there is no such part, or no longer.
     pub fn fetch_cells(&self, catalogue: u16, part: u8) -> Result<bool> {
-        // Read before the request: if the number gets another owner in the meantime, the cache entry belongs to an
-        // epoch that is over.
+        // Read the member word before the request. If the number gets another owner in the meantime, the cache entry
+        // belongs to an ended epoch.
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::CellsOf { catalogue, part };
         let Some(mut answer) = self.ask_for(&request, "read another client's names")? else { return Ok(false) };
@@ -111,7 +111,7 @@ impl PeerTable {
         Ok(true)
     }
 
-    /// Maps the segment that holds a slot. Returns false if there is no such segment (any more).
+    /// Maps the segment that holds a slot. Returns false if there is no such segment, or no longer.
     pub fn fetch_segment(&self, catalogue: u16, slot: u32) -> Result<bool> {
         let member = self.directory.members[usize::from(catalogue)].member.read();
         let request = Request::SegmentOf { catalogue, slot };
@@ -148,12 +148,12 @@ impl PeerTable {
         }
         let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "read a segment" })?;
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
-        // Populated, so that no later read faults.
+        // Populate the mapping, so that no later read causes a page fault.
         let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
         tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
         let locked = PageLock::of_mapped(&map, self.link.welcome.page_lock, true);
-        // The line belongs to this loan, if no range of the client has moved since the reply.
+        // The directory's row belongs to this loan if no range of the client has moved since the reply.
         let line = Line::find(&self.directory, catalogue, base)
             .filter(|_| self.directory.members[usize::from(catalogue)].geometry.read() == geometry);
         self.sweep();
@@ -175,7 +175,8 @@ impl PeerTable {
         Ok(true)
     }
 
-    /// Returns true if this segment is mapped already, and notes the geometry under which the daemon has reported it.
+    /// Returns true if this segment is already mapped. Then also records the geometry under which the daemon reported
+    /// it.
     fn is_mapped(&self, catalogue: u16, member: u64, base: u32, identity: (u64, u64), geometry: u64) -> bool {
         let guard = self.shards.epoch_guard();
         let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
@@ -183,7 +184,7 @@ impl PeerTable {
         mapped.map(|have| have.geometry.store(geometry, Ordering::Relaxed)).is_some()
     }
 
-    /// Adds a segment whose bytes are on a device: its records are mapped at once, its bytes at their first use.
+    /// Adds a segment whose bytes are on a device. Maps its records at once, and its bytes at their first use.
     fn fetched_device_segment(
         &self,
         catalogue: u16,
@@ -194,7 +195,7 @@ impl PeerTable {
     ) -> Result<()> {
         let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
         let stat = fstat(&slots).map_err(|e| Error::System { doing: "inspect a segment", cause: e.into() })?;
-        // Only the daemon's report identifies device memory.
+        // Only the daemon's report identifies device memory, so use it.
         let identity = (lent.lending.since_ns, stat.st_ino);
         let (base, geometry) = (lent.lending.base, lent.geometry);
         if self.is_mapped(catalogue, member, base, identity, geometry) {
@@ -224,7 +225,7 @@ impl PeerTable {
         Ok(())
     }
 
-    /// Unmaps segments that are no longer lent, and the sheets of clients that are gone.
+    /// Unmaps segments that are no longer lent, and the sheets of clients that have ended.
     pub fn sweep(&self) {
         let entries =
             self.directory.segments.iter().map(|entry| (RangeWord(entry.range.read()), entry.since_ns.peek()));
@@ -232,7 +233,8 @@ impl PeerTable {
             .filter(|(range, _)| range.is_lent())
             .map(|(range, since_ns)| ((range.catalogue(), range.base()), since_ns))
             .collect();
-        // A mapping of device memory that was lent again keeps the former loan from returning to the daemon.
+        // If the daemon has lent device memory again, a mapping of the former loan prevents that loan's return. So
+        // unmap it.
         let stands = |catalogue: u16, segment: &PeerSegment| {
             let since_ns = lent.get(&(catalogue, segment.base));
             since_ns.is_some_and(|since_ns| segment.elsewhere.is_none() || *since_ns == segment.identity.0)
@@ -255,8 +257,9 @@ impl PeerTable {
         }
     }
 
-    /// Unmaps the segments of clients that are gone, if no lease here needs them; if the daemon spills, those of live
-    /// clients, too, because it cannot spill mapped segments. Returns whether there were any.
+    /// Unmaps the segments of clients that have ended, if no lease in this process needs them. If the daemon spills,
+    /// also unmaps those of live clients, because the daemon cannot spill mapped segments. Returns whether there were
+    /// any.
     pub fn unmap_unused(&self) -> bool {
         let was_short = self.was_short.load(Ordering::Relaxed);
         let mut changing = self.peers.change();
@@ -270,13 +273,13 @@ impl PeerTable {
         any
     }
 
-    /// Unmaps this client's read-only mappings of its own segments, if no lease here needs them.
+    /// Unmaps this client's read-only mappings of its own segments, if no lease in this process needs them.
     pub fn unmap_own(&self) {
         self.peers.change().drop_unused(self.me());
     }
 
-    /// Returns the part on a device of a segment that the daemon has just lent; it is not mapped yet. The caller holds the lock
-    /// that excludes reports of unmapped memory.
+    /// Returns the device part of a segment that the daemon has just lent. The part is not mapped yet. The caller must hold
+    /// the lock that excludes reports of unmapped memory.
     #[cfg(feature = "cuda")]
     #[expect(clippy::unnecessary_wraps, reason = "as without the feature")]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
@@ -285,8 +288,8 @@ impl PeerTable {
         Ok(Elsewhere { bytes, uuid, map })
     }
 
-    /// As with the feature `cuda`. Without this feature, the process never maps the segment, so it reports the segment
-    /// as unmapped at once.
+    /// Returns the device part of a segment that the daemon has just lent. Without the feature `cuda`, the process
+    /// never maps the segment, so it reports the segment as unmapped at once.
     #[cfg(not(feature = "cuda"))]
     pub fn elsewhere(&self, lent: DeviceSegment, descriptor: OwnedFd) -> Result<Elsewhere> {
         use tensorlend_layout::wire::Request;
@@ -304,7 +307,7 @@ impl PeerTable {
         }
     }
 
-    /// Calls `use_it` with a client's catalogue, which has its bell; `None`: the client is gone.
+    /// Calls `use_it` with a client's catalogue, which has the client's bell. Returns `None` if the client has ended.
     pub fn with_bell<R>(&self, catalogue: u16, use_it: impl FnOnce(&Sheet<Catalogue>) -> R) -> Result<Option<R>> {
         for _ in 0..2 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
@@ -322,12 +325,19 @@ impl PeerTable {
         Ok(None)
     }
 
-    /// Maps the lease tables of the members that may be parked, so that this client wakes the members that are parked: see
-    /// [`PeerTable::anybody_parked`].
+    /// Maps the lease tables of the members that may be parked, if a publication has met one whose table was not mapped:
+    /// see [`PeerTable::anybody_parked`].
+    #[inline]
     pub fn map_waiters(&self) {
-        if self.directory.head().waiters_count.peek() == 0 {
-            return;
+        // Relaxed: a publication that this thread does not see yet is left to the next call.
+        if self.waiter_unmapped.load(Ordering::Relaxed) {
+            self.map_waiters_now();
         }
+    }
+
+    #[cold]
+    fn map_waiters_now(&self) {
+        self.waiter_unmapped.store(false, Ordering::Relaxed);
         let unmapped = |&catalogue: &u16| {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             let guard = self.shards.epoch_guard();
@@ -335,7 +345,7 @@ impl PeerTable {
             catalogue != self.me() && peer.and_then(Peer::leases).is_none()
         };
         for catalogue in self.directory.waiters().filter(unmapped) {
-            // A member whose table is unreadable counts as parked.
+            // A member whose table is unreadable is treated as parked.
             if !self.control.is_up() || self.with_leases(catalogue, |_| ()).is_err() {
                 return;
             }
@@ -356,7 +366,11 @@ impl PeerTable {
             let peer = self.peers.get(&guard, catalogue).filter(|p| p.is_of_epoch(member));
             // A member whose table is not mapped may be parked. An unnecessary bell does no harm, but requesting the
             // table would make a put wait for the daemon. The next reclaim maps it.
-            peer.and_then(Peer::leases).is_none_or(|table| wants(table.parked.read()))
+            let Some(table) = peer.and_then(Peer::leases) else {
+                self.waiter_unmapped.store(true, Ordering::Relaxed);
+                return true;
+            };
+            wants(table.parked.read())
         })
     }
 }

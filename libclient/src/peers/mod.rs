@@ -1,4 +1,4 @@
-//! The other members of the namespace: their sheets are mapped at the first use, and stay mapped.
+//! The other members of the namespace. This client maps their sheets at the first use, and keeps them mapped.
 
 mod members;
 pub mod sheets;
@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct PeerTable {
     link: Arc<Link>,
     peers: Peers,
-    /// Whether this daemon has ever reported that memory is short, which it does only if it spills.
+    /// True if this daemon has ever reported that memory is short. A daemon reports this only if it spills.
     was_short: AtomicBool,
+    /// Whether a publication rang its bell for a member that may be parked and whose lease table is not mapped.
+    waiter_unmapped: AtomicBool,
 }
 
 impl Deref for PeerTable {
@@ -30,7 +32,7 @@ impl Deref for PeerTable {
 impl PeerTable {
     pub fn new(link: Arc<Link>) -> Self {
         let peers = Peers::new(link.directory.members.len(), link.shards.clone());
-        Self { link, peers, was_short: AtomicBool::new(false) }
+        Self { link, peers, was_short: AtomicBool::new(false), waiter_unmapped: AtomicBool::new(false) }
     }
 
     /// Returns the mapped sheets of a member. See [`Peers::get`].
@@ -39,7 +41,7 @@ impl PeerTable {
         self.peers.get(guard, catalogue)
     }
 
-    /// Notes whether the daemon has reported, with a loan, that memory is short.
+    /// Records whether the daemon has reported, in a reply with a loan, that memory is short.
     pub fn note_short(&self, short: bool) {
         self.was_short.fetch_or(short, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! Other clients' sheets, as this client has mapped them.
+//! Other clients' sheets that this client has mapped: catalogues, cells, lease tables and segments.
 //!
-//! The cached data is geometry as the daemon has reported it: which client owns a catalogue number, and which slots lie
-//! in which segment. Each entry has the member's epoch and the geometry word under which it was fetched, and is used
-//! only while both are unchanged.
+//! The cached data is the geometry that the daemon has reported: which client owns a catalogue number, and which slots
+//! lie in which segment. Each entry has the member's epoch and the geometry word under which this client fetched it.
+//! This client uses the entry only while both are unchanged.
 //!
-//! Readers use the table without a lock, under an [`EpochGuard`]. A change makes a new entry; the old one is dropped
-//! when no guard that may have seen it is open any more.
+//! Readers use the table without a lock, under an [`EpochGuard`]. A change creates a new entry. The changing thread
+//! drops the old entry when every guard under which a reader may have seen it has closed.
 #![allow(unsafe_code)]
 
 use crate::link::Link;
@@ -24,16 +24,16 @@ use tensorlend_layout::word::{Member, MemberState, RangeWord, Word};
 use tensorlend_os::map::Segment;
 use tensorlend_os::mutex::lock;
 
-/// Number of parts that are mapped between two sweeps. Sweeps are rare, because each visits all members. Until the next sweep,
-/// a client may keep sheets of this many clients that are gone.
+/// Number of parts that the client maps between two sweeps. Sweeps are rare, because each visits all members. Until the next
+/// sweep, a client may keep the sheets of up to this many clients that have ended.
 const MAPPED_PER_SWEEP: u64 = 32;
 
 /// All members' sheets, by catalogue number.
 pub struct Peers {
     table: Box<[AtomicPtr<Peer>]>,
-    /// Locked by the thread that changes an entry.
+    /// A lock for the thread that changes an entry.
     changing: Mutex<()>,
-    /// The number of parts that were ever mapped.
+    /// The number of parts that this client has ever mapped.
     mapped: AtomicU64,
     shards: Arc<Shards>,
 }
@@ -50,14 +50,14 @@ impl Peers {
         Self { table, changing: Mutex::new(()), mapped: AtomicU64::new(0), shards }
     }
 
-    /// Returns the mapped sheets of a member.
+    /// Returns the mapped catalogue, cells, lease table and segments of a member.
     ///
     /// # Panics
-    /// Panics with an epoch guard of another client.
+    /// Panics if the epoch guard belongs to another client.
     #[inline]
     pub fn get<'s>(&'s self, guard: &'s EpochGuard<'_>, catalogue: u16) -> Option<&'s Peer> {
         assert!(guard.is_of(&self.shards), "an epoch guard of another session");
-        // Acquire: pairs with the Release of the change that stored it.
+        // Acquire: pairs with the Release in `Changing::set`, which stored the entry.
         let peer = self.table.get(usize::from(catalogue))?.load(Ordering::Acquire);
         // SAFETY: `peer` is null, or `set` made it by `Box::into_raw` and no code has changed it since. A changing thread drops
         // an entry only after it has unlinked the entry from the table and every guard that was open then has closed. This
@@ -65,12 +65,12 @@ impl Peers {
         unsafe { peer.as_ref() }
     }
 
-    /// Returns whether enough parts were mapped since the last sweep that another sweep is due.
+    /// Returns whether this client has mapped enough parts since the last sweep for another sweep.
     pub fn is_sweep_due(&self) -> bool {
         self.mapped.fetch_add(1, Ordering::Relaxed) % MAPPED_PER_SWEEP == MAPPED_PER_SWEEP - 1
     }
 
-    /// Locks the table for a change. Must not be called under a guard.
+    /// Locks the table for a change. The caller must not hold an epoch guard.
     pub fn change(&self) -> Changing<'_> {
         Changing { peers: self, _one: lock(&self.changing) }
     }
@@ -80,11 +80,12 @@ impl Changing<'_> {
     /// Returns the present entry.
     pub fn get(&self, catalogue: u16) -> Option<&Peer> {
         let peer = self.peers.table.get(usize::from(catalogue))?.load(Ordering::Relaxed);
-        // SAFETY: as in `Peers::get`; only the holder of this lock drops entries, through `&mut self`.
+        // SAFETY: `peer` is null, or `set` made it by `Box::into_raw`. Only the holder of this lock drops entries,
+        // through `&mut self`.
         unsafe { peer.as_ref() }
     }
 
-    /// Drops an entry's mappings in host memory that no lease needs; returns whether there were any.
+    /// Drops an entry's mappings in host memory that no lease needs. Returns whether there were any.
     pub fn drop_unused(&mut self, catalogue: u16) -> bool {
         let Some(mut peer) = self.get(catalogue).cloned() else { return false };
         let any = peer.drop_unused();
@@ -98,12 +99,13 @@ impl Changing<'_> {
     pub fn set(&mut self, catalogue: u16, peer: Option<Peer>) {
         let Some(place) = self.peers.table.get(usize::from(catalogue)) else { return };
         let new = peer.map_or(null_mut(), |peer| Box::into_raw(Box::new(peer)));
-        // Release: a reader finds a complete entry. Acquire: this thread sees the former one, to drop it.
+        // Release: a reader finds a complete entry. Acquire: this thread sees the former entry, to drop it.
         let old = place.swap(new, Ordering::AcqRel);
         if !old.is_null() {
             self.peers.shards.wait_for_guards();
-            // SAFETY: `old` comes from `Box::into_raw`, and is unlinked from the table, so that no other thread drops it. No
-            // guard that may have seen it is open, and `get` above borrows this `Changing`, which is borrowed mutably here.
+            // SAFETY: `old` comes from `Box::into_raw`, and is unlinked from the table, so no other thread drops it. No
+            // guard is open under which a reader may have seen it. `get` above borrows this `Changing`, which is borrowed
+            // mutably here.
             drop(unsafe { Box::from_raw(old) });
         }
     }
@@ -114,7 +116,7 @@ impl Drop for Peers {
         for place in &mut self.table {
             let peer = std::mem::replace(place.get_mut(), null_mut());
             if !peer.is_null() {
-                // SAFETY: `peer` comes from `Box::into_raw`; no other code has a reference to this table.
+                // SAFETY: `peer` comes from `Box::into_raw`, and no other code has a reference to this table.
                 drop(unsafe { Box::from_raw(peer) });
             }
         }
@@ -127,19 +129,20 @@ pub struct PeerSegment {
     pub base: u32,
     /// The segment's slot records.
     pub records: Records<SlotRecord>,
-    /// Keeps its pages locked for devices. Declared before the mapping, which must outlive it.
+    /// Keeps the segment's pages locked for devices. Declared before the mapping, which must outlive the lock.
     pub locked: PageLock,
-    /// The segment's bytes, read-only; empty if they are on a device, so that code for host memory finds nothing here.
+    /// The segment's bytes, read-only. Empty if the bytes are on a device, so that code for host memory finds no
+    /// bytes.
     pub map: Segment,
-    /// The segment's part on a device.
+    /// The description of the device memory that has the segment's bytes. `None` if the bytes are in host memory.
     pub elsewhere: Option<Elsewhere>,
-    /// The latest geometry word under which base and segment belonged together.
+    /// The latest geometry word under which this base belonged to this segment.
     pub geometry: AtomicU64,
-    /// The segment's line in the directory's table of segments, at the time of the loan.
+    /// The segment's row in the directory's table of segments, at the time of the loan.
     pub line: Option<Line>,
-    /// The inodes of the memfds of segment and slots. They are unique while the memfds are mapped.
+    /// The inodes of the segment's memfd and of its slots' memfd. Both are unique while the memfds are mapped.
     pub identity: (u64, u64),
-    /// The session that holds the leases on this segment: it lasts as long as these leases.
+    /// The session that holds the leases on this segment. The session lasts as long as these leases.
     pub link: Arc<Link>,
 }
 
@@ -165,7 +168,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Returns the directory's line of the segment of `catalogue` that begins at `base`.
+    /// Returns the directory's row for the segment of `catalogue` that begins at `base`.
     pub fn find(directory: &Directory, catalogue: u16, base: u32) -> Option<Self> {
         directory.segments.iter().enumerate().find_map(|(at, entry)| {
             let range = RangeWord(entry.range.read());
@@ -174,20 +177,21 @@ impl Line {
         })
     }
 
-    /// Returns whether the directory's line is unchanged.
+    /// Returns whether the directory's row is unchanged.
     fn stands(&self, directory: &Directory) -> bool {
         let entry = &directory.segments[self.at];
         entry.range.read() == self.range && entry.since_ns.peek() == self.since_ns
     }
 }
 
-/// The mapped sheets of a client. This client has an entry, too, because it reads its own tensors as it reads those of others.
+/// The mapped sheets of a client. This client also has an entry, because it reads its own tensors like those of other
+/// clients.
 #[derive(Clone, Default)]
 pub struct Peer {
-    /// The epoch and sheet number for which the sheets are cached.
+    /// The epoch and sheet number under which this client fetched the sheets.
     epoch: u64,
     catalogue: Option<Sheet<Catalogue>>,
-    /// By part; `None` for parts that were not requested.
+    /// The cells by part. `None` for a part that this client has not requested.
     cells: Vec<Option<Records<CellRecord>>>,
     segments: Vec<Arc<PeerSegment>>,
     leases: Option<Sheet<LeaseTable>>,
@@ -207,7 +211,7 @@ impl Peer {
         self.epoch == epoch_of(member)
     }
 
-    /// Returns the record of a cell; `None` if the cell's part is not mapped.
+    /// Returns the record of a cell. Returns `None` if the cell's part is not mapped.
     #[inline]
     pub fn record(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
@@ -218,13 +222,13 @@ impl Peer {
         }
     }
 
-    /// Returns the word of a cell; `None` if the cell's part is not mapped.
+    /// Returns the word of a cell. Returns `None` if the cell's part is not mapped.
     #[inline]
     pub fn cell(&self, cell: u32) -> Option<&Word> {
         self.record(cell).map(|record| &record.cell)
     }
 
-    /// Returns whether a part of its cells is mapped.
+    /// Returns whether a part of the client's cells is mapped.
     pub fn has_part(&self, part: u8) -> bool {
         match part {
             0 => self.catalogue.is_some(),
@@ -240,7 +244,8 @@ impl Peer {
         self.leases.as_ref()
     }
 
-    /// Returns the segment that holds a slot, if it is mapped and belongs to this geometry word, which the caller read before.
+    /// Returns the segment that holds a slot, if it is mapped and belongs to this geometry word, which the caller has read
+    /// before.
     #[inline]
     pub fn segment(&self, slot: u32, geometry: u64, directory: &Directory) -> Option<&Arc<PeerSegment>> {
         let after = self.segments.partition_point(|s| s.base <= slot);
@@ -248,10 +253,11 @@ impl Peer {
         if slot - found.base >= found.records.len() as u32 {
             return None;
         }
-        // Relaxed: private to the process, and checked against the directory.
+        // Relaxed: the word is private to this process, and is checked against the directory.
         if found.geometry.load(Ordering::Relaxed) != geometry {
-            // The geometry has changed, because this range or another range of the client has moved. The daemon clears a range
-            // before it moves the geometry, so an unchanged range belongs to this segment under the geometry read before.
+            // The geometry has changed, because this range or another range of the client has moved. The daemon clears a
+            // range before it changes the geometry. So an unchanged range belongs to this segment under the geometry that
+            // was read before.
             if !found.line.is_some_and(|line| line.stands(directory)) {
                 return None;
             }
@@ -268,7 +274,7 @@ impl Peer {
         self.leases = Some(leases);
     }
 
-    /// Drops the mapping of the client's lease table, after its last lease; false if none is mapped.
+    /// Drops the mapping of the client's lease table, after its last lease. Returns false if the table is not mapped.
     pub fn drop_leases(&mut self) -> bool {
         self.leases.take().is_some()
     }
@@ -284,7 +290,8 @@ impl Peer {
         self.cells[part] = Some(cells);
     }
 
-    /// Returns the location of an address: the first slot of its segment, that segment's inode, and the offset in it.
+    /// Returns the location of an address: the first slot of its segment, the segment's inode, and the offset in the
+    /// segment.
     pub fn place_of(&self, address: *const u8) -> Option<(u32, u64, u64)> {
         let offset = |s: &PeerSegment| address.addr().wrapping_sub(s.map.start().addr());
         let found = self.segments.iter().find(|s| offset(s) < s.map.bytes())?;
@@ -296,7 +303,7 @@ impl Peer {
         self.segments.iter().find(|s| s.base == base)
     }
 
-    /// Adds a segment, and removes all that overlap its range.
+    /// Adds a segment, and removes all segments that overlap its range.
     pub fn add_segment(&mut self, segment: PeerSegment) {
         let (first, end) = (segment.base, segment.base + segment.records.len() as u32);
         self.segments.retain(|s| s.base >= end || s.base + s.records.len() as u32 <= first);
@@ -304,15 +311,15 @@ impl Peer {
         self.segments.insert(at, Arc::new(segment));
     }
 
-    /// Drops the mappings in host memory that only this clone and its original hold; false if there are none. A lease
-    /// that a reader takes through the original in the meantime keeps its own.
+    /// Drops the mappings in host memory that only this clone and its original hold. Returns false if there are none.
+    /// A lease that a reader takes through the original in the meantime keeps its own mapping.
     fn drop_unused(&mut self) -> bool {
         let before = self.segments.len();
         self.segments.retain(|s| s.elsewhere.is_some() || Arc::strong_count(s) > 2);
         self.segments.len() != before
     }
 
-    /// Drops the mappings of segments that are no longer lent; returns false if all segments still are.
+    /// Drops the mappings of segments that are no longer lent. Returns false if all segments are still lent.
     pub fn keep_segments(&mut self, lent: impl Fn(&PeerSegment) -> bool) -> bool {
         let before = self.segments.len();
         self.segments.retain(|s| lent(s));

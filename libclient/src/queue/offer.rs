@@ -1,4 +1,4 @@
-//! Items on their way into a queue.
+//! Items that a producer is putting into a queue.
 
 use super::Queue;
 use crate::error::{Error, Result};
@@ -7,32 +7,33 @@ use crate::wait::{Deadline, Timeout};
 use tensorlend_layout::wire::{QueueRequest, Request};
 use tensorlend_layout::word::Cell;
 
-/// Number of finished items after which a producer takes their memory back.
+/// Number of finished items after which a producer frees their memory.
 const FINISHED_MAX: u64 = 16;
 
-/// An item on its way into a queue. Dropping it frees the item's memory.
+/// An item that a producer is putting into a queue. Dropping the offer frees the item's memory.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Offer {
     pub(super) queue: Queue,
-    /// `None`: the queue has the item, or may have it.
+    /// The item's slot. `None`: the queue has the item, or may have it.
     pub(super) value: Option<Cell>,
 }
 
 impl Offer {
-    /// Appends the item, as [`Queue::put`] does. After [`Error::Timeout`], it can be called again.
+    /// Appends the item, like [`Queue::put`]. After [`Error::Timeout`], the caller may call this method again.
     ///
     /// # Errors
-    /// As [`Queue::put`].
+    /// The errors of [`Queue::put`].
     pub fn wait(&mut self, timeout: impl Into<Timeout>) -> Result<u64> {
         let deadline = Deadline::new(timeout);
         let queue = self.queue.clone();
         let session = queue.client.session();
         session.check()?;
-        // Consumers' processes finish items without this client: it takes back the memory here, a batch at a time.
+        // Consumers finish items without this client. So this client frees the memory here, in batches.
         session.names().notices_from(FINISHED_MAX)?;
         match self.append(session)? {
             Some(number) => Ok(number),
+            // A daemon that ends during the wait may be replaced: the item is in no request.
             None => queue.ask_until(deadline, || {
                 session.names().notices_from(1)?;
                 self.append(session)
@@ -40,14 +41,16 @@ impl Offer {
         }
     }
 
+    /// Appends the item; returns `None` if the queue is full.
     fn append(&mut self, session: &Session) -> Result<Option<u64>> {
         let Queue { name, max, .. } = &self.queue;
         let Some(value) = self.value.take() else { return Err(Error::Argument("the item is in the queue".into())) };
-        let request = |cells: Vec<u32>| {
+        let ask = |cells: Vec<u32>| {
             let cell = cells.first().copied().unwrap_or(u32::MAX);
-            Request::Queue(QueueRequest::Put { list: name.clone(), cell, max: *max })
+            let request = QueueRequest::Put { list: name.clone(), cell, max: *max };
+            session.control.call(&Request::Queue(request), "append to list", name)
         };
-        let number = session.names().append_unless_full(name, &[value], &request)?;
+        let number = session.names().append_unless_full(&[value], &ask)?;
         if number.is_none() {
             self.value = Some(value);
         }

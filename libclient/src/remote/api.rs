@@ -1,4 +1,4 @@
-//! Methods that ask this machine's gateway.
+//! Methods that send requests to this machine's gateway.
 
 use super::far::{Far, trouble};
 use super::{
@@ -16,7 +16,7 @@ use tensorlend_layout::DType;
 const NAMES_BYTES_MAX: usize = 256 << 20;
 
 impl Client {
-    /// Returns the nodes that this machine's gateway has seen, including this one, sorted by name; empty without a gateway.
+    /// Returns the nodes that this machine's gateway has seen, including this one, sorted by name. Empty without a gateway.
     /// Reads shared memory, and does not ask the gateway.
     ///
     /// ```
@@ -29,19 +29,19 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Leases`] with 4096 leases held already.
+    /// [`Error::Leases`] if this client already holds 4096 leases.
     pub fn nodes(&self) -> Result<Vec<NodeDocument>> {
         let prefix = super::node_name("");
         let mut nodes = Vec::new();
         for info in list(self.session(), |name| name.starts_with(&prefix))? {
-            // A document whose content names another node is ignored.
+            // Ignore a document whose content names another node.
             nodes.extend(self.node(&info.name)?.filter(|node| super::node_name(&node.node) == info.name));
         }
         Ok(nodes)
     }
 
-    /// Returns the location of a name of another machine, and the age of this machine's copy. `None` for a name of this
-    /// machine, or of an unknown node. Asks this machine's gateway.
+    /// Returns the location of a name of another machine, and the age of this machine's copy. Returns `None` for a name
+    /// of this machine, or of an unknown node. Asks this machine's gateway.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -52,7 +52,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Remote`] if the gateway does not answer; [`Error::Timeout`].
+    /// [`Error::Remote`] if the gateway does not respond; [`Error::Timeout`].
     pub fn placement(&self, name: &str) -> Result<Option<Placement>> {
         check_name(name)?;
         self.session().check()?;
@@ -65,7 +65,7 @@ impl Client {
     }
 
     /// Returns the names, lists and streams of other nodes that match a glob ([`Client::list`]), each with its node. The
-    /// gateway asks the nodes that it can reach; [`RemoteNames::silent`] has those that did not answer.
+    /// gateway asks the nodes that it can reach. [`RemoteNames::silent`] lists the nodes that did not respond.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -76,7 +76,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for an invalid glob; [`Error::Remote`] if the gateway does not answer; [`Error::Timeout`].
+    /// [`Error::Argument`] for an invalid glob; [`Error::Remote`] if the gateway does not respond;
+    /// [`Error::Timeout`].
     pub fn remote_names(&self, glob: &str) -> Result<RemoteNames> {
         Glob::new(glob)?;
         self.session().check()?;
@@ -100,8 +101,8 @@ impl Client {
         }
     }
 
-    /// Publishes an array under a name of another machine, `NODE/NAME`. Blocks until the value is published there; the
-    /// node's configuration must allow it.
+    /// Publishes an array under a name of another machine, `NODE/NAME`. Blocks until the other machine has published
+    /// the value. The node's configuration must allow this.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -112,19 +113,19 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// * [`Error::Remote`] for an unknown or unreachable node, or one that refuses.
-    /// * [`Error::Timeout`] if there was no reply in time: the value may have been published.
-    /// * Otherwise as [`Client::put`].
+    /// * [`Error::Remote`] if the node is unknown or unreachable, or refuses.
+    /// * [`Error::Timeout`] if no reply arrived in time. The value may have been published.
+    /// * Otherwise the errors of [`Client::put`].
     pub fn put_remote(&self, name: &str, array: &(impl AsTensor + ?Sized)) -> Result<()> {
         self.put_remote_draft(name, self.filled(name, array)?)
     }
 
-    /// As [`Client::put_remote`], for the draft of a tensor or of a dataset.
+    /// Publishes like [`Client::put_remote`], for the draft of a tensor or of a dataset.
     ///
     /// # Errors
-    /// As [`Client::put_remote`]; [`Error::Argument`] for a draft of another client, and for a dataset with a member name of
-    /// more than 249 bytes, because the request puts a prefix of 6 bytes before each; [`Error::Device`] for a tensor on a
-    /// device.
+    /// The errors of [`Client::put_remote`]; [`Error::Argument`] for a draft of another client; [`Error::Device`] for a
+    /// tensor on a device. Also [`Error::Argument`] for a dataset with a member name of more than 249 bytes, because the
+    /// request adds a prefix of 6 bytes to each name.
     pub fn put_remote_draft(&self, name: &str, draft: impl Into<ValueDraft>) -> Result<()> {
         check_name(name)?;
         self.session().check()?;
@@ -138,7 +139,7 @@ impl Client {
         };
         let mut request = Some(self.put_request(name, draft.into())?);
         let asked = self.ask_gateway_with(name, self.far_deadline(), |_| {
-            // Sent once: a gateway that ended in the meantime may have forwarded it.
+            // The client sends the value only once: a gateway that ended in the meantime may have forwarded it.
             request.take().ok_or_else(|| {
                 let why = "it ended before it answered: whether the value is there is not known".into();
                 trouble(name, RemoteTrouble::Gateway { why })
@@ -147,7 +148,7 @@ impl Client {
         self.is_here(node, name, asked?.0).map(drop)
     }
 
-    /// Returns the value, with the request as its metadata.
+    /// Returns the draft of the value, with the request as its metadata.
     fn put_request(&self, name: &str, draft: ValueDraft) -> Result<ValueDraft> {
         let mut request = self.dataset();
         let dataset = match draft {
@@ -179,9 +180,9 @@ impl Client {
         Ok(request.metadata(&asked.encode())?.into())
     }
 
-    /// Fetches the items of a list of another machine, `NODE/LIST`, that are not on this machine yet; returns the
-    /// number of items. Blocks until they are here. Afterwards [`Client::get_all`], [`Client::get_range`] and
-    /// [`Client::length`] find them under that name.
+    /// Fetches the items of a list of another machine, `NODE/LIST`, that are not on this machine yet. Returns the
+    /// number of items. Blocks until all items are on this machine. Afterwards [`Client::get_all`],
+    /// [`Client::get_range`] and [`Client::length`] find them under that name.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -191,7 +192,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Remote`]; [`Error::Timeout`], after which you can call it again: fetched items stay.
+    /// [`Error::Remote`]; [`Error::Timeout`], after which you can call the method again: fetched items remain.
     pub fn fetch_list(&self, list: &str) -> Result<u64> {
         check_name(list)?;
         self.session().check()?;

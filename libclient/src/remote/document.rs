@@ -4,33 +4,33 @@ use serde::{Deserialize, Serialize};
 
 /// The version of all these documents.
 const VERSION: u32 = 1;
-/// Maximum bytes of a reason.
+/// Maximum bytes of the text of a reason.
 pub(super) const WORDS_BYTES_MAX: usize = 1024;
 
-/// The member of a [`RemoteRequest::Put`] that is the tensor.
+/// The name of the member with the tensor, in a [`RemoteRequest::Put`] of a tensor.
 pub const VALUE: &str = "value";
-/// The prefix of the members of a [`RemoteRequest::Put`] that is a dataset.
+/// The prefix of the names of the members, in a [`RemoteRequest::Put`] of a dataset.
 pub const VALUE_PREFIX: &str = "value/";
-/// The member (u8) of a [`RemoteRequest::Put`] that has the value's own metadata, if it has any.
+/// The name of the member (u8) of a [`RemoteRequest::Put`] with the value's own metadata, if the value has any.
 pub const VALUE_METADATA: &str = ".metadata";
 
-/// A gateway's description of one node, itself or another.
+/// A gateway's description of one node: its own node or another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDocument {
     /// Version of this document: 1.
     pub v: u32,
     /// The node's name.
     pub node: String,
-    /// The epoch of the node's gateway: 16 hexadecimal digits, new at each start.
+    /// The epoch of the node's gateway: 16 hexadecimal digits, which differ at each start.
     pub epoch: String,
-    /// Whether the node is reachable. Values fetched from an unreachable node are stale.
+    /// True if the node is reachable. Values fetched from an unreachable node are stale.
     pub alive: bool,
-    /// Whether the node is this machine.
+    /// True if the node is this machine.
     pub here: bool,
 }
 
-/// A program's request to its gateway, in a request's metadata. [`crate::Client`]'s methods send these; only a gateway
-/// needs the type.
+/// A program's request to its gateway, in the metadata of a request. [`crate::Client`]'s methods send these documents.
+/// Only a gateway needs this type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum RemoteRequest {
@@ -52,8 +52,8 @@ pub enum RemoteRequest {
     Put {
         /// The name, with its node.
         name: String,
-        /// Whether the value is a dataset, with members named [`VALUE_PREFIX`] and their names; otherwise one tensor,
-        /// [`VALUE`].
+        /// True if the value is a dataset, whose members have the prefix [`VALUE_PREFIX`] before their names.
+        /// Otherwise the value is one tensor, in the member [`VALUE`].
         dataset: bool,
     },
     /// Receive this stream on this machine.
@@ -78,13 +78,13 @@ pub enum RemoteRequest {
     },
 }
 
-/// A gateway's reply, in a reply's metadata.
+/// A gateway's reply, in the metadata of a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum RemoteAnswer {
     /// The value is on this machine now, or the request is done.
     Here {
-        /// Whether the node could not be asked, so that the local copy may be old.
+        /// True if the gateway could not ask the node, so that the local copy may be old.
         stale: bool,
     },
     /// The node has no such name, or does not export it.
@@ -98,7 +98,7 @@ pub enum RemoteAnswer {
         /// The reason.
         why: String,
     },
-    /// The listing; the tensor's elements have it as JSON.
+    /// The listing, which the tensor's elements contain as JSON.
     Names,
     /// The location of a name.
     Where(Placement),
@@ -109,14 +109,14 @@ pub enum RemoteAnswer {
 pub struct Placement {
     /// The node that owns the name.
     pub node: String,
-    /// Whether that node is reachable.
+    /// True if that node is reachable.
     pub alive: bool,
-    /// Whether there is a local copy.
+    /// True if there is a local copy.
     pub cached: bool,
-    /// Whether the copy may be older than the node's value, because the node cannot be asked.
+    /// True if the copy may be older than the node's value, because the gateway cannot ask the node.
     pub stale: bool,
-    /// The version of the copy: the epoch of its node's gateway (16 hexadecimal digits) and a count of values since;
-    /// empty without a copy.
+    /// The version of the copy: the epoch of its node's gateway (16 hexadecimal digits) and a count of values since
+    /// then. Empty without a copy.
     pub stamp: String,
 }
 
@@ -127,15 +127,15 @@ pub struct RemoteInfo {
     pub name: String,
     /// `tensor`, `dataset`, `list` or `stream`.
     pub kind: String,
-    /// Element type; empty unless the name holds a tensor.
+    /// Element type. Empty unless the name holds a tensor.
     pub dtype: String,
-    /// Sizes in elements; empty unless the name holds a tensor.
+    /// Sizes in elements. Empty unless the name holds a tensor.
     pub shape: Vec<usize>,
-    /// Bytes of its elements; the items of a list, or the subscribers of a stream.
+    /// Bytes of the tensor's elements, number of a list's items, or number of a stream's subscribers.
     pub size: u64,
-    /// Whether there is a local copy.
+    /// True if there is a local copy.
     pub cached: bool,
-    /// Whether the node is unreachable, so that this is the last known state.
+    /// True if the node is unreachable, so that this is its last known state.
     pub stale: bool,
 }
 
@@ -144,9 +144,10 @@ pub struct RemoteInfo {
 pub struct RemoteNames {
     /// Names, lists and streams.
     pub names: Vec<RemoteInfo>,
-    /// Nodes that did not answer in time, or are unreachable: their local copies and last known names are listed.
+    /// Nodes that did not respond in time, or are unreachable. The listing has their local copies and last known
+    /// names.
     pub silent: Vec<String>,
-    /// Whether the listing was cut.
+    /// True if the listing is incomplete.
     pub more: bool,
 }
 
@@ -176,7 +177,7 @@ pub(crate) fn decode<D: for<'d> Deserialize<'d>>(bytes: &[u8]) -> Result<D, Stri
 impl NodeDocument {
     /// Encodes the document as the elements of a name's tensor.
     pub fn encode(&self) -> Vec<u8> {
-        // Strings and booleans have a JSON form.
+        // Serialization cannot fail: strings and booleans have a JSON form.
         serde_json::to_vec(self).unwrap_or_default()
     }
 

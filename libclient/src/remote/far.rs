@@ -1,4 +1,4 @@
-//! Names of other machines: the client looks for a local copy first, and then asks the gateway.
+//! Names of other machines. The client first searches for a local copy, and then asks the gateway.
 
 use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
 use crate::call::Caller;
@@ -21,7 +21,8 @@ use tensorlend_layout::name::stream_key;
 const OPENING: Duration = Duration::from_secs(5);
 /// Maximum delay of a gateway's reply to a wait.
 const GRACE: Duration = Duration::from_secs(5);
-/// Longest single wait that a client requests; after it, the client notices a gateway that hangs.
+/// Longest single wait that a client requests from the gateway. After this time, the client detects a gateway that
+/// hangs.
 const WAIT: Duration = Duration::from_secs(10);
 /// Interval at which a wait checks whether the node exists.
 const NODE_COMES: Duration = Duration::from_secs(1);
@@ -33,9 +34,9 @@ const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
 /// The location of a name whose first part is a node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Far<'n> {
-    /// On this node; the value is the name without its first part.
+    /// The name is on this node. The value is the name without its first part.
     Here(&'n str),
-    /// On another node; the value is that node.
+    /// The name is on another node. The value is that node.
     There(&'n str),
 }
 
@@ -65,11 +66,11 @@ impl Client {
         Ok(matches!(self.far(name)?, Some(Far::There(_))))
     }
 
-    /// Returns a node's document; `None`: there is none, or it is unreadable.
+    /// Returns a node's document. Returns `None` if there is none, or if it is unreadable.
     pub(crate) fn node(&self, name: &str) -> Result<Option<NodeDocument>> {
         let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? else { return Ok(None) };
         let value = match assemble::value(self.session(), leased, name) {
-            // Any member may write a node's document: a damaged one counts as none.
+            // Any member may write a node's document. Treat a damaged document as missing.
             Err(Error::Damaged { .. }) => return Ok(None),
             other => other?,
         };
@@ -96,20 +97,21 @@ impl Client {
             if let Some(leased) = lease_key(self.session(), name.as_bytes(), name)? {
                 return Ok(leased);
             }
-            // The copy was replaced again: its owner writes faster than this client leases.
+            // The copy was replaced again, because its owner writes faster than this client leases.
             std::thread::sleep(Duration::from_millis(u64::from(again)));
         }
-        Err(trouble(name, RemoteTrouble::Gateway { why: "what it says is here is not".into() }))
+        let why = "it reported a copy on this machine, but there is none".into();
+        Err(trouble(name, RemoteTrouble::Gateway { why }))
     }
 
-    /// Waits until a name of this or another machine has a value other than `seen`; returns the local name.
+    /// Waits until a name of this machine or another one has a value other than `seen`. Returns the local name.
     pub(crate) fn wait_anywhere<'n>(&self, name: &'n str, seen: Version, deadline: Deadline) -> Result<&'n str> {
         if !may_be_far(name) {
             wait_newer(self.session(), name, seen, deadline)?;
             return Ok(name);
         }
         let mut known = None;
-        // No pause before the first poll: this machine may have the value already.
+        // Do not pause before the first poll: this machine may already have the value.
         let mut nap = Duration::ZERO;
         loop {
             match wait_newer(self.session(), name, seen, deadline.at_most(nap)) {
@@ -136,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Asks the gateway to wait for a part of the time; returns the reason why there is no value yet, if known.
+    /// Asks the gateway to wait for a part of the time. Returns the reason why there is no value yet, if it is known.
     fn wait_there(&self, node: &str, name: &str, seen: Version, deadline: Deadline) -> Result<Option<RemoteTrouble>> {
         let timeout = deadline.left().map_or(WAIT, |left| left.min(WAIT));
         let [owner_word, cell] = seen.words();
@@ -155,14 +157,14 @@ impl Client {
                 Err(Error::Remote { cause, .. }) => Ok(Some(cause)),
                 Err(error) => Err(error),
             },
-            // The gateway may be restarting: the wait continues.
+            // The gateway may be restarting, so the wait continues.
             Err(Error::Remote { cause: cause @ RemoteTrouble::Gateway { .. }, .. }) => Ok(Some(cause)),
             Err(Error::Timeout { .. }) => Ok(Some(RemoteTrouble::Gateway { why: "no answer in time".into() })),
             Err(error) => Err(error),
         }
     }
 
-    /// Makes the gateway receive a stream of another machine; returns the local name. With a deadline, waits for the
+    /// Makes the gateway receive a stream of another machine. Returns the local name. With a deadline, waits for the
     /// stream.
     pub(crate) fn stream_anywhere<'n>(&self, name: &'n str, deadline: Option<Deadline>) -> Result<&'n str> {
         let key = stream_key(name);
@@ -174,7 +176,7 @@ impl Client {
                     let asked = self.ask_gateway(name, &request, deadline.unwrap_or_else(|| self.far_deadline()));
                     match asked.and_then(|(answer, _)| self.is_here(node, name, answer)) {
                         Ok(_) => return Ok(name),
-                        // Messages that were received before are still on this machine.
+                        // Messages that the gateway received before are still on this machine.
                         Err(error) if self.session().find(&key).is_some_and(|found| found.owner_word.is_live()) => {
                             return if error.is_remote() { Ok(name) } else { Err(error) };
                         }
@@ -194,7 +196,7 @@ impl Client {
                     std::thread::sleep(nap);
                 }
                 (Some(error), Some(_)) => return Err(error),
-                // A stream of this machine, or of a node that does not exist yet.
+                // The name is that of a stream of this machine, or of a node that does not exist yet.
                 (None, Some(_)) if !may_be_far(name) => return Ok(name),
                 (None, Some(deadline)) => {
                     match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), || not_published(name)) {
@@ -213,7 +215,7 @@ impl Client {
         Deadline::new(Some(self.callers().timeout))
     }
 
-    /// Sends the gateway a request without a value.
+    /// Sends the gateway a request that has no value.
     pub(crate) fn ask_gateway(
         &self,
         name: &str,
@@ -227,7 +229,7 @@ impl Client {
         })
     }
 
-    /// Sends the gateway the request that `make` makes. It may be made and sent twice.
+    /// Sends the gateway the request that `make` creates. The client may create and send it twice.
     pub(crate) fn ask_gateway_with<R: Sendable>(
         &self,
         name: &str,
@@ -236,7 +238,7 @@ impl Client {
     ) -> Result<(RemoteAnswer, Value)> {
         self.session().check()?;
         let gateway = |why: String| trouble(name, RemoteTrouble::Gateway { why });
-        // The caller gets a client without callers: otherwise the callers would keep themselves alive.
+        // Give each caller a client without callers. Otherwise the callers would keep themselves alive.
         let open = || self.without_callers().caller(SERVICE).capacity(1).open();
         let mut taken = self.callers().take(deadline, open)?;
         let caller: &mut Caller = taken.caller().ok_or(Error::Protocol { doing: "ask the gateway" })?;
@@ -270,7 +272,7 @@ impl Client {
         }
     }
 
-    /// Checks that a reply reports a local copy. Returns whether that copy may be old.
+    /// Checks that a reply reports a local copy. Returns whether this copy may be old.
     pub(crate) fn is_here(&self, node: &str, name: &str, answer: RemoteAnswer) -> Result<bool> {
         let node = node.to_owned();
         Err(match answer {
@@ -297,7 +299,7 @@ pub fn trouble(name: &str, cause: RemoteTrouble) -> Error {
     Error::Remote { name: name.to_owned(), cause }
 }
 
-/// Returns a text of another process, cut to a readable length.
+/// Returns a text of another process, cut to a reasonable length.
 fn shortened(mut why: String) -> String {
     why.truncate(why.floor_char_boundary(document::WORDS_BYTES_MAX));
     why

@@ -1,10 +1,10 @@
 //! Names of other machines: the documents that a program and its machine's gateway exchange, through the daemon to
 //! which both are connected.
 //!
-//! A value that node `node7` has under the name `sim/pressure` is called `node7/sim/pressure` on every other machine. A
-//! fetched copy has that name in the local namespace. It is a value like all others, owned by the gateway, and reading
-//! it takes a lease and nothing else. The client asks the gateway only if there is no such name and the first part of
-//! the name is a known node.
+//! Every other machine uses the name `node7/sim/pressure` for the value that node `node7` has under the name
+//! `sim/pressure`. A fetched copy has that name in the local namespace. The copy is an ordinary value, owned by the
+//! gateway, and a reader only needs a lease to read it. The client asks the gateway only if there is no such name and
+//! the first part of the name is a known node.
 //!
 //! | name | kind | owner | meaning |
 //! |---|---|---|---|
@@ -12,8 +12,8 @@
 //! | `.gateway` | service ([`crate::Client::serve`]) | gateway | receives a [`RemoteRequest`], replies with a [`RemoteAnswer`] |
 //! | `NODE/NAME` | name, list or stream | gateway | fetched copy |
 //!
-//! A request is an empty u8 tensor with the document as its metadata; one with a value ([`RemoteRequest::Put`]) is a
-//! dataset with this metadata. Replies have the same form. All documents are JSON with a version `v`.
+//! A request is an empty u8 tensor with the document as its metadata. A request with a value ([`RemoteRequest::Put`])
+//! is a dataset with this metadata. Replies have the same form. All documents are JSON with a version `v`.
 //!
 //! | call | for a name of another machine |
 //! |---|---|
@@ -23,12 +23,12 @@
 //! | `put_remote`, `fetch_list`, `placement`, `remote_names` | asks the gateway |
 //! | `exists`, `version`, `info`, `list`, `streams`, `lists`, `length`, `nodes` | reports local copies only, and asks nobody |
 //!
-//! A name that begins with this machine's own node is a name of this machine, so that the same program runs on all of
-//! them.
+//! A name that begins with this machine's own node is a name of this machine, so that the same program runs on all
+//! machines.
 //!
 //! Any member with the right to write in the namespace may serve `.gateway`, write nodes' documents and publish under
-//! `NODE/NAME`: members trust each other that far, as with all names. The client checks the documents, and every wait
-//! for the gateway ends.
+//! `NODE/NAME`. The members of a namespace trust each other to this extent, as with all names. The client checks the
+//! documents, and every wait for the gateway has an end.
 
 mod api;
 mod document;

@@ -5,13 +5,13 @@
 //! 1. The range lies inside the segment's mapping, and the mapping lasts while the range is used. A reader keeps the
 //!    segment together with its lease. A draft keeps the session, whose heap keeps every segment with a slot that is
 //!    handed out and not sealed yet (for segments released for spill, see [`crate::alloc::heap`]).
-//! 2. For reading: the holder has a lease on the slot (validated after its fence), or is the slot's owner and has not
-//!    given it up. An honest owner does not write to a published slot again before no lease covers it.
+//! 2. For reading: the holder has a lease on the slot (validated after its fence), or the holder owns the slot and
+//!    has not released it. An honest owner writes to a published slot again only when no lease covers the slot.
 //! 3. For writing: the holder is the only draft of the slot, and the slot is not published.
 //!
-//! A *hostile* owner can write while a reader reads. By Rust's rules that is a data race, which no protection can
-//! exclude for memory that another process may write. In practice the reader sees changing numbers and nothing else,
-//! because no type with invalid bit patterns is ever made of these bytes.
+//! A *hostile* owner can write while a reader reads. By Rust's rules this is a data race. No protection can exclude
+//! it for memory that another process may write. In practice the reader only sees changing numbers, because this
+//! crate never makes a type with invalid bit patterns of these bytes.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -27,18 +27,18 @@ const NOT_HERE: &str =
 pub struct Bytes {
     start: NonNull<u8>,
     length: usize,
-    /// The process that mapped it.
+    /// The process that mapped the range.
     origin: Origin,
 }
 
-// SAFETY: a `Bytes` is a range; all access goes through the two functions below, whose callers guarantee exclusion and
-// the mapping.
+// SAFETY: a `Bytes` is only a range. All access to its memory is through `read` and `write`, whose callers guarantee
+// exclusion and the mapping.
 unsafe impl Send for Bytes {}
-// SAFETY: as above.
+// SAFETY: a `Bytes` is only a range. The callers of `read` and `write` guarantee exclusion and the mapping.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// Returns a range of a segment; `None` if the range is not inside the segment.
+    /// Returns a range of a segment. Returns `None` if the range is not inside the segment.
     #[inline]
     pub fn new(segment: &Segment, offset: u64, length: u64) -> Option<Self> {
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
@@ -50,7 +50,7 @@ impl Bytes {
         Some(Self { start: NonNull::new(start)?, length, origin: segment.origin() })
     }
 
-    /// Returns the range for the process that mapped it only: no lease protects its bytes for forked children.
+    /// Returns the same range for this process only: no lease protects its bytes for forked children.
     pub fn not_inherited(self) -> Self {
         Self { origin: self.origin.not_inherited(), ..self }
     }
@@ -61,25 +61,28 @@ impl Bytes {
     /// Panics in a forked child, unless the child inherited the mapping and reads under its parent's lease.
     ///
     /// # Safety
-    /// 1 and 2 of the contract, for as long as the reference lives.
+    /// Conditions 1 and 2 of the module's contract (mapping and lease) must hold for as long as the reference lives.
     #[inline]
     pub unsafe fn read(&self) -> &[u8] {
         assert!(self.origin.is_readable(), "{NOT_HERE}");
-        // SAFETY: `new` checked that the range lies inside; the caller keeps it mapped and fulfils 2 of the contract.
+        // SAFETY: `new` checked that the range is inside the segment. The caller keeps it mapped, and holds a lease
+        // or owns the slot.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 
     /// Returns the bytes, for writing.
     ///
     /// # Panics
-    /// Panics in a forked child, in which nothing is mapped there.
+    /// Panics in a forked child, because a draft's memory is not mapped there.
     ///
     /// # Safety
-    /// 1 and 3 of the contract, for as long as the reference lives.
+    /// Conditions 1 and 3 of the module's contract (mapping and exclusion) must hold for as long as the reference
+    /// lives.
     #[inline]
     pub unsafe fn write(&mut self) -> &mut [u8] {
         assert!(self.origin.is_ours(), "{NOT_HERE}");
-        // SAFETY: `new` checked that the range lies inside; the caller keeps it mapped and fulfils 3 of the contract.
+        // SAFETY: `new` checked that the range is inside the segment. The caller keeps it mapped, and is the slot's
+        // only draft.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 
@@ -94,9 +97,10 @@ impl Bytes {
 #[derive(Clone, Copy)]
 pub struct OwnRecord(NonNull<SlotRecord>);
 
-// SAFETY: a record consists of atomics; access goes through `get`, whose callers guarantee the mapping.
+// SAFETY: a record consists of atomics. All access is through `get`, whose callers guarantee the mapping.
 unsafe impl Send for OwnRecord {}
-// SAFETY: as above.
+// SAFETY: a record consists of atomics, so several threads may access it through `get`. Its callers guarantee the
+// mapping.
 unsafe impl Sync for OwnRecord {}
 
 impl OwnRecord {
@@ -107,7 +111,7 @@ impl OwnRecord {
     /// Returns the record.
     ///
     /// # Safety
-    /// 1 of the contract: the records are mapped as long as their segment is.
+    /// The slot's segment must be mapped: its records stay mapped as long as the segment.
     #[inline]
     pub unsafe fn get(&self) -> &SlotRecord {
         // SAFETY: `self` was made from a reference, and the caller guarantees that its target is still mapped.

@@ -1,14 +1,15 @@
 //! Copying into shared memory.
 #![allow(unsafe_code)]
 
-/// Minimum length for stores that bypass the caches. Measured (docs/results/tuning.md): an ordinary copy first fetches
-/// every line that it then overwrites. A shorter target is mostly in a near cache, through which the copy is faster.
+/// Minimum length for stores that bypass the caches. As measured (docs/results/tuning.md), an ordinary copy first
+/// fetches every line that it then overwrites. A shorter target is usually in a near cache, and then the ordinary copy
+/// is faster.
 const PAST_CACHES_MIN: usize = 16 << 20;
 
 /// Copies into a draft's bytes.
 ///
 /// # Panics
-/// Panics unless both have the same length.
+/// Panics unless both slices have the same length.
 #[inline]
 pub fn into_shared(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "a tensor is written whole");
@@ -17,7 +18,7 @@ pub fn into_shared(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Copies with stores that bypass the caches; false if the processor has none.
+/// Copies with stores that bypass the caches. Returns false if the processor has no such stores.
 #[cfg(target_arch = "x86_64")]
 #[expect(clippy::cast_ptr_alignment, reason = "argued where it is used")]
 fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
@@ -30,8 +31,8 @@ fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
     let (sources, last) = from.as_chunks::<LINE>();
     for (line, source) in lines.iter_mut().zip(sources) {
         for part in 0..LINE / 16 {
-            // SAFETY: SSE2 is part of x86-64. 16 bytes from 16 * part on are inside both 64-byte lines. The load needs
-            // no alignment; the store needs 16 bytes, and the line has 64.
+            // SAFETY: SSE2 is part of x86-64. The 16 bytes from 16 * part on are inside both 64-byte lines. The load
+            // needs no alignment. The store needs an alignment of 16 bytes, and the line has one of 64.
             unsafe {
                 let bytes = _mm_loadu_si128(source.as_ptr().add(16 * part).cast::<__m128i>());
                 _mm_stream_si128(line.as_mut_ptr().add(16 * part).cast::<__m128i>(), bytes);
@@ -39,8 +40,8 @@ fn past_caches(to: &mut [u8], from: &[u8]) -> bool {
         }
     }
     rest.copy_from_slice(last);
-    // No later store orders these stores, not even a Release: without this fence the publication could overtake them.
-    // SAFETY: SSE2 is part of x86-64.
+    // No later store orders these stores, not even a Release store. Without this fence the publication could become
+    // visible first. SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_sfence() };
     true
 }

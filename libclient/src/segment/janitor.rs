@@ -1,9 +1,9 @@
-//! The janitor: ends leases whose streams have not passed yet, and releases device memory that is no longer lent.
+//! The janitor ends leases whose streams still have work, and unmaps device memory that is no longer lent.
 //!
-//! Each session with device memory has one such thread. It sleeps on two bells: the directory's rings for segments that the
-//! daemon takes back, and the thread's own rings for new work. After a timeout it polls in any case. While events are pending,
-//! it polls them, at first often. So the memory of a lease returns soon, and the driver never blocks the thread on one stream
-//! while another has passed.
+//! Each session with device memory has one janitor thread. It sleeps on two bells. The directory's bell rings when the
+//! daemon takes segments back. The thread's own bell rings for new work. After a timeout the thread polls in any case. While
+//! events are pending, the thread polls them, at first often. So the memory of a lease is soon free again. The driver never
+//! blocks the thread on one stream while another stream has finished.
 
 use crate::error::Result;
 use crate::gpu::Gpu;
@@ -23,25 +23,26 @@ const NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mil
 /// Pause between two checks of the lent segments, if no bell rings.
 const POLL: Duration = Duration::from_secs(2);
 
-/// Work to do once these events have fired.
+/// Work to do after these events have fired.
 pub struct Ending {
     pub gpu: Arc<Gpu>,
     pub events: Vec<Event>,
-    /// Receives whether the device work is done; false if its context is lost, so that it never will be.
+    /// Receives true if the device work is done, and false if its context is lost, so that the work never finishes.
     pub then: Box<dyn FnOnce(bool) + Send>,
-    /// A slot that another draft in the same stream may take earlier, if its work begins after these events.
+    /// A slot that a later draft in the same stream may take before these events fire, because its work begins after
+    /// them.
     pub dropped: Option<Dropped>,
 }
 
-/// The slot of a dropped draft, and the only stream in which it was used.
+/// The slot of a dropped draft, and the only stream that used the slot.
 pub struct Dropped {
     pub taken: TakenOn,
     pub stream: usize,
 }
 
 impl Ending {
-    /// Returns whether all events have fired; `Some(false)` if the context is lost, so that nothing runs in it any more. Any
-    /// other failure of the query proves nothing about the work, and the query is repeated.
+    /// Returns `Some(true)` if all events have fired, and `Some(false)` if the context is lost, so that nothing runs in it
+    /// any more. Any other failure of the query proves nothing about the work, so the janitor repeats the query.
     fn is_over(&mut self) -> Option<bool> {
         let (gpu, mut lost) = (&self.gpu, false);
         let over = self.events.extract_if(.., |event| {
@@ -55,7 +56,7 @@ impl Ending {
     }
 }
 
-/// The janitor's work for its session, as long as the session exists.
+/// The janitor's work for its session, while the session exists.
 pub trait Upkeep: Send + Sync {
     /// Unmaps segments that are no longer lent.
     fn sweep(&self);
@@ -96,25 +97,25 @@ impl Janitor {
 
     /// Stops the janitor.
     pub fn stop(&self) {
-        // Relaxed: the bell orders it.
+        // Relaxed: the bell orders this store.
         self.stopped.store(true, Ordering::Relaxed);
         self.ring();
     }
 
-    /// Leaves work to the janitor, for when its events have fired.
+    /// Gives work to the janitor, which executes the work when its events have fired.
     pub fn leave(&self, ending: Ending) {
         let first = {
             let mut endings = lock(&self.endings);
             endings.push(ending);
             endings.len() == 1
         };
-        // While an event is pending, the thread does not sleep for long.
+        // While an event is pending, the thread only sleeps briefly, so only the first event needs the bell.
         if first {
             self.ring();
         }
     }
 
-    /// Takes the newest ending of a draft of the same length that was dropped in this stream.
+    /// Removes and returns the newest ending of a dropped draft of the same length in this stream.
     pub fn take_dropped(&self, extent: (u16, u64), stream: usize) -> Option<Ending> {
         let fits = |it: &Dropped| it.stream == stream && it.taken.extent == extent;
         let mut endings = lock(&self.endings);
@@ -127,7 +128,7 @@ impl Janitor {
         lock(&self.pools).clear();
     }
 
-    /// Returns the pool with this number, which `import` imports if need be.
+    /// Returns the pool with this number. Calls `import` if the pool is not imported yet.
     pub fn pool(&self, number: u64, import: impl FnOnce(Option<Pool>) -> Result<Pool>) -> Result<Pool> {
         let mut pools = lock(&self.pools);
         let pool = import(pools.get(&number).cloned())?;
@@ -140,23 +141,23 @@ impl Janitor {
         let _ = self.upkeep.set((directory, upkeep));
     }
 
-    /// Starts the thread, with the session's first device memory.
+    /// Starts the thread, when the session gets its first device memory.
     pub fn start(self: &Arc<Self>) {
         let Some((directory, upkeep)) = self.upkeep.get() else { return };
-        // Relaxed: a caller that finds it started needs nothing from the thread.
+        // Relaxed: a caller that finds the thread started needs no data from it.
         if self.started.swap(true, Ordering::Relaxed) {
             return;
         }
         let its = Thread { janitor: self.clone(), directory: directory.clone(), upkeep: upkeep.clone() };
         if thread::spawn("tensorlend-device", move || its.run()).is_err() {
-            // The next call tries again.
+            // The thread did not start: the next call tries again.
             self.started.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Executes the work whose events have fired; returns whether there was any, and whether events are still pending.
+    /// Executes the work whose events have fired. Returns whether there was any, and whether events are still pending.
     pub fn finish(&self) -> (bool, bool) {
-        // The program may be capturing a graph, which this must not disturb.
+        // The program may be capturing a graph. This guard keeps the queries from invalidating the capture.
         let _relaxed = Relaxed::enter();
         let (mut any, mut over, mut others) = (false, Vec::new(), Vec::new());
         {
@@ -186,7 +187,7 @@ impl Janitor {
             (ending.then)(done);
         }
         let mut endings = lock(&self.endings);
-        // Endings that were added in the meantime are younger.
+        // Endings that were added in the meantime are newer, so they come last.
         outstanding.append(&mut endings);
         *endings = outstanding;
         (any, !endings.is_empty())
@@ -210,7 +211,7 @@ impl Thread {
                 (seen, polled) = (theirs, Instant::now());
                 self.upkeep.sweep();
             }
-            // Relaxed: see `stop`.
+            // Relaxed: the bell orders the store in `stop`.
             if self.janitor.stopped.load(Ordering::Relaxed) || !self.upkeep.report() {
                 return;
             }

@@ -1,8 +1,8 @@
 //! The loans of device memory that the daemon has made to this session, and their unmapping.
 //!
-//! The daemon counts a session as a holder of all device memory that it lent to it, until it receives
+//! The daemon regards a session as a holder of all device memory that it lent to that session, until it receives
 //! [`Request::Unmapped`]. So the session reports the loans that it has unmapped. Between finding a segment unmapped and
-//! reporting it, the session must not receive that segment again: [`Lendings::telling`] excludes that.
+//! reporting it, the session must not receive the same segment again. [`Lendings::telling`] excludes that.
 
 use crate::control::Control;
 use std::sync::{Mutex, MutexGuard};
@@ -28,7 +28,7 @@ use tensorlend_layout::wire::{DeviceSegment, LendingId};
 #[cfg(feature = "cuda")]
 const NAMED_MAX: usize = 1024;
 
-/// Time for which an unmapping counts as recent.
+/// Time for which an unmapping is regarded as recent.
 #[cfg(feature = "cuda")]
 const LATELY: Duration = Duration::from_secs(1);
 
@@ -37,9 +37,10 @@ const LATELY: Duration = Duration::from_secs(1);
 pub struct Lendings {
     #[cfg(feature = "cuda")]
     list: Mutex<List>,
-    /// Serializes unmap reports with segment requests: locked from a request until the received segment is listed.
+    /// Serializes unmap reports with segment requests. A thread locks this mutex before a request, and holds it until
+    /// the received segment is in `list`.
     telling: Mutex<()>,
-    /// The janitor; started with the first device memory.
+    /// The janitor, which starts when the session gets its first device memory.
     #[cfg(feature = "cuda")]
     pub janitor: Arc<Janitor>,
 }
@@ -66,7 +67,7 @@ impl Lendings {
         lock(&self.telling)
     }
 
-    /// Returns the first requests to a replaced daemon, which report the mapped loans.
+    /// Returns the first requests to a new daemon after the daemon was replaced. They report the mapped loans.
     #[cfg(feature = "cuda")]
     pub fn mapped(&self, asked: bool) -> Vec<Request> {
         let list = lock(&self.list);
@@ -80,14 +81,14 @@ impl Lendings {
         parts.iter().enumerate().map(part).collect()
     }
 
-    /// Returns the first requests to a replaced daemon, which report that nothing is mapped.
+    /// Returns the first requests to a new daemon after the daemon was replaced. They report that no loan is mapped.
     #[cfg(not(feature = "cuda"))]
     #[expect(clippy::unused_self, reason = "as with the feature")]
     pub fn mapped(&self, asked: bool) -> Vec<Request> {
         if asked { vec![Request::Mapped { lendings: Vec::new(), last: true }] } else { Vec::new() }
     }
 
-    /// Reports the end of the session's loans: no memory is mapped any more.
+    /// Reports that the session has no mapped device memory any more.
     #[cfg(feature = "cuda")]
     pub fn close(&self, control: &Control) {
         self.janitor.stop();
@@ -102,8 +103,8 @@ impl Lendings {
 
 #[cfg(feature = "cuda")]
 impl Lendings {
-    /// Returns the map of this loan: the existing map, or a new map from this descriptor. The caller has held
-    /// [`Lendings::telling`] since before its request. A mapping keeps `session`.
+    /// Returns the map of this loan: the existing map, or a new map from this descriptor. The caller must have held
+    /// [`Lendings::telling`] since before its request. The map keeps `session` alive.
     pub fn find_or_add(
         self: &Arc<Self>,
         session: &Arc<impl Send + Sync + 'static>,
@@ -123,11 +124,11 @@ impl Lendings {
         map
     }
 
-    /// Notes that the last holder in this process has unmapped a loan.
+    /// Records that the last holder in this process has unmapped a loan.
     pub fn gone(&self, lending: LendingId) {
         {
             let mut list = lock(&self.list);
-            // If this session has fetched the loan again in the meantime, it still holds it.
+            // If this session has fetched the loan again in the meantime, it is still a holder.
             if !list.is_held(&lending) {
                 list.lent.remove(&lending);
             }
@@ -137,7 +138,7 @@ impl Lendings {
         self.janitor.ring();
     }
 
-    /// Notes that a loan could not be mapped. The caller has released [`Lendings::telling`].
+    /// Records that this process could not map a loan. The caller must have released [`Lendings::telling`].
     pub fn never_mapped(&self, lending: LendingId) {
         let held = lock(&self.list).is_held(&lending);
         if !held {
@@ -146,7 +147,7 @@ impl Lendings {
         }
     }
 
-    /// Returns whether something was unmapped a moment ago, so that other processes may still have it mapped.
+    /// Returns whether this session unmapped a loan a moment ago, so that other processes may still have it mapped.
     pub fn is_lately_gone(&self) -> bool {
         lock(&self.list).gone_at.is_some_and(|at| at.elapsed() < LATELY)
     }
@@ -161,7 +162,7 @@ impl Lendings {
         };
         for part in gone.chunks(NAMED_MAX) {
             let request = Request::Unmapped { lendings: part.to_vec() };
-            // Without a daemon the report is lost; the next daemon receives the list of mapped loans, which is
+            // Without a daemon the report is lost. But the next daemon receives the list of mapped loans, which is
             // equivalent.
             control.call(&request, "release device memory", "")?;
         }

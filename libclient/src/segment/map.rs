@@ -1,4 +1,5 @@
-//! One loan of a segment of device memory: mapped once, at its first use, and unmapped when no holder is left here.
+//! One loan of a segment of device memory. The session maps it once, at its first use, and unmaps it after its last
+//! holder.
 
 use crate::error::{DeviceTrouble, Error, Result};
 use crate::gpu::{Gpu, trouble};
@@ -14,11 +15,11 @@ use tensorlend_layout::word::Cell;
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
-/// The access with which the memory is mapped. The daemon cannot enforce it: the process that maps device memory chooses the
-/// access.
+/// The access with which this process maps the memory. The daemon cannot enforce it, because the process that maps device
+/// memory chooses the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Another client's memory: a kernel that writes to it by mistake faults, and harms only its own context.
+    /// Another client's memory. A kernel that writes to it by mistake faults, and affects only its own context.
     Read,
     /// This client's own memory.
     Write,
@@ -28,13 +29,13 @@ pub enum Use {
 pub struct DeviceMap {
     lent: DeviceSegment,
     wanted: Use,
-    /// `None` once it is mapped.
+    /// `None` after the memory was mapped.
     descriptor: Mutex<Option<OwnedFd>>,
     mapped: OnceLock<Mapped>,
     forks: u64,
     lendings: Arc<Lendings>,
-    /// Keeps the session. Declared last: the drop of this field may end the session, and the memory must be unmapped
-    /// before that.
+    /// Keeps the session alive. Declared last, because dropping this field may end the session, and the memory must
+    /// be unmapped before that.
     _session: Arc<dyn Any + Send + Sync>,
 }
 
@@ -50,7 +51,7 @@ enum Memory {
 }
 
 impl DeviceMap {
-    /// Returns the map of a loan that is not mapped yet. The map keeps `session`.
+    /// Creates the map of a loan, which is not mapped yet. The map keeps `session` alive.
     pub fn new(
         session: Arc<dyn Any + Send + Sync>,
         lendings: Arc<Lendings>,
@@ -85,7 +86,7 @@ impl DeviceMap {
         self.lent.uuid
     }
 
-    /// Returns the start address on the device, mapped if need be; and the device.
+    /// Returns the start address on the device, and the device. Maps the memory if it is not mapped yet.
     pub fn mapped(&self, doing: &str) -> Result<(u64, &Arc<Gpu>)> {
         if self.forks != fork::generation() {
             return Err(Error::Forked);
@@ -144,13 +145,13 @@ impl DeviceMap {
 
 impl Drop for DeviceMap {
     fn drop(&mut self) {
-        // In a forked child the memory is not mapped, and the driver does not work: there is nothing to unmap or to report. The
-        // fields' own drops have no effect on the device.
+        // In a forked child the memory is not mapped, and the driver does not work. So there is nothing to unmap or to
+        // report. The drops of the fields have no effect on the device.
         if self.forks != fork::generation() {
             return;
         }
-        // Every lease and draft of this segment held a reference to this map. So all of them are gone, and their known device
-        // work has ended.
+        // Every lease and draft of this segment held a reference to this map. So all of them have been dropped, and their
+        // known device work has ended.
         match self.mapped.take().map(|mapped| mapped.memory) {
             Some(Memory::Allocation(mapping)) => drop(mapping),
             Some(Memory::Block(block)) => drop(block),
@@ -161,7 +162,7 @@ impl Drop for DeviceMap {
     }
 }
 
-/// A range of device addresses, never a reference.
+/// A range of device addresses. It is never a reference.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRange {
     pub ptr: u64,
@@ -180,6 +181,6 @@ pub struct TakenOn {
     pub record: OwnRecord,
     /// The segment.
     pub map: Arc<DeviceMap>,
-    /// The arena and the occupied length: another draft there of the same length may reuse the slot.
+    /// The arena and the occupied length. Another draft in this arena with the same length may reuse the slot.
     pub extent: (u16, u64),
 }

@@ -9,9 +9,9 @@ use tensorlend_layout::raw::{Records, Shared, Sheet, View};
 use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 
-/// Maps a sheet, and checks its header if the daemon wrote it: a directory, or a sheet that was just lent to this
-/// client. Another client can write the header of its own sheet, so that header proves nothing, and a client that
-/// damages it must not keep others from reading elsewhere. The kernel reports a sheet's length.
+/// Maps a sheet. Checks its header if the daemon wrote it: the header of a directory, or of a sheet that was just
+/// lent to this client. Another client can write the header of its own sheet, so that header proves nothing. A client
+/// that damages its header must not keep other clients from reading elsewhere. The kernel reports a sheet's length.
 pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result<View> {
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map shared memory"))?;
     let header: &SheetHeader = view.at(0).ok_or(Error::Protocol { doing: "map shared memory" })?;
@@ -30,7 +30,7 @@ pub fn typed<T: Shared>(view: View) -> Result<Sheet<T>> {
     Sheet::new(view).ok_or(Error::Protocol { doing: "map shared memory" })
 }
 
-/// Returns the records after the head of a part.
+/// Maps a part, and returns the records after its header.
 pub fn records<T: Shared>(fd: &OwnedFd, access: Access, magic: Magic, count: usize) -> Result<Records<T>> {
     let view = sheet(fd, access, magic, part_bytes::<T>(count))?;
     Records::new(&view, size_of::<SlotsPart>(), count).ok_or(Error::Protocol { doing: "map shared memory" })

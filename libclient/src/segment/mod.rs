@@ -1,4 +1,4 @@
-//! Segments as this process has them mapped, in host memory and on devices.
+//! Mapped segments of this process, in host memory and on devices.
 
 pub mod bytes;
 pub mod copy;
@@ -13,7 +13,7 @@ pub mod pinned;
 
 use tensorlend_layout::Uuid;
 
-/// The part of a segment whose bytes are on a device.
+/// The description of a segment whose bytes are on a device.
 pub struct Elsewhere {
     /// The segment's length.
     pub bytes: u64,

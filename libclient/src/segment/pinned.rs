@@ -1,8 +1,8 @@
 //! Page-locked host segments, so that devices copy from and to them at full speed while the program continues.
 //!
-//! A segment is registered with the driver at most once, as long as it is mapped. The contract: 1. a [`PageLock`] is a
-//! field next to its mapping, declared before it, so that it is dropped first; 2. the owner of a device copy holds the
-//! draft or lease until the copy is done.
+//! A segment is registered with the driver at most once while it is mapped. The contract has two parts:
+//! 1. A [`PageLock`] is a field next to its mapping and declared before the mapping, so that Rust drops it first.
+//! 2. The owner of a device copy holds the draft or lease until the copy is done.
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
@@ -15,16 +15,17 @@ use tensorlend_os::mutex::lock;
 
 const DOING: &str = "lock a segment's pages";
 
-/// Keeps a host segment's pages locked; empty until the first use.
+/// Keeps a host segment's pages locked. No page is locked until the first use.
 #[derive(Clone, Default)]
 pub struct PageLock(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     registered: Option<Registered>,
-    /// Whether the program has asked for it: then the segment stays mapped and locked until the client returns it.
+    /// True if the program has requested the lock. Then the segment stays mapped and locked until the client returns
+    /// it.
     wanted: bool,
-    /// Whether the driver has refused, so that no thread asks again without need.
+    /// True if the driver has refused, so that no thread asks the driver again without need.
     refused: bool,
 }
 
@@ -33,7 +34,7 @@ struct Registered {
     bytes: usize,
 }
 
-/// The host memory whose pages this process has locked for its devices. [`page_locks`] returns it.
+/// The host memory whose pages this process has locked for its devices: the result of [`page_locks`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageLocks {
@@ -41,7 +42,8 @@ pub struct PageLocks {
     pub segments: usize,
     /// Bytes of these mappings.
     pub bytes: u64,
-    /// The latest reason why a mapping could not be locked. Copies from it work, through memory of the driver's own.
+    /// The latest reason why the driver could not lock a mapping. Copies from such a mapping use the driver's own
+    /// memory.
     pub refusal: Option<String>,
 }
 
@@ -73,8 +75,8 @@ impl Drop for Registered {
 }
 
 impl PageLock {
-    /// Returns the lock of a segment that was just mapped. With `wanted`, the segment is registered now if this process has a
-    /// context on a device already, otherwise at the first copy to a device. A refusal goes into [`page_locks`].
+    /// Returns the lock of a segment that was just mapped. With `wanted`, registers the segment now if this process already
+    /// has a context on a device, and otherwise at the first copy to a device. [`page_locks`] reports a refusal.
     pub fn of_mapped(map: &Segment, wanted: bool, read_only: bool) -> Self {
         let locked = Self::default();
         if wanted && let Some(gpu) = Gpu::in_use() {
@@ -83,20 +85,21 @@ impl PageLock {
         locked
     }
 
-    /// Returns whether the program has locked the segment itself.
+    /// Returns whether the program itself has locked the segment.
     pub fn is_locked(&self) -> bool {
         let state = lock(&self.0);
         state.wanted && state.registered.is_some()
     }
 
-    /// Registers the segment with the driver, unless it is registered already. `start` and `bytes` are the segment's.
+    /// Registers the segment with the driver, unless it is already registered. `range` is the segment's start and
+    /// length in bytes.
     pub fn lock(&self, gpu: &Gpu, range: (*mut u8, usize), read_only: bool, doing: &str) -> Result<()> {
         let mut state = lock(&self.0);
         state.wanted = true;
         state.register(gpu, range, read_only, doing)
     }
 
-    /// Registers the segment, as the daemon's configuration wants it; not again after a refusal.
+    /// Registers the segment if the daemon's configuration requests it. Does not try again after a refusal.
     pub fn try_lock(&self, gpu: &Gpu, range: (*mut u8, usize), read_only: bool) {
         let mut state = lock(&self.0);
         if state.refused {
@@ -118,8 +121,9 @@ impl State {
         let (start, bytes) = range;
         let Some(start) = NonNull::new(start).filter(|_| self.registered.is_none()) else { return Ok(()) };
         let context = gpu.context(doing)?;
-        // SAFETY: the range is mapped until this registration is dropped (contract 1), and no device uses it by then (contract
-        // 2).
+        // SAFETY: the range stays mapped until this registration is dropped, because the lock is declared before its
+        // mapping. No device uses the range at that time, because the owner of each copy holds its draft or lease until the
+        // copy is done.
         let made = unsafe { HostRegistration::register(&context, &gpu.device, start, bytes, read_only) };
         self.registered = Some(Registered::new(made.map_err(trouble(doing))?, bytes));
         Ok(())

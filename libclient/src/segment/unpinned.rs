@@ -1,18 +1,18 @@
-//! Page locks without the feature `cuda`: there are none.
+//! Page locks without the feature `cuda`. They never lock pages.
 
 use tensorlend_os::map::Segment;
 
-/// As with the feature `cuda`; never locked.
+/// The page lock of a library without the feature `cuda`, which never locks pages.
 #[derive(Clone, Default)]
-pub struct PageLock;
+pub struct PageLock(());
 
 impl PageLock {
-    /// As with the feature `cuda`.
+    /// Returns a page lock without effect.
     pub fn of_mapped(_: &Segment, _: bool, _: bool) -> Self {
-        Self
+        Self(())
     }
 
-    /// As with the feature `cuda`.
+    /// Returns false: without the feature `cuda`, no segment is locked.
     #[expect(clippy::unused_self, reason = "as with the feature")]
     pub fn is_locked(&self) -> bool {
         false

@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use tensorlend_layout::wire::{ASSERTED_MAX, QueueClaim, QueueItem};
 use tensorlend_os::mutex::lock;
 
-/// The claims of a session on items of queues, which it asserts when the daemon is replaced: the latest claim on each item,
-/// by the claim's number. An earlier claim on the same item has ended, although its handle may still exist.
+/// The claims of a session on items of queues. The session asserts them when the daemon is replaced. The map has the latest
+/// claim on each item, by the claim's number. An earlier claim on the same item has ended, although its handle may still
+/// exist.
 #[derive(Default)]
 pub struct Claims(Mutex<BTreeMap<QueueItem, u64>>);
 
@@ -22,7 +23,7 @@ impl Claims {
         }
     }
 
-    /// Returns the claims to assert, after those in `unconfirmed`.
+    /// Returns the claims to assert: those in `unconfirmed`, then those of this map.
     pub fn asserted(&self, mut unconfirmed: Vec<QueueClaim>) -> Vec<QueueClaim> {
         unconfirmed.extend(lock(&self.0).iter().map(|(&item, &grant)| QueueClaim { item, grant }));
         unconfirmed.truncate(ASSERTED_MAX);

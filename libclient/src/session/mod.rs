@@ -1,4 +1,4 @@
-//! A session: the composition of one client's owners.
+//! A session, composed of the owners of one client's resources.
 
 mod claims;
 mod reconnect;
@@ -55,7 +55,7 @@ impl std::ops::Deref for Session {
 }
 
 impl Session {
-    /// Returns the owner of waiting: parked word, spin, wake descriptors.
+    /// Returns the session's state of waiting: the parked word, spinning, wake descriptors.
     #[inline]
     pub fn waiter(&self) -> &Waiter {
         &self.waiter
@@ -101,13 +101,13 @@ impl Session {
         &self.queue_claims
     }
 
-    /// Returns the session of a link, unless only leases are left of it.
+    /// Returns the session of a link. Returns `None` if only leases of the session remain.
     #[cfg(feature = "cuda")]
     pub fn of(link: &Link) -> Option<Arc<Self>> {
         link.session.get()?.upgrade()?.downcast().ok()
     }
 
-    /// Statistics, limits and tracking of allocations.
+    /// Returns the instruments: statistics, limits and tracking of allocations.
     pub fn instruments(&self) -> &Instruments {
         &self.instruments
     }
@@ -144,8 +144,8 @@ impl Session {
         tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;
         tensorlend_layout::crash_point!("connect: acknowledged");
-        // The daemon lists this member when it reads the acknowledgement. Before that, owners of tensors do not scan the member's
-        // lease table, so the member must not take a lease.
+        // The daemon lists this member when it has read the acknowledgement. Before that, owners of tensors do not scan the
+        // member's lease table, so the member must not take a lease.
         control.ask(&Request::Ping, &[], "connect", "")?;
         let descriptors = Arc::new(Descriptors::default());
         descriptors.insert(Item::Catalogue, catalogue);

@@ -1,9 +1,10 @@
 //! Continues a session after the daemon was replaced.
 //!
-//! The new daemon knows the session from the descriptors that its predecessor left in the fd store, or from those that
-//! clients hand back: each client its own memory, and all of them the directory. Then the client identifies itself, and
-//! receives a read-only directory and the wakeup eventfd. If the directory is a new file (user mode), it is mapped in
-//! place of the old one: every reference into it stays valid, and reads the new words from then on.
+//! The new daemon knows the session from the descriptors that the previous daemon left in the fd store, or from those
+//! that clients hand back. Each client hands back its own memory, and every client the directory. Then the client
+//! identifies itself, and receives a read-only directory and the wakeup eventfd. If the directory is a new file (user
+//! mode), the client maps the new file in place of the old one. Every reference into the directory stays valid, and
+//! reads the new words from then on.
 
 use crate::control::{Control, Resume, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
@@ -21,7 +22,7 @@ use tensorlend_os::{fork, map, thread};
 
 const DOING: &str = "go on after the daemon was replaced";
 
-/// The parts of a session that are needed to continue it. A session of which only leases are left continues, too.
+/// The parts of a session that a new daemon needs to continue it. A session also continues if only its leases remain.
 struct Resuming {
     link: Weak<Link>,
     session: Weak<Session>,
@@ -30,7 +31,7 @@ struct Resuming {
     file: Mutex<(u64, u64)>,
 }
 
-/// Makes a session continue by itself.
+/// Makes a session continue automatically after the daemon was replaced.
 pub fn watch(session: &Arc<Session>, view: View, directory: &OwnedFd) -> Result<()> {
     let file = identity(directory)?;
     let (link, weak) = (Arc::downgrade(session.link()), Arc::downgrade(session));
@@ -87,7 +88,7 @@ impl Resume for Resuming {
             session.descriptors().insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)?;
-        // Until it receives this report, the new daemon counts this client as a holder of all device memory.
+        // Until the new daemon receives this report, it regards this client as a holder of all device memory.
         #[cfg(feature = "cuda")]
         link.lendings.janitor.forget_pools();
         for request in link.lendings.mapped(!welcome.devices.is_empty()) {
@@ -98,7 +99,7 @@ impl Resume for Resuming {
 
     fn hand_back(&self, socket: &OwnedFd) -> Result<()> {
         let (link, session) = (self.link.upgrade(), self.session.upgrade());
-        // If only leases are left of the session, the client cannot hand back its descriptors.
+        // If only leases of the session remain, the client cannot hand back its descriptors.
         let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
         link.check()?;
         let descriptors = session.descriptors().lock();
@@ -118,12 +119,12 @@ impl Resume for Resuming {
     }
 }
 
-/// The thread that notices when a daemon hangs up. A process that only reads would not notice, and its leases must count at the
-/// next daemon before that daemon lends memory again.
+/// The thread that detects when a daemon hangs up. A process that only reads would not detect it. But its leases must be
+/// known to the next daemon before that daemon lends memory again.
 struct Watcher {
     epoll: OwnedFd,
     forks: u64,
-    /// The watched sessions; epoll watches the socket of each under its index here.
+    /// The watched sessions. epoll reports each session's socket by its index in this vector.
     links: Mutex<Vec<Weak<Link>>>,
 }
 
@@ -133,7 +134,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
 
 impl Watcher {
-    /// Watches a session. If no thread can be started, the session continues at its next request.
+    /// Watches a session. If this process cannot start a thread, the session continues at its next request.
     fn add(link: Weak<Link>) {
         let mut watcher = lock(&WATCHER);
         if watcher.as_ref().is_none_or(|watcher| watcher.forks != fork::generation()) {
@@ -162,7 +163,7 @@ impl Watcher {
         let epoll = create(CreateFlags::CLOEXEC).ok()?;
         let watcher = Arc::new(Self { epoll, forks: fork::generation(), links: Mutex::new(Vec::new()) });
         let its = watcher.clone();
-        // The thread lives as long as the process: a process with one session will probably open another.
+        // The thread lives as long as the process, because a process with one session will probably open another.
         thread::spawn("tensorlend-watch", move || its.run()).ok()?;
         Some(watcher)
     }
@@ -184,10 +185,10 @@ impl Watcher {
                 continue;
             }
             for number in ready.iter().map(|event| event.data.u64() as usize) {
-                // Continue each session in a thread of its own: a daemon may need all of this process's sessions before it
-                // continues one.
+                // Continue each session in a thread of its own. A daemon may need all of this process's sessions before it
+                // continues one of them.
                 let its = self.clone();
-                // If no thread can be started, the session continues at its next request.
+                // If this process cannot start a thread, the session continues at its next request.
                 let _ = thread::spawn("tensorlend-return", move || its.resume_later(number));
             }
         }

@@ -33,7 +33,7 @@ impl StreamTable {
         lock(&self.cursors).pop()
     }
 
-    /// Returns a cursor.
+    /// Frees a cursor.
     pub fn give_cursor(&self, cursor: u16) {
         lock(&self.cursors).push(cursor);
     }
@@ -43,8 +43,8 @@ impl StreamTable {
         lock(&self.closed).push(ring);
     }
 
-    /// Retires the messages of streams that were closed here and were deleted or opened again since, unless a subscriber still
-    /// reads them by its cursor alone.
+    /// Retires the messages of streams that were closed here and have since been deleted or opened again. Keeps the messages
+    /// that a subscriber still reads by its cursor alone.
     pub fn retire_closed(&self) {
         let gone: Vec<ClosedRing> = {
             let mut closed = lock(&self.closed);
@@ -75,10 +75,10 @@ impl ClosedRing {
             return false;
         }
         leases::scan_fence();
-        // While the daemon is down, a lease table may be unreadable: it may hold any lease.
+        // While the daemon is down, a lease table may be unreadable. Assume that an unreadable table holds a lease.
         let keeps = |table: &LeaseTable| table.cursors.iter().any(|cursor| cursor.keeps(self.id, self.sent));
         let free = |catalogue| peers.with_leases(catalogue, keeps).is_ok_and(|keeps| keeps != Some(true));
-        // The daemon has shown the ring to every client with a cursor in it.
+        // The daemon has shown the ring to every client that has a cursor in the ring.
         let me = peers.me();
         let free = directory.audience(me).chain([me]).all(free);
         // The same fence as after a scan for leases.
@@ -86,7 +86,7 @@ impl ClosedRing {
         free
     }
 
-    /// Returns the item that identifies its descriptor.
+    /// Returns the item that identifies the ring's descriptor.
     pub fn item(&self) -> Item {
         Item::Ring { stream: self.index, id: self.id }
     }

@@ -17,15 +17,15 @@ use tensorlend_layout::word::{Cell, LeaseWord};
 
 /// A message of a stream, borrowed from its subscription: see [`Subscription::try_borrow`].
 ///
-/// Dropping it marks the message as taken, and the subscription can poll for the next one. References into the tensor
-/// cannot outlive it; use [`Subscription::try_recv`] for a message to keep.
+/// Dropping the value marks the message as taken. Then the subscription can poll for the next message. References
+/// into the tensor cannot outlive the value. Use [`Subscription::try_recv`] for a message that the program keeps.
 #[derive(Debug)]
 pub struct Borrowed<'s> {
     inner: Inner<'s>,
 }
 
 enum Inner<'s> {
-    /// A tensor that the stream's entry describes completely.
+    /// A tensor that the ring's entry describes completely.
     Plain(Plain<'s>),
     /// Any other message, as [`Subscription::try_recv`] returns it.
     Whole(Message),
@@ -34,22 +34,22 @@ enum Inner<'s> {
 struct Plain<'s> {
     subscription: &'s mut Subscription,
     cell: Cell,
-    /// Checked against the segment that the subscription keeps.
+    /// The header summary, checked against the segment that the subscription keeps.
     summary: HeaderSummary,
     lost: u64,
     tensor: OnceCell<Box<Tensor>>,
 }
 
-/// Number of segments that a subscription keeps: as many as a stream's messages usually use. A client's first few
+/// Number of segments that a subscription keeps. A stream's messages usually use at most this many. A client's first
 /// segments are short.
 const NEAR_MAX: usize = 4;
 
-/// The segments of the latest messages: the next message mostly lies in one of them.
+/// The segments of recent messages. The next message is usually in one of them.
 #[derive(Default)]
 pub(crate) struct Near {
-    /// For the daemon, each lease covers its segment as a whole; for the producer, it covers none of the slots. So the memory
-    /// stays this producer's and this stream's when the producer dies and the stream is deleted. The cursor protects the single
-    /// messages.
+    /// The leases on the segments. For the daemon, each lease covers its segment as a whole. For the producer, it covers
+    /// none of the slots. So the memory stays this producer's and this stream's when the producer dies and the stream is
+    /// deleted. The cursor protects the single messages.
     segments: Vec<Held>,
     /// The index of the latest message's segment.
     latest: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// Finds the segment of a slot, and makes it the latest.
+    /// Finds the segment of a slot, and stores its index as that of the latest message's segment.
     #[inline]
     fn find(&mut self, slot: u32) -> bool {
         let holds = |held: &Held| held.segment().holds(slot);
@@ -99,7 +99,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// As [`Message::lost`].
+    /// Returns the number of messages lost before this one, like [`Message::lost`].
     ///
     /// The sum over all messages is [`Subscription::lost`].
     pub fn lost(&self) -> u64 {
@@ -109,7 +109,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// Returns the producer's timestamp in nanoseconds; 0 if none was set.
+    /// Returns the producer's timestamp in nanoseconds. Returns 0 if the producer set none.
     pub fn timestamp(&self) -> u64 {
         match &self.inner {
             Inner::Plain(plain) => plain.tensor().timestamp(),
@@ -117,7 +117,7 @@ impl Borrowed<'_> {
         }
     }
 
-    /// As [`crate::Lease::validate`].
+    /// Validates the lease like [`crate::Lease::validate`].
     pub fn validate(&self) -> bool {
         match &self.inner {
             Inner::Plain(plain) => {
@@ -137,7 +137,7 @@ impl Borrowed<'_> {
     /// Returns the message's tensor.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a dataset.
+    /// [`Error::Kind`] if the message is a dataset.
     pub fn tensor(&self) -> Result<&Tensor> {
         match &self.inner {
             Inner::Plain(plain) => Ok(plain.tensor()),
@@ -148,7 +148,7 @@ impl Borrowed<'_> {
     /// Returns the message's dataset.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a tensor.
+    /// [`Error::Kind`] if the message is a tensor.
     pub fn dataset(&self) -> Result<&Dataset> {
         match &self.inner {
             Inner::Plain(_) => Err(Error::Kind {
@@ -163,8 +163,8 @@ impl Borrowed<'_> {
 }
 
 impl Plain<'_> {
-    /// Returns whether the message has a lease of its own. If not, the cursor protects it, which moves on whatever a forked child
-    /// reads.
+    /// Returns whether the message has a lease of its own. If not, the cursor protects the message. The cursor moves on even
+    /// while a forked child reads the message.
     fn is_leased(&self) -> bool {
         self.subscription.near.lease.is_some()
     }
@@ -173,7 +173,7 @@ impl Plain<'_> {
         self.tensor.get_or_init(|| {
             let info = SlotInfo::of_summary(&self.summary, self.cell.generation());
             let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
-            // The tensor is built at the first access, and kept while the message is borrowed.
+            // The tensor is built at the first access, and kept while the program borrows the message.
             let segment = self.subscription.near.latest().segment();
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).expect("it was checked");
             let bytes = if self.is_leased() { bytes } else { bytes.not_inherited() };
@@ -205,10 +205,11 @@ impl std::fmt::Debug for Inner<'_> {
 }
 
 impl Subscription {
-    /// Borrows the next message, if one is there, to be read before the next call. Never waits.
+    /// Borrows the next message, if it is there. The program must drop it before the next call. Never waits.
     ///
-    /// As [`Subscription::try_recv`], in less than half the time: the subscription already has the message's segment
-    /// and lease, and keeps them. The producer counts the message as taken when the returned value is dropped.
+    /// Takes less than half the time of [`Subscription::try_recv`], because the subscription already has the
+    /// message's segment and lease, and keeps them. For the producer, the message is taken when the program drops the
+    /// returned value.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -228,22 +229,25 @@ impl Subscription {
     /// ```
     ///
     /// # Errors
-    /// As [`Subscription::try_recv`].
+    /// The errors of [`Subscription::try_recv`].
     #[inline]
     pub fn try_borrow(&mut self) -> Result<Option<Borrowed<'_>>> {
         self.session.check()?;
-        if let Some((cell, summary)) = self.borrow_near() {
-            let lost = self.take_lost();
-            let plain = Plain { subscription: self, cell, summary, lost, tensor: OnceCell::new() };
-            return Ok(Some(Borrowed { inner: Inner::Plain(plain) }));
+        match (Ring { head: &self.at.head, entries: &self.at.entries }).find(self.next) {
+            Found::Message(cell, summary) if self.borrow_near(cell, &summary) => {
+                let lost = self.take_lost();
+                let plain = Plain { subscription: self, cell, summary, lost, tensor: OnceCell::new() };
+                Ok(Some(Borrowed { inner: Inner::Plain(plain) }))
+            }
+            Found::NotYet if !self.is_pollable() && self.goes_on()? => Ok(None),
+            _ => self.borrow_whole(),
         }
-        self.borrow_whole()
     }
 
     fn borrow_whole(&mut self) -> Result<Option<Borrowed<'_>>> {
         let Some(message) = self.try_recv()? else { return Ok(None) };
         if let Some(lease) = message.value().as_tensor() {
-            // The lease on this message keeps the slot's segment as it is.
+            // The lease on this message ensures that the slot's segment does not change.
             self.come_near(lease.held());
         }
         Ok(Some(Borrowed { inner: Inner::Whole(message) }))
@@ -264,36 +268,34 @@ impl Subscription {
         self.near.push(held, geometry);
     }
 
-    /// Borrows the next message, if it lies in a known segment and the stream's entry describes it completely. All
-    /// other cases are left to [`Subscription::try_recv`].
+    /// Borrows the next message, if it lies in a known segment and the stream's entry describes it completely. Returns false
+    /// in all other cases, which are left to [`Subscription::try_recv`].
     ///
-    /// With a policy that waits, the producer P replaces no message before the subscriber R's cursor has passed it. So
-    /// R's cursor is the lease, from the first message on that R leased through the stream's owner word
-    /// ([`Cursor::keeps`] gives the reason, and the case of a deleted stream). With the other policy a message needs a
-    /// lease of its own.
+    /// With a policy that waits, the producer P replaces no message before the cursor of the subscriber R has passed
+    /// it. So R's cursor acts as the lease, beginning with the first message that R leased through the stream's owner
+    /// word. [`Cursor::keeps`] gives the reason, and the case of a deleted stream. With the other policy, a message
+    /// needs a lease of its own.
     #[inline]
-    fn borrow_near(&mut self) -> Option<(Cell, HeaderSummary)> {
+    fn borrow_near(&mut self, cell: Cell, summary: &HeaderSummary) -> bool {
         let near = &mut self.near;
         let ring = Ring { head: &self.at.head, entries: &self.at.entries };
-        let Found::Message(cell, summary) = ring.find(self.next) else { return None };
         let (session, catalogue) = (&self.session, self.at.owner_word.catalogue());
-        // The word also changes with every new owner of the catalogue number.
+        // The geometry word also changes with every new owner of the catalogue number.
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
         if near.geometry != geometry || !near.find(cell.slot()) {
-            return None;
+            return false;
         }
-        if !SlotInfo::check_summary(&summary, near.latest().segment().map.bytes() as u64) {
-            return None;
+        if !SlotInfo::check_summary(summary, near.latest().segment().map.bytes() as u64) {
+            return false;
         }
         if self.at.waits {
             // After the daemon has ended this session, its cursor protects nothing.
-            return (ring.stands(self.next, cell) && session.is_member()).then_some((cell, summary));
+            return ring.stands(self.next, cell) && session.is_member();
         }
-        let owner_word = session.owner_word(self.at.entry)?;
+        let Some(owner_word) = session.owner_word(self.at.entry) else { return false };
         let words = [(owner_word, self.at.owner_word.0), (&ring.entry(self.next).cell, cell.0)];
         let guard = session.shards.epoch_guard();
-        let place = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok()?;
-        near.lease = Some(place);
-        Some((cell, summary))
+        near.lease = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok();
+        near.lease.is_some()
     }
 }

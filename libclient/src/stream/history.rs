@@ -1,4 +1,4 @@
-//! Histories: names that keep their last values.
+//! Histories: names that keep their latest values.
 
 use crate::client::Client;
 use crate::error::{Error, Result, check_name};
@@ -9,10 +9,11 @@ use crate::stream::message::Start;
 use crate::tensor::sendable::Sendable;
 use tensorlend_layout::wire::Policy;
 
-/// A name whose last values stay readable: the newest under the name itself, all of them by [`Client::versions`].
+/// A name whose latest values stay readable: the newest value under the name itself, and all values by
+/// [`Client::versions`].
 ///
-/// The values are messages of a stream of the same name with [`Policy::DropOldest`]; subscribe to it to receive every
-/// value.
+/// The values are messages of a stream of the same name with [`Policy::DropOldest`]. Subscribe to this stream to
+/// receive every value.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -33,7 +34,7 @@ pub struct History {
 }
 
 impl History {
-    /// Publishes the next value; the oldest one is dropped when the history is full. Returns the value's version. Never
+    /// Publishes the next value. Drops the oldest value if the history is full. Returns the new value's version. Never
     /// waits for readers.
     ///
     /// ```
@@ -48,7 +49,7 @@ impl History {
     /// ```
     ///
     /// # Errors
-    /// As [`crate::Draft::publish`]; [`crate::Error::Argument`] for a draft of another client;
+    /// The errors of [`crate::Draft::publish`]; [`crate::Error::Argument`] for a draft of another client;
     /// [`crate::Error::StreamEnded`] if the stream was deleted or belongs to another producer now.
     pub fn publish(&self, value: impl Sendable) -> Result<Version> {
         self.stream.send_named(value, self.stream.name())
@@ -56,8 +57,8 @@ impl History {
 }
 
 impl Client {
-    /// Starts a history: keeps the last `versions` values of a name (rounded up to a power of two) from now on, with
-    /// this client as their producer.
+    /// Starts a history. From now on, it keeps the latest `versions` values of a name (rounded up to a power of two),
+    /// with this client as their producer.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -69,7 +70,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`crate::StreamBuilder::open`].
+    /// The errors of [`crate::StreamBuilder::open`].
     pub fn keep(&self, name: &str, versions: u32) -> Result<History> {
         check_name(name)?;
         let stream = self.stream(name).capacity(versions).policy(Policy::DropOldest).open()?;
@@ -94,15 +95,15 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::NoSuch`] if the name keeps none; [`crate::Error::Cursors`] with 256 subscriptions open already;
-    /// [`crate::Error::Leases`] if it keeps more than this client can lease.
+    /// [`crate::Error::NoSuch`] if the name has no history; [`crate::Error::Cursors`] if 256 subscriptions are open
+    /// already; [`crate::Error::Leases`] if the history has more values than this client can lease.
     pub fn versions(&self, name: &str) -> Result<Vec<Value>> {
         let mut kept = self.subscription(name).start_at(Start::Oldest).open()?;
         let mut values = Vec::new();
         loop {
             match kept.try_recv() {
                 Ok(Some(message)) => values.push(message.into_value()),
-                // The stream has ended: the producer is gone, and this client has read all values.
+                // The stream has ended: its producer closed it or ended, and this client has read all values.
                 Ok(None) | Err(Error::StreamEnded(_)) => return Ok(values),
                 Err(e) => return Err(e),
             }

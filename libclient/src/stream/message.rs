@@ -1,4 +1,4 @@
-//! Messages of streams, as subscribers receive them, and the first one to receive.
+//! Messages of streams that subscribers receive, and the choice of the first message.
 
 use crate::error::{Error, Result, ValueKind};
 use crate::lease::lease::{Dataset, Lease};
@@ -26,15 +26,15 @@ pub enum Start {
     /// The newest message that the stream holds, then all that follow.
     #[default]
     Newest,
-    /// The oldest message that the stream still holds.
+    /// The oldest message that the stream still holds, then all that follow.
     Oldest,
-    /// The first message that is sent after the subscription.
+    /// The first message that the producer sends after the subscription began.
     Next,
 }
 
 /// A message of a stream: a lease on a tensor or a dataset, with its number.
 ///
-/// The producer may replace the message in its ring at any time; the lease keeps the value.
+/// The producer may replace the message in its ring at any time. The lease keeps the value.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -67,7 +67,7 @@ impl Message {
         self.sequence
     }
 
-    /// Returns the number of messages lost between the previous message and this one: more than 0 only with
+    /// Returns the number of messages lost between the previous message and this one. It is more than 0 only with
     /// [`crate::Policy::DropOldest`].
     pub fn lost(&self) -> u64 {
         self.lost
@@ -78,7 +78,7 @@ impl Message {
         &self.value
     }
 
-    /// Turns the message into its value, to keep.
+    /// Turns the message into its value, which the program can keep.
     pub fn into_value(self) -> Value {
         self.value
     }
@@ -86,7 +86,7 @@ impl Message {
     /// Returns the message's tensor.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a dataset.
+    /// [`Error::Kind`] if the message is a dataset.
     pub fn tensor(&self) -> Result<&Lease> {
         self.value.as_tensor().ok_or_else(|| self.not_a(ValueKind::Tensor))
     }
@@ -94,7 +94,7 @@ impl Message {
     /// Returns the message's dataset.
     ///
     /// # Errors
-    /// [`Error::Kind`] if it is a tensor.
+    /// [`Error::Kind`] if the message is a tensor.
     pub fn dataset(&self) -> Result<&Dataset> {
         self.value.as_dataset().ok_or_else(|| self.not_a(ValueKind::Dataset))
     }
@@ -104,7 +104,7 @@ impl Message {
         self.value.not_a(wanted, &format!("message {}", self.sequence))
     }
 
-    /// Returns the producer's timestamp in nanoseconds; 0 if none was set.
+    /// Returns the producer's timestamp in nanoseconds. Returns 0 if the producer set none.
     pub fn timestamp(&self) -> u64 {
         match &self.value {
             Value::Tensor(lease) => lease.timestamp(),

@@ -8,6 +8,7 @@ pub mod producer;
 pub mod ring;
 pub mod subscribe;
 pub mod subscriber;
+mod waiting;
 
 pub use open::StreamBuilder;
 pub use producer::{Stream, TrySendError};

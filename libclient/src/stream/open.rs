@@ -1,4 +1,4 @@
-//! Options of a stream, and its opening.
+//! Options for opening a stream.
 
 use crate::error::{Result, check_name};
 use crate::session::Session;
@@ -35,22 +35,22 @@ impl StreamBuilder {
         Self { session, name: name.to_owned(), capacity: CAPACITY_DEFAULT, policy: Policy::Block }
     }
 
-    /// Sets the number of messages that the stream holds for subscribers that lag or join late: rounded up to a power
-    /// of two, at most 65,536. Default: 8. The stream keeps the memory of its messages in use.
+    /// Sets the number of messages that the stream holds for subscribers that lag or join late. It is rounded up to a
+    /// power of two, at most 65,536. Default: 8. The memory of these messages stays in use.
     pub fn capacity(mut self, messages: u32) -> Self {
         self.capacity = messages;
         self
     }
 
-    /// Sets the behaviour of a full stream whose oldest message some subscriber has not taken: wait, fail, or drop the
-    /// oldest. Default: [`Policy::Block`].
+    /// Sets the behaviour of a full stream, in which a subscriber has not taken the oldest message: wait, fail, or drop
+    /// the oldest message. Default: [`Policy::Block`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
     /// Opens the stream, with message numbers from 0. Subscribers of a former stream of this name move to the new stream,
-    /// whether the former producer is gone or is this client. Blocks for a round trip to the daemon.
+    /// if the former producer has ended or is this client. Blocks for a round trip to the daemon.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -65,8 +65,9 @@ impl StreamBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Name`]; [`crate::Error::Refused`] if another client has it open, at a limit, for a capacity above
-    /// 65,536, or without the right to write.
+    /// * [`crate::Error::Name`] for an invalid name.
+    /// * [`crate::Error::Refused`] if another client has the stream open, if the capacity is above 65,536, or if this
+    ///   client has no right to write. Also if a limit of the daemon, the namespace or the user is reached.
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;
         self.session.check()?;
@@ -89,7 +90,7 @@ impl StreamBuilder {
                 return Err(e);
             }
         };
-        // A stream of this name that this client closed before has ended now.
+        // A former stream of this name, which this client had closed, has ended now.
         self.session.streams().retire_closed();
         Ok(Stream::opened(self.session, self.name, policy, Opened { head, entries, index: stream, id }))
     }

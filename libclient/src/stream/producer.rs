@@ -16,7 +16,7 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Policy, Request};
-use tensorlend_layout::word::{SubscriberWord, Word};
+use tensorlend_layout::word::{Cell, SubscriberWord, Word};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
@@ -31,7 +31,7 @@ impl Subscriber {
         &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
     }
 
-    /// Returns a copy that keeps the cursor mapped while a thread sleeps on the cursor's bell.
+    /// Returns a copy that keeps the cursor mapped while a thread sleeps on this subscriber's bell.
     fn to_watch(&self) -> Self {
         Self { word: self.word, table: self.table.clone(), wake: None }
     }
@@ -40,17 +40,17 @@ impl Subscriber {
 struct State {
     /// The number of the next message.
     next: u64,
-    /// The version of the subscribers' list that is cached here.
+    /// The version of the cached list of subscribers.
     version: u64,
     subscribers: Vec<Subscriber>,
     /// The number of a message that every subscriber had reached at the last check.
     slowest: u64,
 }
 
-/// The producer's end of a stream. Messages are numbered from 0; each is a tensor or a dataset. Several threads may
-/// send through a shared reference.
+/// The producer's end of a stream. Messages are numbered from 0, and each is a tensor or a dataset. Several threads
+/// may send through a shared reference.
 ///
-/// Dropping it closes the stream: subscribers receive the messages that it still holds, and then see its end.
+/// Dropping it closes the stream. Subscribers receive the messages that it still holds, and then see its end.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -73,7 +73,7 @@ struct State {
 /// ```
 ///
 /// With [`Policy::Block`], the slowest subscriber sets the pace. [`Stream::try_send`] and [`Stream::send_timeout`]
-/// bound the wait. A subscriber that is killed blocks the stream until the daemon notices its end, as a rule at once.
+/// limit the wait. A killed subscriber blocks the stream until the daemon detects its end, usually at once.
 pub struct Stream {
     session: Arc<Session>,
     name: String,
@@ -86,11 +86,11 @@ pub struct Stream {
     state: Mutex<State>,
 }
 
-/// The ring of a stream that the daemon has opened, and the stream's line in the directory's table of streams.
+/// The ring of a stream that the daemon has opened, and the stream's row in the directory's table of streams.
 pub(super) struct Opened {
     pub head: Sheet<StreamRing>,
     pub entries: Records<RingEntry>,
-    /// The index of the line.
+    /// The index of the stream's row.
     pub index: u32,
     pub id: u64,
 }
@@ -102,14 +102,15 @@ pub(crate) struct RingSlot<'s> {
 }
 
 impl RingSlot<'_> {
-    /// Sends a message; returns its number.
+    /// Sends a message. Returns its number.
     #[inline]
     pub(crate) fn fill(mut self, message: impl Sendable) -> Result<u64> {
         self.stream.push(&mut self.state, message)
     }
 }
 
-/// As [`seal`], while the stream is locked: does not call the program's memory callback, which might use the stream.
+/// Seals like [`seal`], while the stream is locked. Does not call the program's memory callback, which might use the
+/// stream.
 #[inline]
 fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
@@ -124,8 +125,7 @@ impl Stream {
         Self { session, name, head, entries, policy, index, id, state }
     }
 
-    /// Sends a message; returns its number. With [`Policy::Block`], blocks while some subscriber is a whole ring
-    /// behind.
+    /// Sends a message. Returns its number. With [`Policy::Block`], blocks while a subscriber is a whole ring behind.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -137,17 +137,17 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// * [`Error::StreamFull`] with [`Policy::Error`], if the stream is full.
+    /// * [`Error::StreamFull`] if the stream is full and its policy is [`Policy::Error`].
     /// * [`Error::StreamEnded`] if the stream was deleted, or another producer has opened it again.
     /// * [`Error::Argument`] for a draft of another client.
     ///
-    /// On error the message is dropped.
+    /// On an error, the method drops the message.
     #[inline]
     pub fn send(&self, message: impl Sendable) -> Result<u64> {
         self.send_until(message, Deadline::new(None))
     }
 
-    /// As [`Stream::send`], but blocks for `timeout` at most.
+    /// Sends like [`Stream::send`], but blocks for at most `timeout`.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -164,12 +164,12 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`] if the stream stayed full; otherwise as [`Stream::send`].
+    /// [`Error::Timeout`] if the stream stayed full; otherwise the errors of [`Stream::send`].
     pub fn send_timeout(&self, message: impl Sendable, timeout: impl Into<Timeout>) -> Result<u64> {
         self.send_until(message, Deadline::new(timeout))
     }
 
-    /// As [`Stream::send`], but never blocks: if the stream is full, the error returns the message.
+    /// Sends like [`Stream::send`], but never blocks. If the stream is full, the error returns the message.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -192,7 +192,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`TrySendError::Full`] with the message, for every policy except [`Policy::DropOldest`], which is never full;
+    /// [`TrySendError::Full`] with the message. A stream with [`Policy::DropOldest`] is never full.
     /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
         if let Err(e) = message.ready(sealed::INSIDE) {
@@ -205,10 +205,10 @@ impl Stream {
         }
     }
 
-    /// Reserves a free ring slot against other threads; `None` if the stream is full.
+    /// Reserves a free ring slot, which other threads cannot take. Returns `None` if the stream is full.
     #[inline]
     pub(crate) fn place(&self) -> Result<Option<RingSlot<'_>>> {
-        // Check the process before taking the lock: in a forked child, a thread that exists only in the parent may hold the
+        // Check the process before taking the lock. In a forked child, a thread that exists only in the parent may hold the
         // lock.
         self.session.check()?;
         let mut state = lock(&self.state);
@@ -239,7 +239,8 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::StreamFull`] at once with [`Policy::Error`]; otherwise as [`Stream::send`].
+    /// [`Error::Timeout`]; [`Error::StreamFull`] at once if the stream is full and its policy is [`Policy::Error`]; the
+    /// other errors of [`Stream::send`].
     pub fn wait_room(&self, timeout: impl Into<Timeout>) -> Result<()> {
         self.with_room(Deadline::new(timeout)).map(|_| ())
     }
@@ -261,14 +262,14 @@ impl Stream {
         Ok(state)
     }
 
-    /// Returns the stream's entry in the directory, as long as it belongs to this stream.
+    /// Returns the stream's entry in the directory, while the entry belongs to this stream.
     #[inline]
     fn listed(&self) -> Result<&StreamEntry> {
         let entry = self.session.directory.streams.get(self.index as usize);
         entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
     }
 
-    /// Returns whether the oldest message may be replaced.
+    /// Returns whether the producer may replace the oldest message.
     #[inline]
     fn room(&self, state: &mut State) -> Result<bool> {
         self.session.check()?;
@@ -279,7 +280,7 @@ impl Stream {
             return Ok(true);
         }
         if !self.refresh(state) {
-            // Some listed subscriber's cursor is not mapped: it may be at the oldest message.
+            // The cursor of a listed subscriber is not mapped, so that subscriber may need the oldest message.
             return self.listed().map(|_| false);
         }
         state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
@@ -296,10 +297,11 @@ impl Stream {
         let same = self.listed().is_ok_and(|entry| entry.subscribers_version.read() == state.version);
         drop(state);
         if full && same {
-            // A subscriber that leaves rings no bell: so sleep briefly and read the list again.
+            // A subscriber that leaves rings no bell, so sleep briefly and read the list again.
             futex::wait_any(&bells, nap.min(NAP_MAX / 4));
         } else if !same {
-            // Probably the daemon is gone: without the daemon, the producer cannot map the cursors of new subscribers.
+            // The daemon has probably ended. Without the daemon, the producer cannot map the cursors of new
+            // subscribers.
             std::thread::sleep(nap.min(Duration::from_millis(1)));
         }
         let mut state = lock(&self.state);
@@ -315,20 +317,29 @@ impl Stream {
         Ok(self.push_sealed(state, &sealed))
     }
 
-    /// Sends a sealed slot: the ring takes over one of its holders.
+    /// Sends a sealed slot. The ring takes over one of the slot's holders.
     #[inline]
     fn push_sealed(&self, state: &mut State, sealed: &Sealed) -> u64 {
+        let replaced = self.ring().send(state.next, sealed.value, &sealed.summary);
+        self.sent_one(state, replaced)
+    }
+
+    /// Counts a message, wakes subscribers, and retires the message that it has replaced. Returns its number.
+    #[inline]
+    fn sent_one(&self, state: &mut State, replaced: Option<Cell>) -> u64 {
         let number = state.next;
-        let ring = Ring { head: &self.head, entries: &self.entries };
-        let replaced = ring.send(number, sealed.value, &sealed.summary);
         state.next += 1;
         tensorlend_layout::crash_point!("send: counted");
-        // The message is sent: later steps cannot undo it.
+        // The message is sent, and later steps cannot undo that.
         self.wake(state);
         if let Some(replaced) = replaced {
             self.session.alloc().retire(replaced);
         }
         number
+    }
+
+    fn ring(&self) -> Ring<'_> {
+        Ring { head: &self.head, entries: &self.entries }
     }
 
     /// Wakes sleeping subscribers before a message is there: see [`crate::Call::soon`].
@@ -355,12 +366,12 @@ impl Stream {
         }
     }
 
-    /// Reads the subscribers' list again if it has changed. Returns false if some subscribers are unknown. Without the daemon
-    /// the producer cannot map new ones: it keeps the old list and reads it again the next time.
+    /// Reads the subscribers' list again if it has changed. Returns false if some subscribers are unknown. Without the
+    /// daemon the producer cannot map new ones. It then keeps the old list and reads the list again the next time.
     fn refresh(&self, state: &mut State) -> bool {
         let Ok(entry) = self.listed() else {
-            // The stream was deleted, or another producer has opened it again: this producer has no subscribers any
-            // more.
+            // The stream was deleted, or another producer has opened it again. So this producer has no subscribers
+            // any more.
             state.subscribers.clear();
             return false;
         };
@@ -369,7 +380,7 @@ impl Stream {
             return true;
         }
         let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
-        // The list belonged to this stream if the entry still does.
+        // If the entry still belongs to this stream, so did the list.
         if self.listed().is_err() {
             state.subscribers.clear();
             return false;
@@ -422,7 +433,7 @@ impl Stream {
         let mut state = lock(&self.state);
         let sealed = seal_locked(&self.session, message, state.next, name)?;
         let value = sealed.value;
-        // Add a holder for the ring: the name alone would not keep a value that is overwritten at once.
+        // Add a holder for the ring. The name alone would not keep a value that is overwritten at once.
         self.session.alloc().hold_again(value);
         match self.session.names().publish_value(name, value) {
             Ok(version) => {
@@ -436,9 +447,9 @@ impl Stream {
         }
     }
 
-    /// Returns the number of messages sent so far; 0 in the child of a fork.
+    /// Returns the number of messages sent so far. Returns 0 in the child of a fork.
     ///
-    /// The number of the next message.
+    /// This is also the number of the next message.
     pub fn sent(&self) -> u64 {
         if self.session.is_forked() {
             return 0;
@@ -451,9 +462,9 @@ impl Stream {
         self.entries.len() as u32
     }
 
-    /// Returns the number of subscribers now; 0 in the child of a fork.
+    /// Returns the present number of subscribers. Returns 0 in the child of a fork.
     ///
-    /// Reads shared memory; never blocks. The number may change at any time.
+    /// Reads shared memory and never blocks. The number may change at any time.
     pub fn subscribers(&self) -> usize {
         if self.session.is_forked() {
             return 0;
@@ -497,9 +508,9 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Closes the stream: subscribers receive the remaining messages and then see its end. The messages stay until the
-    /// stream is deleted or opened again, or until the daemon ends it some time after the last subscriber has left
-    /// (`streams.grace_ms`).
+    /// Closes the stream. Subscribers receive the remaining messages and then see the stream's end. The messages stay
+    /// until the stream is deleted or opened again, or until the daemon ends the stream some time after the last
+    /// subscriber has left (`streams.grace_ms`).
     fn drop(&mut self) {
         if self.session.is_forked() {
             return;
@@ -507,12 +518,12 @@ impl Drop for Stream {
         self.head.closed.set(1);
         tensorlend_layout::crash_point!("stream: closed");
         self.wake(&mut lock(&self.state));
-        // The messages stay in the ring for late subscribers. When this session ends, the daemon takes them over.
+        // The messages stay in the ring for late subscribers. When this session ends, the daemon becomes their owner.
         let sent = lock(&self.state).next;
         let ring = ClosedRing { entries: self.entries.clone(), index: self.index, id: self.id, sent };
         self.session.streams().close(ring);
-        // The daemon starts the stream's grace period. A replaced daemon reads the word when this client comes back to
-        // it.
+        // The request makes the daemon start the stream's grace period. A new daemon instead reads the word when this
+        // client reconnects.
         if self.session.control.reaches() {
             let request = Request::StreamClosed { stream: self.index, id: self.id };
             let _ = self.session.control.call(&request, "close stream", &self.name);
@@ -545,9 +556,9 @@ impl std::fmt::Debug for Stream {
 /// ```
 #[derive(Debug)]
 pub enum TrySendError<M> {
-    /// The stream is full; contains the message.
+    /// The stream is full. The variant contains the message.
     Full(M),
-    /// The message cannot be sent; it was dropped.
+    /// The message could not be sent and was dropped.
     Failed(Error),
 }
 

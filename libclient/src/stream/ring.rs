@@ -18,8 +18,8 @@ pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<St
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map a stream"))?;
     let entries = Records::new(&view, size_of::<StreamRing>(), capacity as usize).ok_or_else(wrong)?;
     let head: Sheet<StreamRing> = Sheet::new(view).ok_or_else(wrong)?;
-    // The daemon may have given the ring up and freed its pages since its reply. A subscriber then reads zeroes, and
-    // finds in the directory that the stream has ended.
+    // The daemon may have freed the ring and its pages since its reply. A subscriber then reads zeros, and finds in
+    // the directory that the stream has ended.
     if access == Access::Write {
         head.sheet.check(Magic::Stream)?;
     }

@@ -48,10 +48,11 @@ impl SubscriptionBuilder {
 
     /// Gives the subscription a descriptor for poll and epoll ([`AsFd`](std::os::fd::AsFd)).
     ///
-    /// Call [`Subscription::try_recv`] until it returns `None` before the first wait, and after each: the call that
-    /// returns `None` asks the producer to make the descriptor readable. A killed producer does not do so, and neither
-    /// does the producer of a stream that was deleted or opened again: poll in addition, say every 100 ms. The
-    /// descriptor changes when the stream is opened again. With the feature `tokio`, `AsyncSubscription` does all this.
+    /// Call [`Subscription::try_recv`] until it returns `None` before the first wait, and after each wait. The call
+    /// that returns `None` asks the producer to make the descriptor readable. A killed producer does not do so, and
+    /// neither does the producer of a stream that was deleted or opened again. So also poll at an interval, for example
+    /// 100 ms. The descriptor changes when the stream is opened again. With the feature `tokio`, `AsyncSubscription`
+    /// does all this.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -69,14 +70,15 @@ impl SubscriptionBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A producer stops writing to the descriptor if the writes repeatedly take it milliseconds, as with tens of
-    /// thousands of epoll watches on it, or if one takes more than 100 ms. Then nothing wakes its poller.
+    /// A producer stops writing to the descriptor if one write takes more than 100 ms, or if writes repeatedly take
+    /// milliseconds. The latter happens with tens of thousands of epoll watches on the descriptor. Then nothing wakes
+    /// the poller.
     pub fn pollable(mut self) -> Self {
         self.wake = true;
         self
     }
 
-    /// Waits for the stream to be opened, for `timeout` at most. Default: the stream must exist.
+    /// Waits until the stream is opened, for at most `timeout`. By default, the stream must exist.
     pub fn wait(mut self, timeout: impl Into<Timeout>) -> Self {
         self.wait = Some(timeout.into());
         self
@@ -94,9 +96,9 @@ impl SubscriptionBuilder {
     ///
     /// # Errors
     /// * [`Error::NoSuch`] if there is no such stream, or [`Error::Timeout`] if it was not opened in time.
-    /// * [`Error::Cursors`] with 256 subscriptions open already.
+    /// * [`Error::Cursors`] if 256 subscriptions are open already.
     /// * [`Error::Refused`] if the stream has the maximum number of subscribers.
-    /// * [`Error::Remote`] for a stream of another machine only.
+    /// * [`Error::Remote`], only for a stream of another machine.
     pub fn open(self) -> Result<Subscription> {
         check_name(&self.name)?;
         let deadline = self.wait.map(Deadline::new);

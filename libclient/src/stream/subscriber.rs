@@ -9,8 +9,8 @@ use crate::session::Session;
 use crate::stream::borrowed::Near;
 use crate::stream::message::{Message, Start};
 use crate::stream::ring::map_ring;
+use crate::wait::Spin;
 use crate::wait::{Deadline, Timeout};
-use crate::wait::{Spin, spin};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Item, Policy, Reply, Request};
-use tensorlend_layout::word::{Bell, Member, MemberState, OwnerWord, Word};
+use tensorlend_layout::word::{Member, MemberState, OwnerWord, Word};
 use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
 
-/// Maximum turns of one search of a stream; beyond that, its producer counts as faulty.
+/// Maximum turns of one search of a ring. If a search takes more, the producer is treated as faulty.
 const TURNS_MAX: u32 = 10_000;
 
 pub(crate) struct Attached {
@@ -35,16 +35,16 @@ pub(crate) struct Attached {
     id: u64,
     pub(crate) entry: u32,
     pub(crate) owner_word: OwnerWord,
-    /// Whether the producer waits: it replaces no message that this subscriber's cursor has not passed.
+    /// True if the producer waits, so that it replaces no message that this subscriber's cursor has not passed.
     pub(crate) waits: bool,
 }
 
-/// The subscriber's end of a stream. Every subscriber receives every message; with [`crate::Policy::DropOldest`], one
-/// that lags loses messages, which [`Subscription::lost`] counts.
+/// The subscriber's end of a stream. Every subscriber receives every message. With [`crate::Policy::DropOldest`], a
+/// subscriber that lags loses messages, which [`Subscription::lost`] counts.
 ///
-/// As an iterator it blocks for each message and ends when the stream has ended. With [`crate::SubscriptionBuilder::pollable`]
-/// it has a descriptor for epoll, which is readable when [`Subscription::try_recv`] may have a message; call that until
-/// it returns `None`.
+/// As an iterator it blocks for each message and ends when the stream has ended. With
+/// [`crate::SubscriptionBuilder::pollable`] it has a descriptor for epoll, which is readable when [`Subscription::try_recv`]
+/// may have a message. Then call that method until it returns `None`.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -71,7 +71,7 @@ pub struct Subscription {
     pub(crate) next: u64,
     lost: u64,
     lost_before: u64,
-    spin: Arc<Spin>,
+    pub(super) spin: Arc<Spin>,
     /// Whether a message was received since (re)joining: only then is a gap a loss.
     joined: bool,
     wake: Option<Arc<OwnedFd>>,
@@ -84,7 +84,7 @@ impl Subscription {
         let cursor = session.streams().take_cursor().ok_or(Error::Cursors(CURSORS))?;
         let joined = Self::join(session, name, cursor, wake);
         let (at, wake) = joined.inspect_err(|e| {
-            // The daemon may have listed the cursor: u64::MAX blocks no producer. The cursor is reusable only if it is
+            // The daemon may have listed the cursor. u64::MAX blocks no producer. The cursor is reusable only if it is
             // certainly not listed.
             session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
             if e.is_certain() {
@@ -109,8 +109,8 @@ impl Subscription {
     }
 
     fn join(session: &Arc<Session>, name: &str, cursor: u16, wake: bool) -> Result<(Attached, Option<OwnedFd>)> {
-        // Cursor 0 until the position is known: a producer that sees the subscriber listed waits, and replaces no
-        // message that the subscriber may want.
+        // Set cursor 0 until the position is known. A producer that sees the subscriber in its list then waits, and
+        // replaces no message that the subscriber may want.
         let words = &session.shards.table().cursors[usize::from(cursor)];
         words.next.set(0);
         words.lost.set(0);
@@ -143,7 +143,7 @@ impl Subscription {
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
         };
-        // Stored before the fence in `begin`.
+        // Store the stream's id before the fence in `begin`.
         tensorlend_layout::crash_point!("subscribe: listed");
         words.stream.set(id);
         let waits = policy != Policy::DropOldest;
@@ -160,8 +160,8 @@ impl Subscription {
     }
 
     fn begin(&mut self, start: Start) {
-        // Pairs with the producer P's fence between its send and its read of the subscribers' list: either P sees this
-        // subscriber R listed, or R sees the messages that P sent and replaced.
+        // Pairs with the producer P's fence between its send and its read of the subscribers' list. Either P sees this
+        // subscriber R in the list, or R sees the messages that P sent and replaced.
         wake::news_fence();
         let head = self.at.head.head.read();
         self.next = match start {
@@ -174,7 +174,7 @@ impl Subscription {
         self.unblock();
     }
 
-    /// Wakes the producer if it waits for subscribers; called after the cursor has advanced.
+    /// Wakes the producer if it waits for subscribers. The caller must have advanced the cursor before.
     #[inline]
     fn unblock(&self) {
         // Pairs with the producer's fence between parking and its read of this cursor.
@@ -186,7 +186,7 @@ impl Subscription {
     }
 
     #[inline]
-    fn words(&self) -> &Cursor {
+    pub(super) fn words(&self) -> &Cursor {
         &self.session.shards.table().cursors[usize::from(self.cursor)]
     }
 
@@ -195,7 +195,7 @@ impl Subscription {
         self.session.owner_word(self.at.entry).ok_or(Error::Protocol { doing: "follow a stream" })
     }
 
-    /// Receives the next message, if one is there; never blocks.
+    /// Receives the next message, if it is there. Never blocks.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -209,21 +209,29 @@ impl Subscription {
     /// ```
     ///
     /// # Errors
-    /// * [`Error::StreamEnded`] once the producer has closed the stream (or is gone) and every message was received.
+    /// * [`Error::StreamEnded`] if the producer closed the stream or ended, and the subscription has received every
+    ///   message.
     ///   The subscription continues if the stream is opened again.
     /// * [`Error::Damaged`] for one message of a faulty producer.
-    /// * [`Error::Leases`] with 4096 leases held already: the message is still there after some were dropped.
+    /// * [`Error::Leases`] if this client already holds 4096 leases. Once the program has dropped some leases, it can
+    ///   receive the same message.
     #[inline]
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         self.session.check()?;
         let got = self.poll()?;
-        if got.is_none() && self.wake.is_some() {
+        if got.is_none() && self.is_pollable() {
             self.arm();
-            // The descriptor was armed before this check. So the check finds a message that came in between, and for a later
+            // The descriptor was armed before this check. So the check finds a message that arrived in between. For a later
             // message the producer sends a byte.
             return self.poll();
         }
         Ok(got)
+    }
+
+    /// Returns whether a poll without a message must arm the wake descriptor.
+    #[inline]
+    pub(crate) fn is_pollable(&self) -> bool {
+        self.wake.is_some()
     }
 
     /// Drains the wake descriptor, and requests a byte with the next message.
@@ -237,8 +245,8 @@ impl Subscription {
 
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<Option<Message>> {
-        // Each turn means progress of another process, unless the producer's words contradict each other: then the loop
-        // would never end, so its turns are limited.
+        // Each turn means that another process made progress, unless the producer's words contradict each other. Then
+        // the loop would never end, so its turns are limited.
         for _ in 0..TURNS_MAX {
             let ring = Ring { head: &self.at.head, entries: &self.at.entries };
             match ring.find(self.next) {
@@ -266,7 +274,7 @@ impl Subscription {
                         &self.name,
                     );
                     match leasing {
-                        // The producer replaced the entry during the check (`find` will show it), or the stream has
+                        // The producer replaced the entry during the check, as `find` will show, or the stream has
                         // another owner.
                         Ok(Leasing::Moved | Leasing::Absent) => {
                             if self.owner_word()?.read() != self.at.owner_word.0 {
@@ -296,17 +304,18 @@ impl Subscription {
         Message { sequence, lost: self.take_lost(), value }
     }
 
-    /// Notes that a message is taken; returns the number of messages lost before it.
+    /// Records that a message was taken. Returns the number of messages lost before that message.
     #[inline]
     pub(crate) fn take_lost(&mut self) -> u64 {
         self.joined = true;
         self.lost - std::mem::replace(&mut self.lost_before, self.lost)
     }
 
-    /// Advances the cursor past a received message: the producer may replace it in the ring (the lease keeps its slot).
+    /// Advances the cursor past a received message. Then the producer may replace it in the ring, but a lease keeps its
+    /// slot.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        // A hostile producer may have counted to the maximum.
+        // A hostile producer may have stored the maximum number.
         self.next = self.next.saturating_add(1);
         tensorlend_layout::crash_point!("receive: cursor stands");
         self.words().next.set(self.next);
@@ -314,14 +323,14 @@ impl Subscription {
         tensorlend_layout::crash_point!("receive: cursor moved");
     }
 
-    /// Handles an empty ring: the stream may have another ring, or have ended. Returns true if the caller must check the ring
-    /// again.
+    /// Handles an empty ring: the stream may have another ring, or may have ended. Returns true if the caller must check the
+    /// ring again.
     #[inline]
     fn follow(&mut self) -> Result<bool> {
         if self.goes_on()? { Ok(false) } else { self.follow_on() }
     }
 
-    /// Returns whether more messages may come: the stream is open, and its producer alive.
+    /// Returns whether more messages may come: the stream is open, and its producer is alive.
     #[inline]
     pub(crate) fn goes_on(&self) -> Result<bool> {
         let member = self.session.directory.members[usize::from(self.at.owner_word.catalogue())].member.read();
@@ -346,25 +355,25 @@ impl Subscription {
             if ring.find(self.next) != Found::NotYet {
                 return Ok(true);
             }
-            // The subscription reads no more from its segments.
+            // The subscription reads no more messages from its cached segments, so drop them.
             self.near = Near::default();
             return Err(Error::StreamEnded(self.name.clone()));
         }
         Ok(false)
     }
 
-    /// Handles a changed owner word: the stream was deleted, or another producer has it.
+    /// Handles a changed owner word: the stream was deleted, or has another producer.
     fn rejoin(&mut self) -> Result<()> {
         self.near = Near::default();
         let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.owner_word.is_live());
         if !live {
-            // The subscriber reads no more: the producer may drop the ring's messages.
+            // The subscriber reads no more messages, so the producer may drop the ring's messages.
             self.words().next.set(u64::MAX);
             return Err(Error::StreamEnded(self.name.clone()));
         }
         let joined = Self::join(&self.session, &self.name, self.cursor, self.wake.is_some());
         if joined.is_err() {
-            // The daemon may have listed the cursor: u64::MAX blocks no producer.
+            // The daemon may have listed the cursor. u64::MAX blocks no producer.
             self.words().next.set(u64::MAX);
         }
         let (at, wake) = match joined {
@@ -379,7 +388,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// Receives the next message; blocks until one arrives. The thread spins briefly and then sleeps on a futex.
+    /// Receives the next message. Blocks until a message arrives. The thread spins briefly and then sleeps on a
+    /// futex.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -398,16 +408,16 @@ impl Subscription {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A message with a long gap before it costs a wake-up of about 20 us; messages that follow each other quickly are
-    /// received without one.
+    /// If the previous message was long ago, receiving costs a wake-up of about 20 us. Messages that follow each other
+    /// quickly cost no wake-up.
     ///
     /// # Errors
-    /// As [`Subscription::try_recv`].
+    /// The errors of [`Subscription::try_recv`].
     pub fn recv(&mut self) -> Result<Message> {
         self.recv_until(Deadline::new(None))
     }
 
-    /// Receives the next message; blocks for `timeout` at most.
+    /// Receives the next message. Blocks for at most `timeout`.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -421,40 +431,9 @@ impl Subscription {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`] if no message arrived in time; otherwise as [`Subscription::try_recv`].
+    /// [`Error::Timeout`] if no message arrived in time; otherwise the errors of [`Subscription::try_recv`].
     pub fn recv_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Message> {
         self.recv_until(Deadline::new(timeout))
-    }
-
-    pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
-        self.session.check()?;
-        let spinning = self.spin.clone();
-        if let Some(message) = spinning.poll(|| self.poll())? {
-            return Ok(message);
-        }
-        loop {
-            let sample = wake::park(&self.at.head.bell, &self.words().parked, 1);
-            let got = self.poll();
-            if let Ok(None) = got {
-                let Some(nap) = deadline.nap() else {
-                    self.words().parked.set(0);
-                    return Err(
-                        deadline.error(format!("a message of stream {:?}: its producer has sent none", self.name))
-                    );
-                };
-                futex::wait(&self.at.head.bell, sample, nap);
-            }
-            self.words().parked.set(0);
-            if let Some(message) = got? {
-                return Ok(message);
-            }
-            // If the bell rang without a message, the producer has announced that one follows soon.
-            let is_soon = self.at.head.bell.read() != sample;
-            let found = if is_soon { spin::soon(|| self.poll())? } else { self.poll()? };
-            if let Some(message) = found {
-                return Ok(message);
-            }
-        }
     }
 
     /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received.
@@ -476,26 +455,26 @@ impl Subscription {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// With [`Policy::Block`] and [`Policy::Error`] it stays 0.
+    /// With [`Policy::Block`] and [`Policy::Error`] the number stays 0.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
     /// Returns the number of the next message.
     ///
-    /// Messages before it were received or lost; the next one may not have been sent yet.
+    /// Messages before it were received or lost. The next message may not have been sent yet.
     pub fn position(&self) -> u64 {
         self.next
     }
 
-    /// Returns the number of sent messages that were not received; at most the ring's capacity, whatever its producer has
-    /// stored.
+    /// Returns the number of sent messages that this subscription has not received. It is at most the ring's capacity,
+    /// whatever the producer has stored.
     pub(crate) fn waiting(&self) -> u64 {
         self.at.head.head.read().saturating_sub(self.next).min(self.at.entries.len() as u64)
     }
 
-    /// Returns whether [`Subscription::try_recv`] would find something: a message, or another producer, or the stream's end.
-    /// A few loads; it neither takes a message nor arms the descriptor.
+    /// Returns whether [`Subscription::try_recv`] would find something: a message, another producer, or the stream's end.
+    /// Costs a few loads. It neither takes a message nor arms the descriptor.
     #[doc(hidden)]
     pub fn has_news(&self) -> Result<bool> {
         self.session.check()?;
@@ -509,23 +488,10 @@ impl Subscription {
 
     /// Returns the maximum number of messages that the stream holds.
     ///
-    /// A subscriber that lags by more than this blocks its producer, or loses messages, by the stream's policy.
+    /// A subscriber that lags by more messages blocks its producer, or loses messages, depending on the stream's
+    /// policy.
     pub fn capacity(&self) -> u32 {
         self.at.entries.len() as u32
-    }
-
-    /// Declares that this client sleeps on the stream's bell; returns the bell's sample, taken before.
-    pub(crate) fn park(&self) -> u32 {
-        wake::park(&self.at.head.bell, &self.words().parked, 1)
-    }
-
-    pub(crate) fn unpark(&self) {
-        self.words().parked.set(0);
-    }
-
-    /// Returns the bell that rings with each message.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.at.head.bell
     }
 
     /// Returns the wake descriptor. It changes each time that the stream is opened again.
@@ -546,7 +512,7 @@ impl Iterator for Subscription {
     }
 }
 
-/// Drops the former wake descriptor, when the subscription gets another one or none.
+/// Drops the former wake descriptor when the subscription gets a new descriptor or has none any more.
 fn forget_wake(session: &Session, cursor: u16) {
     session.descriptors().lock().retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
 }
@@ -564,14 +530,14 @@ impl Drop for Subscription {
         if self.session.is_forked() {
             return;
         }
-        // From here on the cursor blocks no producer, whatever the daemon's state.
+        // From here on the cursor blocks no producer, even without a daemon.
         self.words().next.set(u64::MAX);
         self.words().parked.set(0);
         self.unblock();
         forget_wake(&self.session, self.cursor);
         let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
-        // If the request fails, the cursor stays unused: the next daemon may still list it, and a new subscription would report
-        // its position to the producer of the old stream.
+        // If the request fails, do not reuse the cursor. The next daemon may still list it, and a new subscription would
+        // report its position to the producer of the old stream.
         if self.session.control.call(&request, "unsubscribe from", &self.name).is_ok() {
             self.session.streams().give_cursor(self.cursor);
         }

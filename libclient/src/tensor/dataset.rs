@@ -14,7 +14,8 @@ use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::METADATA_MAX;
 use tensorlend_layout::word::SLOT_NONE;
 
-/// A dataset draft: several tensors that are published together. Readers see all of them or none, with one lease.
+/// A dataset draft: several tensors that are published together. Readers see all of its tensors or none, with one
+/// lease.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -42,7 +43,7 @@ impl DatasetDraft {
         Self { session, members: Vec::new(), metadata: Vec::new(), timestamp_ns: 0 }
     }
 
-    /// Adds a tensor under a name in the dataset; readers see the tensors in the order of their addition.
+    /// Adds a tensor under a name in the dataset. Readers see the tensors in the order in which you add them.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -55,14 +56,15 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Argument`] for a name that the dataset has already, for the 4097th member, or for a
-    /// draft of another client. On error all added tensors are dropped.
+    /// [`Error::Name`]; [`Error::Argument`] for a name that the dataset already has, for the 4097th member, or for a
+    /// draft of another client. On an error, all added tensors are dropped.
     pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
         self.push(name, draft)?;
         Ok(self)
     }
 
-    /// As [`DatasetDraft::add`], in place: on error the dataset stays as it was, and only `draft` is dropped.
+    /// Adds a tensor like [`DatasetDraft::add`], in place. On an error the dataset does not change, and only `draft`
+    /// is dropped.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -79,7 +81,7 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// As [`DatasetDraft::add`].
+    /// The errors of [`DatasetDraft::add`].
     pub fn push(&mut self, name: &str, draft: Draft) -> Result<()> {
         self.check_member(name, &draft)?;
         self.members.push((name.to_owned(), draft));
@@ -89,7 +91,7 @@ impl DatasetDraft {
     /// Checks whether a tensor can be added under this name.
     ///
     /// # Errors
-    /// As [`DatasetDraft::add`].
+    /// The errors of [`DatasetDraft::add`].
     pub fn check_member(&self, name: &str, draft: &Draft) -> Result<()> {
         check_name(name)?;
         if self.members.iter().any(|(n, _)| n == name) {
@@ -115,7 +117,8 @@ impl DatasetDraft {
         (self.members, self.metadata, self.timestamp_ns)
     }
 
-    /// Sets the metadata of the whole dataset: any bytes, 64 KiB at most. Each tensor may have its own in addition.
+    /// Sets the metadata of the whole dataset: any bytes, 64 KiB at most. Each tensor may have metadata of its own in
+    /// addition.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -134,10 +137,10 @@ impl DatasetDraft {
         Ok(self)
     }
 
-    /// As [`DatasetDraft::metadata`], in place.
+    /// Sets the metadata like [`DatasetDraft::metadata`], in place.
     ///
     /// # Errors
-    /// [`Error::Metadata`] above 64 KiB.
+    /// [`Error::Metadata`] for more than 64 KiB.
     pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
         if metadata.len() > METADATA_MAX {
             return Err(Error::Metadata(metadata.len()));
@@ -146,19 +149,20 @@ impl DatasetDraft {
         Ok(self)
     }
 
-    /// As [`DatasetDraft::timestamp`], in place.
+    /// Sets the timestamp like [`DatasetDraft::timestamp`], in place.
     pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
         self.timestamp_ns = nanoseconds;
         self
     }
 
-    /// Sets the timestamp of the whole dataset: nanoseconds since 1970, or of any clock on which its users agree.
+    /// Sets the timestamp of the whole dataset: nanoseconds since 1970, or on any clock on which producer and readers
+    /// agree.
     pub fn timestamp(mut self, nanoseconds: u64) -> Self {
         self.timestamp_ns = nanoseconds;
         self
     }
 
-    /// Publishes the dataset under a name; returns its version. As [`Draft::publish`], for all tensors at once.
+    /// Publishes the dataset under a name, like [`Draft::publish`], for all tensors at once. Returns its version.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -171,7 +175,7 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// As [`Draft::publish`], and [`Error::Refused`] if there is no memory for the dataset's index.
+    /// The errors of [`Draft::publish`], and [`Error::Refused`] if there is no memory for the dataset's index.
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();
@@ -179,7 +183,7 @@ impl DatasetDraft {
         session.names().publish_value(name, sealed.value)
     }
 
-    /// As [`DatasetDraft::publish`], for a name with a lifetime: see [`Draft::publish_for`].
+    /// Publishes like [`DatasetDraft::publish`], for a name with a lifetime: see [`Draft::publish_for`].
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -193,7 +197,7 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a time to live of 0; otherwise as [`DatasetDraft::publish`].
+    /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`DatasetDraft::publish`].
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
@@ -218,7 +222,7 @@ impl Message for DatasetDraft {
     }
 }
 
-/// Seals the members of a dataset and its index, chained: they are freed together.
+/// Seals the members of a dataset and its index. All their slots form a chain, so that they are freed together.
 pub fn seal_dataset(
     session: &Arc<Session>,
     members: Vec<(String, Draft)>,
@@ -230,14 +234,15 @@ pub fn seal_dataset(
         .iter()
         .map(|(name, draft)| {
             let cell = draft.cell();
-            // The member's header summary is filled in when it is sealed.
+            // Sealing the member fills in its header summary.
             DatasetMember { name, slot: cell.slot(), generation: cell.generation(), summary: HeaderSummary::default() }
         })
         .collect();
     let mut head = Draft::index(session, &dataset::encode(&index))?;
     head.set_metadata(metadata)?.set_timestamp(timestamp_ns);
-    // Seal the members from the last to the first, so that each is sealed with its successor in the chain. If sealing a draft
-    // fails, this draft and the members before it are dropped, and the chain of the members behind it is freed here.
+    // Seal the members from the last to the first, so that each member is sealed with its successor in the chain. If sealing
+    // a draft fails, this draft and the members before it are dropped, and this code frees the chain of the members after
+    // it.
     let mut next = SLOT_NONE;
     for (at, (_, draft)) in members.into_iter().enumerate().rev() {
         match draft.seal(sequence, next) {

@@ -1,30 +1,36 @@
-//! Sizes or strides, one number for each dimension: up to four without an allocation.
+//! Sizes or strides: one number for each dimension, up to four of them without an allocation.
 
 use tensorlend_layout::tensor::{NDIM_INLINE, NDIM_MAX};
 
-/// A short list of numbers.
+/// A short list of numbers, one for each dimension.
 #[derive(Clone, Debug)]
 pub struct Dims<T> {
     inline: [T; NDIM_INLINE],
-    /// All numbers, if there are more than four. A thin pointer, because every lease moves this struct.
+    /// All numbers, if there are more than four. This is a thin pointer, because every lease moves this struct.
     #[expect(clippy::box_collection, reason = "a thin pointer")]
     more: Option<Box<Vec<T>>>,
     ndim: u8,
 }
 
 impl<T: Copy + Default> Dims<T> {
-    /// Returns a list of these numbers; `None` if there are more than 16.
+    /// Returns a list of these numbers. Returns `None` if there are more than 16.
     #[inline]
     pub fn new(numbers: &[T]) -> Option<Self> {
         if numbers.len() > NDIM_MAX {
             return None;
         }
-        // One by one, so that they stay in registers: numbers stored singly and loaded in pairs would wait for the
-        // store.
+        // Read the numbers one by one, so that they stay in registers. Numbers that are stored singly and loaded in
+        // pairs would wait for the store.
         let number = |at: usize| numbers.get(at).copied().unwrap_or_default();
         let inline = [number(0), number(1), number(2), number(3)];
         let more = (numbers.len() > NDIM_INLINE).then(|| Box::new(numbers.to_vec()));
         Some(Self { inline, more, ndim: numbers.len() as u8 })
+    }
+
+    /// Returns the numbers of a list that [`Dims::new`] made, followed by zeros; `None` above four.
+    #[inline(always)]
+    pub fn four(&self) -> Option<[T; NDIM_INLINE]> {
+        self.more.is_none().then_some(self.inline)
     }
 
     /// Returns the first `ndim` of four numbers; `None` above four.
@@ -73,16 +79,17 @@ impl<T> std::ops::Deref for Dims<T> {
     }
 }
 
-// Sizes are `u64` in shared memory and `usize` for programs, which index with them: the same words.
+// Sizes are `u64` in shared memory and `usize` in programs, which index with them. Both types must have the same
+// layout.
 const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "tensorlend supports 64-bit machines only");
 
-/// Converts the sizes of shared memory to the type that programs use.
+/// Converts sizes in shared memory to the type that programs use.
 #[inline(always)]
 pub fn as_usize(sizes: &[u64]) -> &[usize] {
     bytemuck::cast_slice(sizes)
 }
 
-/// Converts the sizes of a program to the type in shared memory.
+/// Converts a program's sizes to the type in shared memory.
 #[inline(always)]
 pub fn as_u64(sizes: &[usize]) -> &[u64] {
     bytemuck::cast_slice(sizes)

@@ -12,12 +12,14 @@ use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
+use tensorlend_layout::tensor::{
+    METADATA_INLINE, METADATA_MAX, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind, check_extent,
+};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
-/// A tensor that its producer is writing, in the shared memory in which readers will read it. No other client sees it
-/// before [`Draft::publish`]; dropping it frees the memory.
+/// A tensor that its producer is writing, in the shared memory in which readers will read it. No other client sees
+/// the tensor before [`Draft::publish`]. Dropping the draft frees the memory.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -33,22 +35,24 @@ use tensorlend_layout::{DType, Device};
 /// ```
 pub struct Draft {
     session: Arc<Session>,
-    /// Boxed, so that a dropped draft hands its slot to the next one as a pointer.
+    /// Boxed, so that a dropped draft passes its slot to the next draft as a pointer.
     taken: Option<Box<Taken>>,
     kind: SlotKind,
     dtype: DType,
     shape: Dims<u64>,
     timestamp_ns: u64,
-    /// Boxed, because few drafts have them: so most drafts are small to move.
+    /// Boxed, because few drafts have details. So most drafts are small to move.
     details: Option<Box<Details>>,
 }
+
+const SLOT_MISSING: &str = "a draft has its slot until it is published";
 
 // Up to this size, moving a draft is a few instructions; a larger one is moved by a call.
 const _: () = assert!(size_of::<Result<Draft>>() <= 128);
 
 /// A sealed slot, ready to be published.
 pub struct Sealed {
-    /// Slot and generation.
+    /// The slot and its generation.
     pub value: Cell,
     /// The header summary for a stream's entry.
     pub summary: HeaderSummary,
@@ -57,7 +61,7 @@ pub struct Sealed {
 /// Rare properties of a draft.
 #[derive(Default)]
 pub struct Details {
-    /// `None`: row-major.
+    /// The strides in elements. `None`: row-major.
     pub strides: Option<Dims<i64>>,
     pub byte_offset: u64,
     pub metadata: Vec<u8>,
@@ -88,8 +92,8 @@ impl Head<'_> {
             || self.details.is_some_and(|d| d.strides.is_some() || d.metadata.len() > METADATA_INLINE)
     }
 
-    /// Returns the extension's bytes: all sizes, then the strides, then the metadata. An extended record contains
-    /// none of them.
+    /// Returns the extension's bytes: all sizes, then the strides, then the metadata. An extended record does not
+    /// contain them.
     #[cold]
     pub fn extension(&self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.shape.iter().flat_map(|d| d.to_le_bytes()).collect();
@@ -145,7 +149,7 @@ impl Draft {
     pub(crate) fn new(session: &Arc<Session>, spec: &TensorSpec) -> Result<Self> {
         let bytes = spec.bytes()?;
         let shape = Dims::new(as_u64(&spec.shape)).expect("checked with its bytes");
-        // Row-major strides are stored as none.
+        // Row-major strides are stored as `None`.
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
         let mut draft = Self::with(session, spec.dtype, shape, bytes)?;
@@ -156,13 +160,13 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Returns a row-major tensor.
+    /// Returns a draft of a row-major tensor.
     #[inline]
     pub(crate) fn row_major(session: &Arc<Session>, dtype: DType, shape: &[u64]) -> Result<Self> {
         let bytes = check_extent(dtype, shape, None, 0, i64::MAX as u64).map(|n| n * dtype.item_bytes() as u64);
         match (bytes, Dims::new(shape)) {
             (Ok(bytes), Some(shape)) => Self::with(session, dtype, shape, bytes),
-            // `Self::new` returns the detailed error.
+            // Call `Self::new`, which returns the detailed error.
             _ => Self::new(session, &TensorSpec::new(dtype, shape)),
         }
     }
@@ -214,7 +218,7 @@ impl Draft {
     }
 
     fn taken(&self) -> &Taken {
-        self.taken.as_ref().expect("a draft has its slot until it is published")
+        self.taken.as_ref().expect(SLOT_MISSING)
     }
 
     /// Returns the dtype, shape and memory layout.
@@ -237,8 +241,8 @@ impl Draft {
         self.dtype
     }
 
-    /// Returns all bytes of the draft, for writing. They are uninitialized: they hold what a former tensor left there. Aligned
-    /// to 64 bytes, and to 4096 bytes from that length up.
+    /// Returns all bytes of the draft, for writing. They are uninitialized: they contain the data of a former tensor. They
+    /// are aligned to 64 bytes. Drafts of at least 4096 bytes are aligned to 4096 bytes.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -250,16 +254,16 @@ impl Draft {
     /// ```
     ///
     /// # Panics
-    /// Panics in the child of a fork: the draft belongs to the parent.
+    /// Panics in the child of a fork, because the draft belongs to the parent.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(!self.session.is_forked(), "a draft belongs to the process that made it: create one in the child");
-        let taken = self.taken.as_mut().expect("a draft has its slot until it is published");
+        let taken = self.taken.as_mut().expect(SLOT_MISSING);
         // SAFETY: contract 1 and 3: the heap handed the slot out to this draft alone, which keeps the session, and the
         // draft is not published while the borrow lives.
         unsafe { taken.bytes.write() }
     }
 
-    /// Copies all bytes in, in memory order. Faster than a plain copy for large tensors.
+    /// Copies all bytes into the draft, in memory order. For large tensors, this is faster than a plain copy.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -274,7 +278,7 @@ impl Draft {
     /// [`Error::Length`] if `bytes` is longer or shorter than [`Draft::bytes_mut`].
     ///
     /// # Panics
-    /// As [`Draft::bytes_mut`].
+    /// Panics in the child of a fork, like [`Draft::bytes_mut`].
     pub fn copy_from(&mut self, bytes: &[u8]) -> Result<()> {
         let own = self.bytes_mut();
         if own.len() != bytes.len() {
@@ -285,8 +289,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Returns the elements in memory order, for writing: C order, unless the draft has strides. With strides, all elements
-    /// from the first byte on, gaps included.
+    /// Returns the elements in memory order, for writing. This is C order, unless the draft has strides. With strides, the
+    /// slice contains all elements from the first byte on, including gaps.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -298,10 +302,11 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] if it does not begin at its first byte.
+    /// [`Error::DType`] if the draft has another element type; [`Error::Strided`] if element 0 is not at the draft's
+    /// first byte.
     ///
     /// # Panics
-    /// As [`Draft::bytes_mut`].
+    /// Panics in the child of a fork, like [`Draft::bytes_mut`].
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -324,10 +329,11 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] with strides or a byte offset of its own.
+    /// [`Error::DType`] if the draft has another element type; [`Error::Strided`] if it has strides or a byte offset
+    /// of its own.
     ///
     /// # Panics
-    /// As [`Draft::bytes_mut`].
+    /// Panics in the child of a fork, like [`Draft::bytes_mut`].
     #[cfg(feature = "ndarray")]
     pub fn ndarray_mut<T: Element>(&mut self) -> Result<ndarray::ArrayViewMutD<'_, T>> {
         if self.strides().is_some() {
@@ -338,8 +344,8 @@ impl Draft {
         ndarray::ArrayViewMutD::from_shape(shape, elements).map_err(|e| Error::Argument(e.to_string()))
     }
 
-    /// Sets metadata that travels with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing; more take a
-    /// slot of their own.
+    /// Sets metadata that readers receive with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing.
+    /// More bytes need a slot of their own.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -361,8 +367,8 @@ impl Draft {
         Ok(self)
     }
 
-    /// Sets a timestamp that travels with the tensor: nanoseconds since 1970, or of any clock on which its users agree.
-    /// Default: 0.
+    /// Sets a timestamp that readers receive with the tensor: nanoseconds since 1970, or on any clock on which producer
+    /// and readers agree. Default: 0.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -381,11 +387,11 @@ impl Draft {
         self
     }
 
-    /// Publishes the tensor under a name: from now on every client of the namespace can get it, and the name's former
-    /// value is no longer available to new readers. Leases on the former value stay valid.
+    /// Publishes the tensor under a name. From now on every client of the namespace can get it, and new readers
+    /// cannot get the name's former value any more. Leases on the former value stay valid.
     ///
     /// Overwriting a name of this client, or publishing a new name, does not wait for the daemon. Overwriting a name of
-    /// another client blocks for a round trip to it.
+    /// another client blocks for a round trip to the daemon.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -398,10 +404,11 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Name`]; [`Error::Refused`] at a limit or without the right to write; [`Error::Disconnected`].
+    /// [`Error::Name`]; [`Error::Refused`] if a limit of the daemon, the namespace or the user is reached, or if this
+    /// client has no right to write; [`Error::Disconnected`].
     ///
-    /// On error the draft is dropped and its memory freed. One exception: if the daemon hung up before it responded,
-    /// the memory stays in use, because the name may refer to it.
+    /// On an error, the draft is dropped and its memory freed. There is one exception: if the daemon hung up before
+    /// it responded, the memory stays in use, because the name may refer to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
         let sealed = self.hand_over(0, SLOT_NONE)?;
@@ -409,7 +416,7 @@ impl Draft {
         self.session.names().publish_value(name, sealed.value)
     }
 
-    /// As [`Draft::publish`], for a name with a lifetime: it ends after a time, or with this client's session. Each
+    /// Publishes like [`Draft::publish`], for a name that ends after a time, or with this client's session. Each
     /// publication, overwrite and deletion of such a name blocks for a round trip to the daemon, which has the clock.
     ///
     /// ```
@@ -426,7 +433,7 @@ impl Draft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a time to live of 0; otherwise as [`Draft::publish`].
+    /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`Draft::publish`].
     pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
@@ -434,7 +441,7 @@ impl Draft {
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
-    /// Writes the slot's record with `sequence` and `next`; the slot then belongs to the caller, ready to be published.
+    /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published.
     #[inline]
     pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.hand_over(sequence, next)
@@ -446,21 +453,48 @@ impl Draft {
         self.head().is_extended()
     }
 
-    /// Seals the slot for [`Draft::seal`]; the draft no longer frees it.
+    /// Seals the slot for [`Draft::seal`]. Afterwards the draft does not free the slot any more.
     #[inline]
     fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.session.check()?;
+        tensorlend_layout::crash_point!("draft: filled");
+        if let (SlotKind::Tensor, None, Some(dims)) = (self.kind, &self.details, self.shape.four()) {
+            return Ok(self.hand_over_plain(dims, sequence, next));
+        }
         let extended = self.is_extended();
         let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
-        let taken = self.taken.take().expect("a draft has its slot until it is published");
+        let taken = self.taken.take().expect(SLOT_MISSING);
         let extent = Extent { offset: taken.offset, bytes: taken.bytes.len() as u64 };
         let info = self.head().info(taken.value, extent, sequence, next, extended);
-        tensorlend_layout::crash_point!("draft: filled");
         write(&taken, &info);
+        self.chain(&taken, next);
+        Ok(Sealed { value: taken.value, summary: info.summary().unwrap_or_default() })
+    }
+
+    /// Seals the slot of a tensor without rare properties, which almost every tensor is.
+    #[inline]
+    fn hand_over_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: u32) -> Sealed {
+        let taken = self.taken.take().expect(SLOT_MISSING);
+        let plain = PlainTensor {
+            dtype: self.dtype,
+            ndim: self.shape.len() as u8,
+            dims,
+            data_offset: taken.offset,
+            data_bytes: taken.bytes.len() as u64,
+            timestamp_ns: self.timestamp_ns,
+        };
+        // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
+        let record = unsafe { taken.record.get() };
+        let summary = record.write_plain(taken.generation(), next, sequence, &plain);
+        self.chain(&taken, next);
+        Sealed { value: taken.value, summary }
+    }
+
+    #[inline]
+    fn chain(&self, taken: &Taken, next: u32) {
         if next != SLOT_NONE {
             self.session.alloc().chain(taken.slot(), next);
         }
-        Ok(Sealed { value: taken.value, summary: info.summary().unwrap_or_default() })
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -473,13 +507,13 @@ impl Draft {
     }
 }
 
-/// Writes the bytes that do not fit into a record into a slot of their own, in host memory, chained to the record's
-/// slot.
+/// Writes the bytes that do not fit into a record. They go into a slot of their own, in host memory, which is chained
+/// to the record's slot.
 #[cold]
 pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     let mut taken = session.take(bytes.len() as u64)?;
-    // SAFETY: contract 1 and 3: the heap just handed the slot out, no other code has it, and the caller holds the
-    // session.
+    // SAFETY: contract 1 and 3 of `bytes.rs`. The heap has just handed the slot out, no other code has it, and the
+    // caller holds the session.
     unsafe { taken.bytes.write() }.copy_from_slice(bytes);
     let info = SlotInfo {
         generation: taken.generation(),
@@ -505,10 +539,11 @@ pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
     Ok(taken.slot())
 }
 
-/// Writes the record of a slot that is handed out and not published.
+/// Writes the record of a slot that the heap has handed out and that is not published yet.
 #[inline]
 fn write(taken: &Taken, info: &SlotInfo) {
-    // SAFETY: contract 1: the slot is handed out, and the caller holds the session.
+    // SAFETY: contract 1 of `bytes.rs`: the slot is handed out and the caller holds the session, so the record stays
+    // mapped.
     unsafe { taken.record.get() }.write(info);
 }
 

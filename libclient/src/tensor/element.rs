@@ -31,7 +31,7 @@ elements! {
     f16: F16, bf16: BF16, f32: F32, f64: F64,
 }
 
-/// A complex number: `Complex<f32>` is the element of [`DType::C64`], `Complex<f64>` of [`DType::C128`].
+/// A complex number. `Complex<f32>` is the element type of [`DType::C64`], and `Complex<f64>` of [`DType::C128`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -52,9 +52,10 @@ impl Element for Complex<f64> {
 }
 
 /// An array that [`crate::Client::put`] can copy: row-major elements with a shape. Slices, vectors and arrays of
-/// [`Element`]s are tensors of one dimension; with the feature `ndarray`, its arrays are tensors of their shape.
+/// [`Element`]s are tensors of one dimension. With the feature `ndarray`, the arrays of that crate are tensors of
+/// their shape.
 ///
-/// Implement it for your own array types:
+/// Implement this trait for your own array types:
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -86,14 +87,14 @@ pub trait AsTensor {
     fn dtype(&self) -> DType;
     /// Returns the sizes in elements.
     fn shape(&self) -> Vec<usize>;
-    /// Copies the elements, row-major, into `out`, which has exactly their length in bytes and is uninitialized.
+    /// Copies the elements, row-major, into `out`. `out` has exactly their length in bytes and is uninitialized.
     fn write_to(&self, out: &mut [u8]);
-    /// Returns the bytes of the elements, if they are contiguous and row-major in memory: the client then copies them in the
-    /// fastest way and does not call [`AsTensor::write_to`]. Default: `None`.
+    /// Returns the bytes of the elements, if they are contiguous and row-major in memory. Then the client copies them in the
+    /// fastest way and does not call [`AsTensor::write_to`]. By default, returns `None`.
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
-    /// Checks that shape and bytes match. Default: they do.
+    /// Checks that shape and bytes match. The default accepts all values.
     ///
     /// # Errors
     /// [`Error::Length`] if there are more or fewer bytes than the shape needs.
@@ -147,7 +148,8 @@ impl<T: Element, const N: usize> AsTensor for [T; N] {
     }
 }
 
-/// A slice of elements with a shape, for programs that keep an array as one slice: [`crate::Client::put`] takes it.
+/// A slice of elements with a shape. [`crate::Client::put`] accepts it. Use it if your program keeps an array as one
+/// slice.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -168,7 +170,7 @@ pub struct Shaped<'a, T> {
 }
 
 impl<'a, T: Element> Shaped<'a, T> {
-    /// Gives row-major elements a shape.
+    /// Creates an array from row-major elements and a shape.
     ///
     /// # Errors
     /// [`Error::Length`] unless the shape has as many elements as the slice; [`Error::Tensor`] or [`Error::Argument`] for an
@@ -198,8 +200,8 @@ impl<T: Element> AsTensor for Shaped<'_, T> {
     }
 }
 
-/// Borrowed bytes of any element type with a shape, for file readers and bindings. [`Shaped`] is simpler where the element type
-/// is known.
+/// Borrowed bytes of any element type with a shape, for file readers and bindings. If the element type is known, [`Shaped`]
+/// is simpler.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -216,7 +218,7 @@ pub struct TensorView<'a> {
     pub dtype: DType,
     /// Sizes in elements.
     pub shape: &'a [usize],
-    /// Row-major elements, little endian; exactly as many as the shape has.
+    /// Row-major elements, little endian, exactly as many as the shape has.
     pub bytes: &'a [u8],
 }
 
@@ -254,7 +256,7 @@ impl<T: Element, S: ndarray::Data<Elem = T>, D: ndarray::Dimension> AsTensor for
         let item = size_of::<T>();
         match self.as_slice() {
             Some(elements) => out.copy_from_slice(bytemuck::cast_slice(elements)),
-            // In any other memory order, the elements are copied one by one, in logical order.
+            // In any other memory order, copy the elements one by one, in logical order.
             None => {
                 for (place, element) in out.chunks_exact_mut(item).zip(self.iter()) {
                     place.copy_from_slice(bytemuck::bytes_of(element));

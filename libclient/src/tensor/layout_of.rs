@@ -1,5 +1,5 @@
-//! The description of a leased slot: shape, strides and metadata, from its record and its extension; the index of a
-//! dataset.
+//! The description of a leased slot, from its record and its extension: shape, strides and metadata. Also the index
+//! of a dataset.
 #![allow(unsafe_code)]
 
 use crate::segment::bytes::Bytes;
@@ -9,14 +9,14 @@ use tensorlend_layout::dataset;
 use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
-/// The location of each element of a tensor, checked against its bytes; and its metadata.
+/// The locations of a tensor's elements, checked against the tensor's bytes, and its metadata.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Sizes in elements.
     pub shape: Dims<u64>,
     /// Strides in elements.
     pub strides: Dims<i64>,
-    /// Whether the strides are those of C order.
+    /// True if the strides are the row-major (C order) ones.
     pub row_major: bool,
     /// Number of elements.
     pub elements: u64,
@@ -24,13 +24,13 @@ pub struct Layout {
     pub metadata: Vec<u8>,
 }
 
-/// Copies the index of a dataset before any check, because its producer can write to it. The caller holds the lease
-/// that covers `bytes`.
+/// Copies the index of a dataset before any check, because its producer can write to it. The caller must hold the
+/// lease that covers `bytes`.
 #[inline(always)]
 pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
     let length = bytes.len().min(dataset::BYTES_MAX);
-    // SAFETY: the caller holds the lease (contract 2) and the segment (1), and the bytes are copied within this
-    // function.
+    // SAFETY: contract 1 and 2 of `bytes.rs`: the caller holds the lease and the segment. This function copies the
+    // bytes and keeps no reference.
     let bytes = unsafe { &bytes.read()[..length] };
     let (words, rest) = bytes.as_chunks::<8>();
     into.extend(words.iter().map(|word| u64::from_ne_bytes(*word)));
@@ -41,32 +41,34 @@ pub fn copy_index(bytes: &Bytes, into: &mut Vec<u64>) {
     }
 }
 
-/// Prefetches the index of a dataset, up to 512 bytes, while the caller handles others. The caller holds the lease that
-/// covers `bytes`.
+/// Prefetches the index of a dataset, up to 512 bytes, while the caller handles other items. The caller must hold the
+/// lease that covers `bytes`.
 #[inline(always)]
 pub fn fetch_index(bytes: &Bytes) {
-    // SAFETY: as in `copy_index`; the bytes are not used.
+    // SAFETY: contract 1 and 2 of `bytes.rs`: the caller holds the lease and the segment. The bytes are only
+    // prefetched.
     let bytes = unsafe { bytes.read() };
     for byte in bytes.iter().step_by(64).take(8) {
         std::hint::black_box(*byte);
     }
 }
 
-/// Returns the mark of a tensor that was published early: see [`SlotInfo::early`]. The caller holds the lease that covers both.
+/// Returns the mark of a tensor that was published early: see [`SlotInfo::early`]. The caller must hold the lease that
+/// covers both.
 #[cfg(feature = "cuda")]
 pub fn early_mark(info: &SlotInfo, extension: &Bytes) -> Option<[u8; EARLY_BYTES]> {
-    // SAFETY: as in `read_extended`.
+    // SAFETY: contract 1 and 2 of `bytes.rs`: the lease also covers the extension, and the caller holds its segment.
     let bytes = unsafe { extension.read() };
     bytes.get(info.extension_bytes()..)?.first_chunk().copied()
 }
 
-/// Reads and checks a layout. The caller holds the lease that covers `info` and its extension.
+/// Reads and checks a layout. The caller must hold the lease that covers `info` and its extension.
 #[inline(always)]
 pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> Result<Layout, BadTensor> {
     let Some(extension) = extension else {
         let shape = Dims::of_four(info.dims, info.ndim).ok_or(BadTensor::Dimensions)?;
         let elements = check_extent(info.dtype, &shape, None, info.byte_offset, bytes_of_slot)?;
-        // The metadata is mostly empty, and an empty vector needs no allocation.
+        // The metadata is usually empty, and an empty vector needs no allocation.
         let metadata = metadata_of(info);
         let strides = Dims::row_major(&shape);
         return Ok(Layout { shape, strides, row_major: true, elements, metadata });
@@ -76,8 +78,8 @@ pub fn read(info: &SlotInfo, bytes_of_slot: u64, extension: Option<&Bytes>) -> R
 
 #[cold]
 fn read_extended(info: &SlotInfo, bytes_of_slot: u64, extension: &Bytes) -> Result<Layout, BadTensor> {
-    // SAFETY: the lease also covers the extension (contract 2), the caller holds its segment (1), and the bytes are
-    // copied within this function.
+    // SAFETY: contract 1 and 2 of `bytes.rs`: the lease also covers the extension, and the caller holds its segment.
+    // This function copies the bytes and keeps no reference.
     let bytes = unsafe { extension.read() };
     let bytes = bytes.get(..info.extension_bytes()).ok_or(BadTensor::Metadata)?;
     let sizes_bytes = usize::from(info.ndim) * 8;

@@ -23,11 +23,11 @@ use crate::tensor::strided::gather;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Device};
 
-/// A tensor in shared memory, read-only. You reach it through the lease that keeps it in place ([`crate::Lease`],
+/// A tensor in shared memory, read-only. You access it through the lease that keeps it in place ([`crate::Lease`],
 /// [`crate::Dataset`], [`crate::Message`]), and it cannot outlive the lease.
 ///
-/// An honest producer never changes the bytes of a leased tensor; see [`crate::Lease::validate`] for leases that the
-/// daemon has ended.
+/// An honest producer never changes the bytes of a leased tensor. For leases that the daemon has ended, see
+/// [`crate::Lease::validate`].
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -57,7 +57,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Builds a tensor from its record and its extension. The caller holds the lease that covers both.
+    /// Builds a tensor from its record and its extension. The caller must hold the lease that covers both.
     #[inline(always)]
     pub(crate) fn read(
         info: &SlotInfo,
@@ -80,7 +80,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// Returns the location of the tensor's bytes: always host memory.
+    /// Returns the location of the tensor's bytes, which is always host memory.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -99,12 +99,12 @@ impl Tensor {
         (!self.layout.row_major).then_some(&*self.layout.strides)
     }
 
-    /// Returns whether its elements are contiguous, in C order.
+    /// Returns whether the tensor's elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.layout.row_major
     }
 
-    /// Returns the number of elements; 1 for a tensor without dimensions.
+    /// Returns the number of elements. Returns 1 for a tensor without dimensions.
     pub fn elements(&self) -> usize {
         self.layout.elements as usize
     }
@@ -114,7 +114,7 @@ impl Tensor {
         self.byte_offset as usize
     }
 
-    /// Returns the number of bytes of the elements: their number times the bytes of one.
+    /// Returns the number of bytes of the elements, without gaps: the number of elements times the bytes of one.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.dtype.item_bytes()
     }
@@ -130,11 +130,11 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// Panics in the child of a fork that did not inherit the lease: the process could not make the token that tells when its
-    /// children have ended.
+    /// Panics in the child of a fork that did not inherit the lease. This happens if the parent could not create the token
+    /// that shows when its children have ended.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: contract 1 and 2: a `Tensor` is only reachable by reference through the lease that covers its slot
-        // and keeps its segment.
+        // SAFETY: contract 1 and 2 of `bytes.rs`: code can only reach a `Tensor` by reference through the lease that
+        // covers its slot and keeps its segment.
         unsafe { self.bytes.read() }
     }
 
@@ -151,11 +151,11 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is
+    /// [`Error::DType`] if the tensor has another element type; [`Error::Strided`] unless the tensor is
     /// [row-major](Tensor::is_row_major).
     ///
     /// # Panics
-    /// As [`Tensor::bytes`].
+    /// Panics in the child of a fork that did not inherit the lease, like [`Tensor::bytes`].
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -165,7 +165,8 @@ impl Tensor {
             .map_err(|_| Error::Damaged { name: "the tensor".into(), cause: BadTensor::Bounds })
     }
 
-    /// Returns the bytes of the elements if they are in C order, otherwise `None`: for element types without a Rust type.
+    /// Returns the bytes of the elements if they are in C order, and otherwise `None`. Use it for a dtype without a Rust
+    /// type.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -178,13 +179,13 @@ impl Tensor {
     /// ```
     ///
     /// # Panics
-    /// As [`Tensor::bytes`].
+    /// Panics in the child of a fork that did not inherit the lease, like [`Tensor::bytes`].
     pub fn row_major_bytes(&self) -> Option<&[u8]> {
         let from = self.byte_offset();
         self.is_row_major().then(|| &self.bytes()[from..from + self.nbytes()])
     }
 
-    /// Copies the elements, in C order, into `out`. Works for strided tensors, too.
+    /// Copies the elements, in C order, into `out`. Also works for strided tensors.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -200,7 +201,7 @@ impl Tensor {
     /// [`Error::Length`] unless `out` has exactly [`Tensor::nbytes`] bytes.
     ///
     /// # Panics
-    /// As [`Tensor::bytes`].
+    /// Panics in the child of a fork that did not inherit the lease, like [`Tensor::bytes`].
     pub fn copy_to(&self, out: &mut [u8]) -> Result<()> {
         if out.len() != self.nbytes() {
             let (found, given) = (self.nbytes() as u64, out.len() as u64);
@@ -210,7 +211,7 @@ impl Tensor {
             out.copy_from_slice(bytes);
             return Ok(());
         }
-        // Taking the lease checked that every element lies inside.
+        // When the client took the lease, it checked that every element is inside the bytes.
         gather(self.bytes(), self.dtype.item_bytes(), self.byte_offset, &self.layout.shape, self.strides(), out);
         Ok(())
     }
@@ -227,11 +228,11 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] for strides that ndarray does not support
-    /// (negative ones: use [`Tensor::copy_to`]).
+    /// [`Error::DType`] if the tensor has another element type; [`Error::Strided`] for strides that ndarray does not
+    /// support (negative ones: use [`Tensor::copy_to`]).
     ///
     /// # Panics
-    /// As [`Tensor::bytes`].
+    /// Panics in the child of a fork that did not inherit the lease, like [`Tensor::bytes`].
     #[cfg(feature = "ndarray")]
     pub fn ndarray<T: Element>(&self) -> Result<ndarray::ArrayViewD<'_, T>> {
         use ndarray::ShapeBuilder;
@@ -251,13 +252,14 @@ impl Tensor {
         ndarray::ArrayViewD::from_shape(shape.to_vec().strides(strides), elements).map_err(|_| Error::Strided)
     }
 
-    /// Returns the metadata that the tensor's producer set, copied when the lease was taken; empty if none.
+    /// Returns the metadata that the tensor's producer set, copied when the client took the lease. Empty if the
+    /// producer set none.
     pub fn metadata(&self) -> &[u8] {
         &self.layout.metadata
     }
 
-    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers agreed;
-    /// 0 if none.
+    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers
+    /// agreed. Returns 0 if the producer set none.
     pub fn timestamp(&self) -> u64 {
         self.timestamp_ns
     }

@@ -6,8 +6,8 @@ use crate::tensor::draft::{Draft, Sealed};
 use std::sync::Arc;
 use tensorlend_layout::word::SLOT_NONE;
 
-/// A value that a stream or a list accepts: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`] of
-/// either. The trait is sealed: other types cannot implement it.
+/// A value that a stream or a list accepts: a [`Draft`], a [`crate::DatasetDraft`], or a [`crate::ValueDraft`]. The
+/// trait is sealed: other crates cannot implement it.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -31,11 +31,11 @@ impl Sendable for Draft {}
 pub(crate) mod sealed {
     use super::{Arc, Draft, Result, SLOT_NONE, Sealed, Session};
 
-    /// A token that only this crate can make, so that no other crate can call the methods below.
+    /// A token that only this crate can create, so that no other crate can call the methods below.
     #[derive(Clone, Copy)]
     pub struct Inside(());
 
-    /// The one value of [`Inside`].
+    /// The only value of [`Inside`].
     pub(crate) const INSIDE: Inside = Inside(());
 
     /// A draft of one tensor or of several.
@@ -49,7 +49,7 @@ pub(crate) mod sealed {
         fn ready(&self, _: Inside) -> Result<()> {
             Ok(())
         }
-        /// Writes the message's records; the slot then belongs to the caller.
+        /// Writes the message's records. Afterwards the slot belongs to the caller.
         fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
 
@@ -68,13 +68,22 @@ pub(crate) mod sealed {
     }
 }
 
-/// Seals a message if this client made it: each client counts its own slots.
+/// Seals a message if this client made it.
 #[inline]
 pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
-    if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
-        return Err(Error::Argument(format!(
-            "the draft for {what:?} was made by another client: create it with this one, or publish it there"
-        )));
-    }
+    check_client(session, &message, what)?;
     message.seal_for(sequence, sealed::INSIDE)
+}
+
+/// Checks that this client made a message: each client counts its own slots.
+#[inline]
+fn check_client(session: &Arc<Session>, message: &impl Sendable, what: &str) -> Result<()> {
+    if Arc::ptr_eq(message.session(sealed::INSIDE), session) { Ok(()) } else { Err(of_another_client(what)) }
+}
+
+#[cold]
+fn of_another_client(what: &str) -> Error {
+    Error::Argument(format!(
+        "the draft for {what:?} was made by another client: create it with this one, or publish it there"
+    ))
 }

@@ -16,12 +16,12 @@ use std::borrow::Cow;
 /// | `(height, width)` | as many as the tuple has, six at most |
 /// | `&[usize]`, `Vec<usize>`, `&Vec<usize>` | as many as there are elements |
 ///
-/// A size is a `usize`. Other integers need no cast: `u64` and `u32`, and the signed `i64` and `i32`, as other libraries have
-/// them, whose negative values are errors. The sizes of a tuple may be of several types. (Integer literals alone are `i32` for
-/// the compiler: write `[5_000_000_000usize]` above its range.)
+/// A size is a `usize`. The integers `u64`, `u32`, `i64` and `i32` of other libraries need no cast, but their negative
+/// values are errors. The sizes of a tuple may be of several types. (The compiler regards integer literals alone as `i32`,
+/// so write `[5_000_000_000usize]` above its range.)
 ///
-/// The trait is sealed: only this crate implements it. Shapes that are returned, such as
-/// [`Tensor::shape`](crate::Tensor::shape), are `&[usize]`, as in `ndarray` and `candle`, and can be parameters again.
+/// The trait is sealed: only this crate implements it. Methods return shapes as `&[usize]`, as `ndarray` and `candle`
+/// do (for example [`Tensor::shape`](crate::Tensor::shape)), and such a shape can be a parameter again.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -52,7 +52,7 @@ pub mod sealed {
 
     use crate::error::Result;
 
-    /// A conversion to sizes, without an allocation for the usual types.
+    /// A conversion to sizes, which needs no allocation for the usual types.
     pub trait Shape {
         type Sizes: AsRef<[u64]>;
 
@@ -61,10 +61,10 @@ pub mod sealed {
 
     /// The size of one dimension.
     pub trait Size: Copy + std::fmt::Display {
-        /// Returns the size; `None` if it is negative.
+        /// Returns the size. Returns `None` if it is negative.
         fn size(self) -> Option<u64>;
 
-        /// Returns the sizes themselves, if their type is `u64`.
+        /// Returns the numbers unchanged as sizes, if their type is `u64`.
         fn as_sizes(_: &[Self]) -> Option<&[u64]> {
             None
         }

@@ -24,7 +24,7 @@ pub struct TensorSpec {
     pub dtype: DType,
     /// Sizes in elements: 0 to 16 dimensions.
     pub shape: Vec<usize>,
-    /// Strides in elements; `None`: row-major. A stride may be negative if `byte_offset` leaves enough bytes before the
+    /// Strides in elements. `None`: row-major. A stride may be negative if `byte_offset` leaves enough bytes before the
     /// first element.
     pub strides: Option<Vec<i64>>,
     /// Offset of the element with index 0, in bytes from the first byte.
@@ -44,7 +44,7 @@ impl TensorSpec {
         Ok(Self { dtype, shape: as_usize(shape.sizes()?.as_ref()).to_vec(), strides: None, byte_offset: 0 })
     }
 
-    /// Returns the bytes that the tensor takes, from its first byte to the end of its last element.
+    /// Returns the number of bytes that the tensor needs, from its first byte to the end of its last element.
     ///
     /// # Errors
     /// [`Error::Tensor`] for more than 16 dimensions, a wrong number of strides, more than 2^63 bytes, elements before

@@ -6,9 +6,9 @@ use crate::tensor::draft::Draft;
 use tensorlend_layout::tensor::check_extent;
 
 impl Draft {
-    /// Copies the elements of a strided array, in C order, into this row-major draft: a transposed matrix, a part of an image.
-    /// The array has the draft's element type and shape. Its elements are in `bytes`, the one with index 0 at `byte_offset`;
-    /// `strides` count elements and may be negative.
+    /// Copies the elements of a strided array, in C order, into this row-major draft. Such an array is a transposed matrix
+    /// or a part of an image. The array has the draft's element type and shape. Its elements are in `bytes`, and the element
+    /// with index 0 is at `byte_offset`. `strides` are in elements and may be negative.
     ///
     /// ```
     /// # let broker = tensorlend_daemon::embedded()?;
@@ -26,7 +26,7 @@ impl Draft {
     /// [`Error::Argument`] if the draft is not row-major.
     ///
     /// # Panics
-    /// As [`Draft::bytes_mut`].
+    /// Panics in the child of a fork, like [`Draft::bytes_mut`].
     pub fn copy_from_strided(&mut self, bytes: &[u8], byte_offset: usize, strides: &[i64]) -> Result<()> {
         let spec = self.spec();
         if spec.strides.is_some() || spec.byte_offset != 0 {
@@ -49,16 +49,17 @@ impl Draft {
 }
 
 /// Copies the elements of a strided tensor, in C order, into `out`. Element 0 is at `byte_offset` in `all`, which
-/// contains every element; `strides` count elements of `item` bytes.
+/// contains every element. `strides` are in elements of `item` bytes.
 ///
 /// # Panics
 /// Panics if an element lies outside `all`.
 pub fn gather(all: &[u8], item: usize, byte_offset: u64, shape: &[u64], strides: &[i64], out: &mut [u8]) {
-    // Without elements there is nothing to copy; the other sizes may be so large that their product overflows.
+    // Without elements there is nothing to copy. The other sizes may be so large that their product overflows.
     if shape.contains(&0) {
         return;
     }
-    // The innermost dimensions are often contiguous: padded rows, a part of an image.
+    // The innermost dimensions are often contiguous, for example in padded rows or a part of an image. Copy them
+    // together.
     let (mut outer, mut run) = (shape.len(), 1u64);
     while outer > 0 && (shape[outer - 1] == 1 || u64::try_from(strides[outer - 1]) == Ok(run)) {
         run *= shape[outer - 1];

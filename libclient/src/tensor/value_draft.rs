@@ -1,4 +1,4 @@
-//! Drafts of values: of one tensor, or of several.
+//! Drafts of values of any kind: tensors and datasets.
 
 use crate::error::Result;
 use crate::names::lifetime::Lifetime;
@@ -13,8 +13,8 @@ use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
 use std::sync::Arc;
 
-/// The draft of a tensor or of a dataset, for programs that learn its kind only at run time: the producer's counterpart
-/// of [`Value`](crate::Value).
+/// The draft of a tensor or of a dataset, for programs that know the kind only at run time. It is the producer's
+/// counterpart of [`Value`](crate::Value).
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The enum is `non_exhaustive`: with the feature `cuda`, it has a variant for devices.
+/// The enum is `non_exhaustive`. With the feature `cuda`, it has a variant for devices.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ValueDraft {
@@ -65,10 +65,10 @@ impl From<DatasetDraft> for ValueDraft {
 }
 
 impl ValueDraft {
-    /// Publishes the value under a name; returns its version.
+    /// Publishes the value under a name. Returns its version.
     ///
     /// # Errors
-    /// As [`Draft::publish`] or [`DatasetDraft::publish`].
+    /// The errors of [`Draft::publish`] or [`DatasetDraft::publish`].
     pub fn publish(self, name: &str) -> Result<Version> {
         match self {
             Self::Tensor(draft) => draft.publish(name),
@@ -81,7 +81,7 @@ impl ValueDraft {
     /// Publishes the value under a name with a lifetime.
     ///
     /// # Errors
-    /// As [`Draft::publish_for`] or [`DatasetDraft::publish_for`].
+    /// The errors of [`Draft::publish_for`] or [`DatasetDraft::publish_for`].
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
         match self {
             Self::Tensor(draft) => draft.publish_for(name, lifetime),

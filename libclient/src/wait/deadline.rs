@@ -4,14 +4,14 @@ use crate::error::Error;
 use crate::wait::Timeout;
 use std::time::{Duration, Instant};
 
-/// Longest sleep between two polls: it bounds the delay that a hostile member causes by not ringing.
+/// Longest sleep between two polls. It limits the delay that a hostile member causes if it does not ring its bell.
 pub const NAP_MAX: Duration = Duration::from_millis(100);
 
 /// The end of a wait.
 #[derive(Clone, Copy)]
 pub struct Deadline {
-    /// The time at which the wait ends, and its whole length. `None`: the wait has no end, and does not read the clock,
-    /// which would cost as much as the rest of a send.
+    /// The start of the wait and its whole length. `None`: the wait has no end, and does not read the clock, because
+    /// that read would cost as much as the rest of a send.
     until: Option<(Instant, Duration)>,
 }
 
@@ -22,24 +22,24 @@ impl Deadline {
         Self { until: timeout.into().remaining().map(|timeout| (Instant::now(), timeout)) }
     }
 
-    /// Returns the length of the next sleep; `None` after the deadline.
+    /// Returns the length of the next sleep. Returns `None` after the deadline.
     pub fn nap(&self) -> Option<Duration> {
         let Some((start, timeout)) = self.until else { return Some(NAP_MAX) };
         let left = timeout.checked_sub(start.elapsed())?;
         (!left.is_zero()).then(|| left.min(NAP_MAX))
     }
 
-    /// Returns the time left; `None` without an end.
+    /// Returns the time left. Returns `None` for a wait without an end.
     pub fn left(&self) -> Option<Duration> {
         self.until.map(|(start, timeout)| timeout.saturating_sub(start.elapsed()))
     }
 
-    /// Returns the time left, or `slice` if that is shorter.
+    /// Returns the time left, or `slice` if `slice` is shorter.
     pub fn left_at_most(&self, slice: Duration) -> Duration {
         self.left().map_or(slice, |left| left.min(slice))
     }
 
-    /// Returns a deadline after at most `slice`.
+    /// Returns a deadline that is at most `slice` from now.
     pub fn at_most(&self, slice: Duration) -> Self {
         Self::new(Some(self.left_at_most(slice)))
     }
@@ -49,13 +49,13 @@ impl Deadline {
         self.left().is_some_and(|left| left.is_zero())
     }
 
-    /// Returns the error of a wait for `what` that took the whole time.
+    /// Returns the error of a wait for `what` that took its whole time.
     pub fn error(&self, what: String) -> Error {
         Error::Timeout { what, waited: self.until.map_or(Duration::ZERO, |(_, timeout)| timeout) }
     }
 }
 
-/// Returns the text for a wait that ended without a value of the name, with the reason.
+/// Returns the text for a wait that ended before a process published the name.
 pub fn not_published(name: &str) -> String {
     format!("{name:?}: no process has published it (see `tensorlend ls`)")
 }

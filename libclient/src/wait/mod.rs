@@ -21,11 +21,11 @@ use tensorlend_layout::wire::Request;
 use tensorlend_os::toll::Toll;
 use toll::Tolls;
 
-/// A session's state of waiting and waking: its parked threads, and the cost of waking others.
+/// A session's state for waiting and waking: its parked threads, and the cost of waking other clients.
 pub struct Waiter {
     link: Arc<Link>,
     parking: Parking,
-    /// Whether the daemon has listed this client among those that may be parked.
+    /// True if the daemon has listed this client among those that may be parked.
     listed: AtomicBool,
     tolls: Tolls,
 }
@@ -46,13 +46,13 @@ impl Waiter {
         Ok(())
     }
 
-    /// Declares that a thread waits for `mask`, until the guard is dropped. Sample the bells before, and check the
-    /// awaited condition again after.
+    /// Declares that a thread waits for `mask`, until the caller drops the guard. The caller must sample the bells
+    /// before this call, and check the awaited condition again after it.
     pub fn park(&self, mask: u64) -> Parked<'_> {
         self.parking.park(mask)
     }
 
-    /// Returns the cost of this member's wake descriptors.
+    /// Returns the cost of waking this member.
     pub fn toll_of(&self, catalogue: u16) -> Arc<Mutex<Toll>> {
         self.tolls.of(&self.link, catalogue)
     }

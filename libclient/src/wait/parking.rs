@@ -1,4 +1,4 @@
-//! This client's parked word, for all of its threads.
+//! This client's parked word, which all of its threads share.
 
 use std::sync::Mutex;
 use tensorlend_layout::leases::LeaseTable;
@@ -17,8 +17,8 @@ impl Parking {
         Self { table, waiting: Mutex::new([0; 64]) }
     }
 
-    /// Declares that a thread waits for `mask`, until the guard is dropped. Sample the bells before, and check the
-    /// awaited condition again after.
+    /// Declares that a thread waits for `mask`, until the caller drops the guard. The caller must sample the bells
+    /// before this call, and check the awaited condition again after it.
     pub fn park(&self, mask: u64) -> Parked<'_> {
         self.change(mask, true);
         Parked { parking: self, mask }
@@ -31,8 +31,8 @@ impl Parking {
             debug_assert!(bit < 64);
         }
         let word = waiting.iter().enumerate().fold(0u64, |word, (bit, &n)| word | u64::from(n > 0) << bit);
-        // Stored under the lock, so that a thread that stops waiting does not clear the bit of a thread that begins to
-        // wait.
+        // Store the word under the lock. Otherwise a thread that stops waiting could clear the bit of a thread that
+        // begins to wait.
         wake::declare(&self.table.parked, word);
     }
 }

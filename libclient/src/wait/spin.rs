@@ -1,9 +1,10 @@
-//! Adaptive spinning: polling for a short time before sleeping, where that saves time.
+//! Adaptive spinning: a thread polls for a short time before it sleeps, where polling saves time.
 //!
-//! A wake-up costs about 20 us. Assume that two processes answer each other faster than that. If one of them is late once, each
-//! would then put the other to sleep at every exchange. So a waiting thread polls for as long as a wake-up costs. But if the
-//! other process is slower, or needs this processor, polling is a waste. A thread cannot know that beforehand (the other
-//! process may be pinned to any processor), so each [`Spin`] learns it from its waits.
+//! A wake-up costs about 20 us. Two processes may respond to each other faster than that. Without polling, after one late
+//! response each process would put the other to sleep at every exchange. So a waiting thread polls for as long as a wake-up
+//! costs. Polling is a waste if the other process is slower, or needs this processor. A thread cannot know this beforehand,
+//! because the other process may be pinned to any processor. So each [`Spin`] learns from its waits whether polling saves
+//! time.
 
 use crate::error::Result;
 use std::sync::OnceLock;
@@ -14,9 +15,9 @@ use std::time::{Duration, Instant};
 const POLL_NS_MAX: u32 = 25_000;
 /// Minimum polling time: a shorter poll is not worth starting.
 const POLL_NS_MIN: u32 = 1_000;
-/// Polling time for an announced event. It is less than the cost of a sleep and another wake-up together.
+/// Polling time for an announced event. It is less than the cost of one sleep and one wake-up together.
 const SOON: Duration = Duration::from_micros(50);
-/// Number of waits without polling, after polling has saved no time, before polling is tried again.
+/// Number of waits without polling after polling has saved no time. Then the thread tries polling again.
 const WAITS_WITHOUT: u32 = 16;
 
 /// The polling time that has saved time so far, for repeated waits of one kind.
@@ -33,7 +34,7 @@ impl Spin {
 
     /// Returns the polling time of the next wait.
     fn next_ns(&self) -> u32 {
-        // Relaxed throughout: the value is an estimate, and it does not matter which thread stores it last.
+        // Relaxed in this whole type: the value is an estimate, and any thread's store may be the last one.
         let poll_ns = self.poll_ns.load(Ordering::Relaxed);
         if poll_ns >= POLL_NS_MIN {
             return poll_ns;
@@ -50,7 +51,8 @@ impl Spin {
         self.poll_ns.store(next, Ordering::Relaxed);
     }
 
-    /// Polls until `poll` finds something or polling no longer pays; returns the find. Polls at least once.
+    /// Polls until `poll` finds something, or until polling no longer saves time. Returns what `poll` found. Polls at
+    /// least once.
     pub fn poll<T>(&self, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
         if let Some(found) = poll()? {
             return Ok(Some(found));
@@ -65,7 +67,7 @@ impl Spin {
     }
 }
 
-/// Polls for a short time: as long as polling has saved time in this process so far.
+/// Polls for a short time, which depends on how long polling has saved time in this process so far.
 pub fn spin<T>(poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
     static NAMES_AND_LISTS: Spin = Spin::new();
     NAMES_AND_LISTS.poll(poll)
@@ -91,11 +93,12 @@ fn poll_for<T>(most: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> R
     }
 }
 
-/// Returns whether the machine has only one processor: then polling would keep the awaited process from running.
+/// Returns whether the machine has only one processor. On such a machine, polling would keep the awaited process from
+/// running.
 fn alone() -> bool {
     static ALONE: OnceLock<bool> = OnceLock::new();
-    // Asks for the machine's processors, not this thread's: a thread pinned to one processor may wait for a process on
-    // another.
+    // Count the machine's processors, not those of this thread. A thread that is pinned to one processor may wait for
+    // a process on another processor.
     *ALONE.get_or_init(|| {
         std::fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|online| online.trim() == "0")
     })

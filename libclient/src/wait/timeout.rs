@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest time that a call may wait.
+/// The longest time that a method may wait.
 ///
 /// Methods that wait take `impl Into<Timeout>`, so you can write:
 ///
 /// * a [`Duration`]: at most this long; [`Duration::ZERO`] checks once and does not wait;
 /// * `None`, or [`Timeout::NEVER`]: without end;
-/// * an [`Instant`]: until then, so that several calls can share one deadline.
+/// * an [`Instant`]: until that time, so that several calls can share one deadline.
 ///
-/// A call whose wait ends without the event returns [`Error::Timeout`](crate::Error::Timeout), which names the event and the time
-/// waited.
+/// If this time passes before the awaited event, the method returns [`Error::Timeout`](crate::Error::Timeout). The
+/// error names the event and the time waited.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -39,10 +39,11 @@ enum Limit {
 }
 
 impl Timeout {
-    /// No timeout: the call waits until its event, or an error.
+    /// A wait without a timeout: the method waits until its event, or an error.
     pub const NEVER: Self = Self(Limit::Never);
 
-    /// Returns the time to wait, counted from now; `None` without end, zero for an [`Instant`] that has passed.
+    /// Returns the time to wait, measured from now. Returns `None` for no end, and zero for an [`Instant`] that has
+    /// passed.
     ///
     /// ```
     /// use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The cost of using other clients' wake descriptors. The subscriber has the other end, and chooses how many watches (epoll)
-//! are on it; each watch costs the process that wakes the subscriber some time.
+//! The cost of using other clients' wake descriptors. The subscriber has the other end of each descriptor, and chooses how
+//! many epoll watches that end has. Each watch costs time in the process that wakes the subscriber.
 
 use crate::link::Link;
 use rustix::net::SendFlags;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use tensorlend_os::mutex::lock;
 use tensorlend_os::toll::Toll;
 
-/// The number of owners above which the session forgets the owners that are gone.
+/// The number of owners above which the session removes the entries of owners that have ended.
 const REMEMBERED: usize = 64;
 
-/// The owner to which a cost is charged: a user, or one session if the user is this process's own.
+/// The owner to which a cost is charged. This is a user, but for this process's own user, it is one session.
 type Whose = (u32, u64);
 
 /// The cost of wake descriptors in this session, by owner.
@@ -20,17 +20,17 @@ type Whose = (u32, u64);
 pub struct Tolls(Mutex<HashMap<Whose, Arc<Mutex<Toll>>>>);
 
 impl Tolls {
-    /// Returns the cost of this member's descriptors.
+    /// Returns the cost of this member's wake descriptors.
     pub fn of(&self, link: &Link, catalogue: u16) -> Arc<Mutex<Toll>> {
         let members = &link.directory.members;
         let uid_of = |member: u16| members[usize::from(member)].process.peek() as u32;
         let uid = uid_of(catalogue);
-        // This process's own user is charged by session: otherwise one program could keep the user's other programs from being
-        // woken.
+        // Charge clients of this process's own user by session. Otherwise one program could prevent the wake-ups of the
+        // user's other programs.
         let life = if uid == uid_of(link.me()) { members[usize::from(catalogue)].member.peek() } else { 0 };
         let mut tolls = lock(&self.0);
         if tolls.len() >= REMEMBERED {
-            // Remember owners that are gone only if their cost was excessive.
+            // Keep the entries of owners that have ended only if their cost was excessive.
             tolls.retain(|_, toll| Arc::strong_count(toll) > 1 || lock(toll).is_excessive());
         }
         tolls.entry((uid, life)).or_default().clone()
@@ -45,7 +45,7 @@ pub struct Waking {
 }
 
 impl Waking {
-    /// Returns a descriptor, with its owner's cost so far.
+    /// Creates a wake descriptor that adds its cost to its owner's cost so far.
     pub fn new(fd: OwnedFd, toll: Arc<Mutex<Toll>>) -> Self {
         Self { fd: Some(fd), toll }
     }
@@ -54,8 +54,8 @@ impl Waking {
     pub fn wake(&self) -> bool {
         let mut toll = lock(&self.toll);
         if let Some(fd) = self.fd.as_ref().filter(|_| !toll.is_excessive()) {
-            // DONTWAIT on this side: whatever the subscriber does with its end, this never blocks. A full socket means
-            // that it was woken often enough.
+            // DONTWAIT on this side: this call never blocks, whatever the subscriber does with its end. If the socket
+            // is full, the subscriber already has enough wake-ups.
             let _ = toll.run(|| rustix::net::send(fd, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL));
         }
         !toll.is_excessive()
@@ -68,7 +68,7 @@ impl Drop for Waking {
         let mut toll = lock(&self.toll);
         // The last close also notifies the watches of the other end.
         if toll.is_excessive() {
-            // If no thread can be started, `fd` is closed here.
+            // If this process cannot start a thread, this call closes `fd` here.
             let _ = tensorlend_os::thread::spawn("tensorlend-close", move || drop(fd));
         } else {
             toll.run(|| drop(fd));

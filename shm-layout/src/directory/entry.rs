@@ -39,11 +39,14 @@ structure! {
 }
 
 impl NameEntry {
-    /// Compares the entry's key. Returns the owner word if the key is equal and the owner word stayed the same.
+    /// Compares the entry's key with `key`. Returns the owner word if the keys are equal and the
+    /// owner word stayed the same.
     ///
-    /// Reader R loads the owner word, then the key, then the owner word again. The daemon reuses entries, so the key belongs to
-    /// the first owner word only if that word is unchanged. If the word changed and the key is equal, R compares the *same*
-    /// entry again: another client may have taken the name over, and a search that went on to the next place would miss the
+    /// Reader R loads the owner word, then the key, then the owner word again. The daemon reuses
+    /// entries, so the key belongs to the first owner word only if that word is unchanged.
+    ///
+    /// If the word changed and the key is equal, R compares the *same* entry again. Another client
+    /// may have taken the name over, and a search that continued with the next place would miss the
     /// name. The loop ends, because R repeats it only after a store of the daemon.
     #[inline]
     pub fn probe(&self, hash: u64, key: &[u8], long_names: &[LongName]) -> Option<OwnerWord> {
@@ -58,13 +61,13 @@ impl NameEntry {
         }
     }
 
-    /// Returns the length of the key in bytes; 0: none.
+    /// Returns the length of the key in bytes, or 0 for no key.
     #[inline]
     pub fn key_bytes(&self) -> usize {
         (self.key.peek() & 0xFFFF) as usize
     }
 
-    /// Returns true if the entry holds this key, comparing it word by word.
+    /// Returns true if the entry has this key. Compares word by word.
     #[inline]
     fn key_is(&self, key: &[u8], long_names: &[LongName]) -> bool {
         let word = self.key.peek();
@@ -80,16 +83,19 @@ impl NameEntry {
     /// Returns the owner word, read again after the key.
     #[inline]
     pub fn owner_word_after_key(&self) -> u64 {
-        // Acquire, for the relaxed loads of the key above: if one of them read a later key, this load reads a later owner word.
+        // Acquire orders this load after the relaxed loads of the key. If one of those loads read a
+        // later key, this load reads a later owner word.
         fence(Ordering::Acquire);
         self.owner_word.peek()
     }
 
-    /// Daemon: removes the key from a tombstone, so that no look-up stops here any more. Required before the block of a long key
-    /// is given to another name: otherwise the tombstone would seem to have that name's key.
+    /// Daemon: removes the key from a tombstone, so that no look-up matches the tombstone any more.
+    /// The daemon calls this before it gives the block of a long key to another name. Otherwise the
+    /// tombstone would appear to have that name's key.
     pub fn clear_key(&self) {
         self.assert_dead();
-        // Release: as in set_key.
+        // Release orders the earlier store of the owner word before the store below. A reader that
+        // loads the new key also finds the entry dead when it reads the owner word again.
         fence(Ordering::Release);
         self.key.put(0);
     }
@@ -102,16 +108,19 @@ impl NameEntry {
         );
     }
 
-    /// Daemon: gives the entry to another key. The owner word is a `Tomb`; the store that makes it `Live` or `Reserved` follows
-    /// and publishes the key. `block` is the index of the tail's block in `long_names`; it is ignored for a key that fits into
-    /// the entry.
+    /// Daemon: gives the entry to another key. The owner word is a `Tomb`. The daemon's next store
+    /// makes it `Live` or `Reserved`, and publishes the key.
     ///
-    /// A crash in between leaves the entry a tombstone, with a key that belongs to no name.
+    /// `block` is the index in `long_names` of the block for the key's tail. It is ignored for a
+    /// key that fits into the entry.
+    ///
+    /// A crash before the next store leaves the entry a tombstone, with a key that belongs to no
+    /// name.
     pub fn set_key(&self, hash: u64, key: &[u8], block: u32, long_names: &[LongName]) {
         self.assert_dead();
-        // Release, between the earlier store of the owner word and the stores below: a reader that loads one of these also
-        // finds the entry dead when it reads the owner word again. The Release of the owner word store orders only the stores
-        // before it.
+        // Release orders the earlier store of the owner word before the stores below. A reader that
+        // loads one of these also finds the entry dead when it reads the owner word again. The
+        // Release store of the next owner word orders only the stores before that store.
         fence(Ordering::Release);
         let mut chunks = key.chunks(8);
         let mut fill = |words: &[Word]| words.iter().for_each(|w| w.put(chunks.next().map_or(0, key_word)));
@@ -136,8 +145,8 @@ fn are_in(bytes: &[u8], words: &[Word]) -> bool {
 /// Returns up to eight bytes of a key as a word: little endian, zero-filled.
 #[inline]
 pub fn key_word(bytes: &[u8]) -> u64 {
-    // No loop over the bytes: the processor would mispredict its end. If two of the loads overlap, both put the same bytes at the
-    // same bits.
+    // A loop over the bytes would be slower, because the processor would mispredict its end. If two
+    // of the loads overlap, both put the same bytes at the same bits.
     debug_assert!(bytes.len() <= 8);
     if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
         let shift = (bytes.len() - 4) * 8;

@@ -29,19 +29,21 @@ impl Geometry {
     pub const LARGEST: Self =
         Self { members: 1 << 16, names: 1 << 24, lists: 1 << 20, streams: 1 << 16, segments: 1 << 16 };
 
-    /// log2 of the places of the largest table: the maximum number of names fills five eighths of it.
+    /// Returns log2 of the places of the largest table. The maximum number of names fills at most
+    /// five eighths of that table.
     pub fn table_log2_max(&self) -> u8 {
         let places = (u64::from(self.names) * 8).div_ceil(5).next_power_of_two();
         (places.ilog2() as u8).max(FIRST_TABLE_LOG2)
     }
 
-    /// Returns the number of blocks for long names; number 0 is not used.
+    /// Returns the number of blocks for long names. Number 0 is not used.
     pub fn long_names(&self) -> u64 {
         (u64::from(self.names) / 8).max(256)
     }
 
-    /// Returns the offset and the number of records of each table. The tables that have memory from the beginning come first.
-    /// The others have memory only where they are in use, so each begins on a page.
+    /// Returns the offset and the number of records of each table. The tables that need memory from
+    /// the beginning come first. The other tables get memory only where they are used, so each of
+    /// them begins on a page.
     pub(super) fn offsets(&self) -> [(u64, u64); 7] {
         let mut at = size_of::<DirectoryHead>() as u64;
         let mut place = |count: u64, bytes: usize| {
@@ -54,7 +56,8 @@ impl Geometry {
             place(u64::from(self.lists), size_of::<ListEntry>()),
             place(u64::from(self.streams), size_of::<StreamEntry>()),
             place(u64::from(self.segments), size_of::<SegmentEntry>()),
-            // Two tables of the largest size: one is built while the other is the current one.
+            // Two tables of the largest size. The daemon builds one of them while the other is
+            // current.
             place(2 << self.table_log2_max(), size_of::<Word>()),
             place(self.long_names(), size_of::<LongName>()),
             place(u64::from(self.names) + 1, size_of::<NameEntry>()),
@@ -67,7 +70,8 @@ impl Geometry {
         (at + count * size_of::<NameEntry>() as u64).next_multiple_of(4096)
     }
 
-    /// Returns the number of bytes that need memory from the beginning on: up to the end of the first table of names.
+    /// Returns the number of bytes that need memory from the beginning. These bytes end with the
+    /// first table of names.
     pub fn bytes_first(&self) -> u64 {
         self.offsets()[4].0 + (size_of::<Word>() << FIRST_TABLE_LOG2) as u64
     }

@@ -5,26 +5,30 @@ use crate::search::{BUCKET, Search};
 use crate::sync::{Ordering, fence};
 use crate::word::{OwnerWord, PlaceWord, TableWord, Word};
 
-/// A name's entry as a look-up found it.
+/// The entry that a look-up found for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundName {
     /// Index of the entry in the directory's entry array.
     pub entry: u32,
-    /// The entry's owner word when the key was compared. A client that acts on the word reads it again.
+    /// The entry's owner word during the comparison of the key. A client reads the owner word again
+    /// before it relies on it.
     pub owner_word: OwnerWord,
 }
 
-/// The table of names was replaced during the look-up.
+/// The error if the daemon replaced the table of names during the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaced;
 
-/// [`super::Directory::find`] over bare words: the table word, the tables' seeds, all places, the entries, the blocks of long
-/// names.
+/// Performs [`super::Directory::find`] over bare words: the table word, the tables' seeds, all
+/// places, the entries, and the blocks of long names.
 ///
-/// A place leads to an entry, and the entry itself contains its key. So an outdated place, even in a table that was replaced, can
-/// mislead a look-up of reader R, but never to another name's value. R must not miss a live name either. Daemon D ensures that by
-/// two rules: a name's place in a table stays where it is while the name lives; and a place becomes free only while no live name
-/// is behind it on that name's search.
+/// A place leads to an entry, and the entry itself contains its key. So an outdated place can
+/// mislead reader R, even a place of a replaced table, but can never lead R to another name's
+/// value.
+///
+/// R must not miss a live name either. Daemon D ensures this by two rules. A name's place in a
+/// table does not move while the name lives. A place becomes free only while no live name is behind
+/// it on that name's search.
 #[inline]
 pub fn find_in(
     table_word: &Word,
@@ -60,14 +64,15 @@ pub fn find_in(
             }
         }
     }
-    // The result "not found" counts only if this table was the current one during the whole search.
+    // The result "not found" is valid only if this table was current during the whole search.
     if TableWord(table_word.read()) == table { Ok(found) } else { Err(Replaced) }
 }
 
 /// Performs [`super::Directory::begin_table`] over bare words.
 pub fn begin_table_in(seeds: &[Word; 2], table: TableWord, seed: u64) {
-    // Release, between the store of the table word that replaced this half's former table and the relaxed stores of this seed and
-    // the places: a reader R that searches the former table and reads one of these also finds the table word changed.
+    // Release orders the store of the table word, which replaced this half's former table, before
+    // the relaxed stores of this seed and the places. A reader R that still searches the former
+    // table may read one of these. R then also finds the table word changed.
     fence(Ordering::Release);
     seeds[table.half()].put(seed);
 }

@@ -11,14 +11,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `None` above 16 dimensions.
+    /// Creates a shape. Returns `None` above 16 dimensions.
     pub fn new(dims: &[u64]) -> Option<Self> {
         let mut all = [0; NDIM_MAX];
         all.get_mut(..dims.len())?.copy_from_slice(dims);
         Some(Self { dims: all, ndim: dims.len() as u8 })
     }
 
-    /// Returns the number of elements; `None` if it does not fit into 64 bits. One for a tensor without dimensions.
+    /// Returns the number of elements, which is 1 for a tensor without dimensions. Returns `None`
+    /// if the number does not fit into 64 bits.
     pub fn elements(&self) -> Option<u64> {
         elements(self)
     }
@@ -46,7 +47,7 @@ pub struct Strides {
 }
 
 impl Strides {
-    /// `None` above 16 dimensions.
+    /// Creates strides. Returns `None` above 16 dimensions.
     pub fn new(steps: &[i64]) -> Option<Self> {
         let mut all = [0; NDIM_MAX];
         all.get_mut(..steps.len())?.copy_from_slice(steps);
@@ -82,6 +83,6 @@ impl core::fmt::Debug for Strides {
 #[inline]
 pub(super) fn elements(shape: &[u64]) -> Option<u64> {
     let product = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-    // A zero makes the product 0, whatever the other dimensions are.
+    // A size of 0 makes the product 0, whatever the other sizes are.
     product.or_else(|| shape.contains(&0).then_some(0))
 }

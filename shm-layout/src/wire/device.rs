@@ -3,15 +3,16 @@
 use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
-/// The allocator of device memory, by RMM's names.
+/// The allocator of device memory. The names are RMM's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Allocator {
-    /// Long segments, shared by all slots of a client; each is an allocation of the driver's virtual memory management,
-    /// exported as a descriptor.
+    /// Long segments, which all slots of a client share. Each segment is an allocation of the
+    /// driver's virtual memory management, exported as a descriptor.
     #[default]
     Pool,
-    /// A segment for each slot, from a stream-ordered pool that the daemon owns for the namespace.
+    /// One segment for each slot, from a stream-ordered pool that the daemon owns for the
+    /// namespace.
     Async,
     /// Superblocks for one client or stream each, allocated as for `pool`.
     Arena,
@@ -69,31 +70,32 @@ pub struct DeviceOffer {
     pub name: String,
     /// The allocator.
     pub allocator: Allocator,
-    /// Length of an ordinary segment in bytes; for [`Allocator::Async`] the granularity of slots.
+    /// Length of an ordinary segment in bytes. For [`Allocator::Async`], the granularity of slots.
     pub segment_bytes: u64,
     /// Maximum length of a segment in bytes.
     pub segment_bytes_max: u64,
 }
 
-/// One lending of one segment of device memory; unique over time.
+/// The id of one lending of one segment of device memory. No two lendings ever have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LendingId {
     /// The owner's catalogue number.
     pub catalogue: u16,
     /// The segment, by the number of its first slot.
     pub base: u32,
-    /// Start of the lending: nanoseconds of `CLOCK_BOOTTIME`, as its line in the directory says.
+    /// Start of the lending, in nanoseconds of `CLOCK_BOOTTIME`. The segment's entry in the
+    /// directory has the same value.
     pub since_ns: u64,
 }
 
 /// The kind of a device segment's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Export {
-    /// An allocation of the driver's virtual memory management, to be imported and mapped.
+    /// An allocation of the driver's virtual memory management, which the client imports and maps.
     Allocation,
-    /// A stream-ordered pool, of which the segment is one block.
+    /// A block in a stream-ordered pool. The block is the segment.
     Block {
-        /// The pool's number: it is imported once.
+        /// The pool's number. A client imports each pool once.
         pool: u64,
         /// The driver's export of the block, in two halves.
         pointer: [[u8; 32]; 2],
@@ -109,9 +111,9 @@ pub struct DeviceSegment {
     pub bytes: u64,
     /// log2 of the number of slots.
     pub slots_log2: u8,
-    /// The member's geometry word for which this is valid.
+    /// The member's geometry word for which the reply is valid.
     pub geometry: u64,
-    /// The lending; its `base` is the first slot number.
+    /// The lending. Its `base` is the first slot number.
     pub lending: LendingId,
     /// The kind of the segment's descriptor.
     pub export: Export,

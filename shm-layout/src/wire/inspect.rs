@@ -1,4 +1,5 @@
-//! What an observer asks the daemon, outside all namespaces: names, sizes and holders, never values.
+//! The requests of observers, outside all namespaces. Observers see names, sizes and holders, never
+//! values.
 
 use super::{NamespaceUse, Policy, Stat};
 use serde::{Deserialize, Serialize};
@@ -30,31 +31,31 @@ pub enum View {
     Daemon,
     /// The namespaces after this name. Response: [`Shown::Namespaces`].
     Namespaces {
-        /// The last namespace of the response before; empty: none.
+        /// The last namespace of the previous response; empty: none.
         after: String,
     },
     /// The clients of a namespace. Response: [`Shown::Clients`].
     Clients {
         /// The namespace.
         namespace: String,
-        /// First number.
+        /// First catalogue number to show.
         from: u16,
     },
-    /// Names and lists. Response: [`Shown::Names`].
+    /// Names and lists of a namespace. Response: [`Shown::Names`].
     Names {
         /// The namespace.
         namespace: String,
         /// First entry of the directory.
         from: u32,
     },
-    /// Leases, by holder. Response: [`Shown::Leases`].
+    /// Leases in a namespace, by holder. Response: [`Shown::Leases`].
     Leases {
         /// The namespace.
         namespace: String,
         /// First holder's number.
         from: u16,
     },
-    /// Streams. Response: [`Shown::Streams`].
+    /// Streams of a namespace. Response: [`Shown::Streams`].
     Streams {
         /// The namespace.
         namespace: String,
@@ -63,12 +64,13 @@ pub enum View {
     },
 }
 
-/// The response to an observer. `next` is the position of the next request; `None`: this is the last response.
+/// The response to an observer. `next` is the position of the next request. `None` marks the last
+/// response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shown {
     /// The daemon's metrics, with the users and namespaces that the superuser sees.
     Daemon(Box<Stat>),
-    /// Namespaces, sorted by name; empty: no further ones.
+    /// Namespaces, sorted by name. An empty list means that there are no further ones.
     Namespaces(Vec<NamespaceUse>),
     /// Clients, sorted by number.
     Clients {
@@ -90,7 +92,7 @@ pub enum Shown {
         leases: Vec<LeaseShown>,
         /// The next holder.
         next: Option<u16>,
-        /// Whether leases of one client were left out.
+        /// Whether the response omits leases of one client.
         truncated: bool,
     },
     /// Streams.
@@ -105,25 +107,25 @@ pub enum Shown {
 /// A client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientShown {
-    /// Its number.
+    /// The client's catalogue number.
     pub number: u16,
-    /// The epoch of its number.
+    /// The epoch of the client's catalogue number.
     pub epoch: u32,
-    /// Its process.
+    /// The pid of the client's process.
     pub pid: u32,
-    /// Its user.
+    /// The uid of the client.
     pub uid: u32,
-    /// Its label.
+    /// The client's label.
     pub label: String,
-    /// The name of its command; empty: unknown.
+    /// The name of the client's command; empty: unknown.
     pub command: String,
-    /// Whether it is connected.
+    /// Whether the client is connected.
     pub connected: bool,
-    /// Time of its connection, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// Time of the client's connection, in nanoseconds of `CLOCK_BOOTTIME`.
     pub since_ns: u64,
-    /// Bytes of its segments.
+    /// Bytes of the client's segments.
     pub bytes: u64,
-    /// Number of its segments.
+    /// Number of the client's segments.
     pub segments: u32,
 }
 
@@ -147,17 +149,17 @@ pub enum Holds {
         client: u16,
         /// The word of a lease on the value: owner, slot and the low bits of the generation.
         lease: u64,
-        /// The packed element type; `None`: a dataset, or a value whose record the daemon does not read.
+        /// The packed element type. `None` for a dataset, or for a value whose record the daemon does not read.
         dtype: Option<u32>,
         /// Whether the value is a dataset.
         is_dataset: bool,
-        /// Sizes in elements; `None`: a dataset, or more than 4 dimensions.
+        /// Sizes in elements. `None` for a dataset, or for more than 4 dimensions.
         shape: Option<Vec<u64>>,
         /// Bytes of all slots of the value; 0: unknown.
         bytes: u64,
         /// The timestamp that its producer set, in nanoseconds; 0: none.
         timestamp_ns: u64,
-        /// Whether some of its bytes are in a file.
+        /// Whether some of the value's bytes are in a file.
         in_file: bool,
     },
 }
@@ -176,38 +178,38 @@ pub struct LeaseShown {
 /// A stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamShown {
-    /// Its name.
+    /// The stream's name.
     pub name: String,
-    /// Its index in the table of streams.
+    /// The stream's index in the table of streams.
     pub index: u32,
-    /// Its id.
+    /// The stream's id.
     pub id: u64,
-    /// Number of its producer.
+    /// Catalogue number of the stream's producer.
     pub producer: u16,
-    /// Number of messages that it can hold.
+    /// Number of messages that the stream can hold.
     pub capacity: u32,
-    /// Its policy.
+    /// The policy when a subscriber lags.
     pub policy: Policy,
     /// Number of messages ever sent.
     pub sent: u64,
-    /// Number of messages that it holds.
+    /// Number of messages that the stream holds now.
     pub held: u64,
-    /// Whether its producer has closed it.
+    /// Whether the producer has closed the stream.
     pub is_closed: bool,
-    /// Its subscribers.
+    /// The stream's subscribers.
     pub subscribers: Vec<SubscriberShown>,
 }
 
 /// A subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubscriberShown {
-    /// Its number.
+    /// The subscriber's catalogue number.
     pub client: u16,
-    /// The index of its cursor.
+    /// The index of the subscriber's cursor.
     pub cursor: u16,
-    /// Messages sent and not received; `None`: it has not begun.
+    /// Messages sent and not received. `None`: the subscriber has not begun.
     pub lag: Option<u64>,
-    /// Messages that it has missed.
+    /// Messages that the subscriber has missed.
     pub lost: u64,
 }
 

@@ -3,7 +3,7 @@
 use super::LimitKind;
 use serde::{Deserialize, Serialize};
 
-/// The reason for a refusal: the text is for a person, the variants are for programs.
+/// The reason for a refusal. The text is for people, the variants are for programs.
 ///
 /// ```
 /// use tensorlend_layout::wire::{LimitKind, Refusal};
@@ -43,17 +43,17 @@ pub enum Refusal {
         /// Client's hash.
         client_hash: u64,
     },
-    /// The namespace does not exist, or this user may not join it: the client does not learn which.
+    /// The namespace does not exist, or this user may not join it. The client does not learn which.
     #[error(
         "no namespace {0:?} for this user: it does not exist, or does not list the user: see [namespace.*] in the daemon's configuration"
     )]
     Namespace(String),
-    /// A reader requested an operation of writers.
+    /// A reader requested an operation that only writers may perform.
     #[error(
         "this user may read namespace {0:?}, but not write to it: ask its administrator to add the user to `writers` of [namespace.{0}] in the daemon's configuration"
     )]
     ReadOnly(String),
-    /// A limit is reached.
+    /// The operation has reached a limit.
     #[error("{what} is at its limit of {limit}: raise {setting} in the daemon's configuration, or free some")]
     Limit {
         /// The limit, for programs.
@@ -65,7 +65,7 @@ pub enum Refusal {
         /// The limit's value, with unit.
         limit: String,
     },
-    /// The kernel has no memory.
+    /// The kernel has no memory left.
     #[error("the machine has no memory left{} ({reason}): delete values, end other programs, or lower pool.bytes_max", needed(*bytes))]
     Memory {
         /// Requested bytes; 0 if unknown.
@@ -95,14 +95,14 @@ pub enum Refusal {
     /// The daemon disconnected the client for breaking a rule.
     #[error("the daemon disconnected this client: {0}: connect again; the daemon's log has the details")]
     Violation(String),
-    /// The user is no observer.
+    /// The user is not an observer.
     #[error(
         "this user may not observe all namespaces: ask the administrator to add the user to `observers` in the daemon's configuration, or join a namespace"
     )]
     NotObserver,
 }
 
-/// The class of a refusal: the one who can help.
+/// The class of a refusal. The class shows who can remove the cause.
 ///
 /// ```
 /// use tensorlend_layout::wire::{Reason, Refusal};
@@ -113,9 +113,11 @@ pub enum Refusal {
 pub enum Reason {
     /// A limit of the configuration or of the machine: an administrator can raise it, or a user can free something.
     Limit,
-    /// A request that the daemon never grants: damaged, impossible, or without the rights.
+    /// A request that the daemon never grants, because it is damaged or impossible, or because the client lacks the
+    /// rights.
     Invalid,
-    /// Another client, or the daemon, was faster: the object is gone or taken. A repetition may succeed.
+    /// Another client, or the daemon, was faster, so the object is gone or taken. The caller may
+    /// repeat the operation.
     Race,
 }
 
@@ -146,8 +148,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the stable code of this reason, such as `TL-0601`: the same in every language, explained in the manual's
-    /// page on errors.
+    /// Returns the stable code of this reason, such as `TL-0601`. The code is the same in every
+    /// language, and the manual's page on errors explains it.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Stopping => "TL-0105",

@@ -29,19 +29,19 @@ pub struct Stat {
     pub bytes_in_use: u64,
     /// Bytes of spare segments, ready to lend.
     pub bytes_spare: u64,
-    /// Bytes of sheets.
+    /// Bytes of the sheets.
     pub bytes_sheets: u64,
     /// Segments lent.
     pub segments: u32,
     /// Clients connected.
     pub clients: u32,
-    /// Clients that are gone and whose tensors still exist.
+    /// Clients that have ended and whose tensors still exist.
     pub frozen: u32,
     /// Names in all namespaces.
     pub names: u64,
     /// Requests served.
     pub requests: u64,
-    /// Times that the daemon woke up.
+    /// Number of times that the daemon woke up.
     pub wakeups: u64,
     /// Requests refused, by reason.
     pub refusals: Refusals,
@@ -53,18 +53,19 @@ pub struct Stat {
     pub names_expired: u64,
     /// Ephemeral names that ended with their producers' sessions.
     pub names_ephemeral_gone: u64,
-    /// Sessions that the daemon ended because memory was short and their leases kept replaced values in use.
+    /// Sessions that the daemon ended while memory was short, because their leases kept replaced
+    /// values in use.
     pub sessions_revoked: u64,
     /// Bytes of segments that are in files and not in the pool.
     pub bytes_spilled: u64,
     /// Spill files that could not be written or read.
     pub spill_failures: u64,
-    /// Usage of the requesting uid; for the superuser, of each uid (128 at most).
+    /// Usage of the requesting uid. For the superuser, usage of each uid (128 at most).
     pub uids: Vec<UidUse>,
-    /// Usage of the requesting namespace; for the superuser, of each (128 at most).
+    /// Usage of the requesting namespace. For the superuser, usage of each namespace (128 at most).
     pub namespaces: Vec<NamespaceUse>,
-    /// Sessions of the requesting uid that returned memory which some process still holds; for the superuser, those of each uid.
-    /// The 64 with most bytes.
+    /// Sessions of the requesting uid that returned memory which some process still holds. For the
+    /// superuser, the sessions of every uid. At most 64, those with the most bytes.
     pub holders: Vec<Holder>,
 }
 
@@ -80,7 +81,8 @@ pub struct Stat {
 pub struct Refusals {
     /// Refusals because a limit of the configuration or of the machine was reached.
     pub limit: u64,
-    /// Refusals of requests that the daemon never grants: damaged, impossible, or without the rights.
+    /// Refusals of requests that the daemon never grants, because they are damaged or impossible, or because the client
+    /// lacks the rights.
     pub invalid: u64,
     /// Refusals because another client, or the daemon, was faster: the object is gone or taken.
     pub race: u64,
@@ -98,8 +100,9 @@ impl Refusals {
     }
 }
 
-/// A session that has returned memory which some process still holds: its own process, or one that has the memory from it, such
-/// as a child. The kernel does not say which.
+/// A session that has returned memory which some process still holds. The process may be the
+/// session's own, or one that got the memory from it, such as a child. The kernel does not report
+/// which.
 ///
 /// ```
 /// use tensorlend_layout::wire::Holder;
@@ -109,11 +112,12 @@ impl Refusals {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// The user, who is charged for the memory.
+    /// The uid of the user to whom the memory is charged.
     pub uid: u32,
-    /// The client's number in its namespace; 0 if only a former daemon knew it.
+    /// The client's number in its namespace; 0 if only a previous daemon knew it.
     pub client: u16,
-    /// The process that connected, as the daemon sees its pid; 0 if only a former daemon knew it.
+    /// The pid of the process that connected, as the daemon sees it. 0 if only a previous daemon knew
+    /// the pid.
     pub pid: u32,
     /// Whether the session is connected.
     pub connected: bool,
@@ -123,7 +127,7 @@ pub struct Holder {
     pub bytes: u64,
 }
 
-/// Usage and present limits of one uid.
+/// Usage and current limits of one uid.
 ///
 /// ```
 /// use tensorlend_layout::wire::UidUse;
@@ -137,22 +141,25 @@ pub struct UidUse {
     pub uid: u32,
     /// Bytes of segments and sheets, including those of the user's ended clients.
     pub bytes: u64,
-    /// Present maximum of `bytes`: the smaller of the user's limit and the user's share of the common memory.
+    /// Current maximum of `bytes`: the smaller of the user's limit and the user's share of the
+    /// common memory.
     pub bytes_max: u64,
-    /// Bytes of replaced or deleted values that only the user's leases keep in use; known only while memory is short.
+    /// Bytes of replaced or deleted values that only the user's leases keep in use. The daemon
+    /// knows the number only while memory is short.
     pub bytes_kept_by_leases: u64,
-    /// Bytes that the user's clients returned or left at their end, and that some process still holds. They stay charged to the
-    /// user until the kernel reports that no process can write them (in user mode: that no process holds them).
+    /// Bytes that the user's clients returned, or left when they ended, and that some process still
+    /// holds. The daemon charges these bytes to the user until the kernel reports that no process
+    /// can write them (in user mode: that no process holds them).
     pub bytes_returned_and_held: u64,
     /// Segments lent to the user.
     pub segments: u32,
     /// Descriptors that the daemon has open for the user.
     pub descriptors: u64,
-    /// Present maximum of `descriptors`.
+    /// Current maximum of `descriptors`.
     pub descriptors_max: u64,
     /// Bytes of device memory, including those of the user's ended clients.
     pub device_bytes: u64,
-    /// Sessions.
+    /// Sessions of the user.
     pub sessions: u32,
     /// Maximum of `sessions`.
     pub sessions_max: u32,
@@ -184,13 +191,13 @@ pub struct NamespaceUse {
     pub segments: u32,
     /// Maximum of `segments`.
     pub segments_max: u32,
-    /// Descriptors that the daemon has open for its memory.
+    /// Descriptors that the daemon has open for the namespace's memory.
     pub descriptors: u64,
     /// Names, list items, lists and streams.
     pub names: u64,
     /// Maximum of `names`.
     pub names_max: u32,
-    /// Clients, live and gone.
+    /// Clients, live and ended.
     pub clients: u32,
     /// Maximum of `clients`.
     pub clients_max: u32,

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of names of a [`ValuesOf`](super::Request::ValuesOf), so that their contents fit into a packet.
+/// Maximum number of names in a [`ValuesOf`](super::Request::ValuesOf), so that their contents fit
+/// into a packet.
 pub const VALUES_MAX: usize = 320;
 
 /// A name, as a client found it in the directory.
@@ -14,20 +15,21 @@ pub struct NameAt {
     pub owner_word: u64,
 }
 
-/// The contents of a name when the daemon read it. Cells and records are their client's allegations, which the reader
-/// checks.
+/// The contents of a name when the daemon read the name. Cells and records are allegations of the
+/// name's client, so the reader checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ValueAt {
-    /// The daemon could not read the value: the name's owner word has changed, the value was replaced during the read,
-    /// or the daemon does not know yet that the owner has mapped the memory. The reader leases the value itself.
+    /// The daemon could not read the value, and the reader leases the value itself. Either the
+    /// name's owner word has changed, or a client replaced the value during the read. Or the daemon
+    /// does not know yet that the owner has mapped the memory.
     Unknown,
     /// The cell's client deleted the name.
     Deleted,
-    /// The owner word refers to no cell of its client, or the cell to no slot of its client.
+    /// The owner word refers to no cell of its client, or the cell refers to no slot of its client.
     Nowhere,
     /// The value is in the memory of a device.
     OnDevice,
-    /// A slot. Its record belonged to the cell's value when the daemon read both.
+    /// The value is in a slot. The record belonged to the cell's value when the daemon read both.
     Slot {
         /// The cell.
         cell: u64,
@@ -35,8 +37,8 @@ pub enum ValueAt {
         record: [u64; 16],
         /// Length of the slot's segment in bytes.
         segment_bytes: u64,
-        /// Whether the bytes of the slot, or of one that follows it in its chain, are in a file or on the way there or
-        /// back. A hint.
+        /// Whether bytes of the slot, or of a later slot in its chain, are in a file or on the way
+        /// to or from a file. A hint.
         in_file: bool,
     },
 }

@@ -41,6 +41,7 @@ impl Sim {
             }
             let was_away = it.away;
             (it.connected, it.read, it.owes, it.wakes) = (false, true, false, false);
+            it.waits = false;
             it.outbox.clear();
             let Some(seat) = &it.seat else {
                 self.leave(at);
@@ -253,6 +254,7 @@ impl Sim {
         h.sure_to_bring = false;
         self.done.returns += 1;
         self.keeps_claims(h);
+        h.stopped = false;
         self.tell(actor, &Request::Ack);
         let question = h.question.clone();
         match (&h.asked, question) {

@@ -80,6 +80,14 @@ impl Sim {
                     self.honest_hears(actor);
                     moved = true;
                 }
+                if hears && !self.actors[actor].away {
+                    let mut h = self.actors[actor].honest.take();
+                    if let Some(h) = h.as_mut().filter(|h| h.may_stop()) {
+                        self.stop_waiting(actor, h);
+                        moved = true;
+                    }
+                    self.actors[actor].honest = h;
+                }
                 if hears && self.actors[actor].honest.as_ref().is_some_and(|h| h.claiming.is_some()) {
                     self.finish_claim(actor);
                     moved = true;

@@ -37,8 +37,10 @@ pub enum Asked {
     },
     StreamOpen,
     Notices,
-    /// An item of a queue.
+    /// Items of a queue.
     Claim,
+    /// As `Claim`, with the confirmations of items.
+    ClaimNext(Vec<QueueClaim>),
     /// The confirmation of an item.
     Confirm(QueueClaim),
     Other,
@@ -166,6 +168,8 @@ pub struct Honest {
     pub unmaps: Vec<File>,
     /// The pending request, to be repeated if the daemon ends before its response.
     pub question: Option<Request>,
+    /// Whether the client has ended the wait of the pending request.
+    pub stopped: bool,
     /// Further parts of the client's cells.
     pub parts: Vec<File>,
     /// The client's progress in reconnecting.
@@ -297,7 +301,7 @@ impl Sim {
             (Asked::Shown { catalogue, member }, Reply::Segment { .. } | Reply::DeviceSegment(_)) => {
                 h.shown.insert(catalogue, member);
             }
-            (Asked::Claim, Reply::Queue(QueueReply::Claimed(claim))) => h.claims.push(claim),
+            (Asked::Claim | Asked::ClaimNext(_), Reply::Queue(QueueReply::Claimed(claims))) => h.claims.extend(claims),
             (Asked::Append { cells }, _) => {
                 for (cell, value) in cells {
                     h.free(value);

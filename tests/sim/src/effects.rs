@@ -79,6 +79,7 @@ impl Sim {
                 }
                 assert!(!actor.read, "an answer nobody asked for");
                 actor.read = true;
+                actor.waits |= std::mem::take(&mut actor.may_wait);
             }
             Effect::Close { conn } => {
                 let actor = self.actor_of(conn);
@@ -228,13 +229,13 @@ impl Sim {
     fn send(&mut self, actor: usize, reply: Reply, lend: Vec<(File, Lending)>, close: bool) {
         let it = &self.actors[actor];
         assert!(it.connected, "an answer to connection {actor}, which is gone");
-        assert!(close || !it.read, "an answer nobody asked for: {reply:?}");
+        assert!(close || !it.read || it.waits, "an answer nobody asked for: {reply:?}");
         let honest = it.honest.is_some();
         if honest && let Reply::Refused(Refusal::Violation(why)) = &reply {
             panic!("honest client {actor} is punished: {why}");
         }
         if self.has_flaw(Flaw::LosesAnswers) && lend.is_empty() && !close && self.rng.chance(3) {
-            self.actors[actor].read = true;
+            (self.actors[actor].read, self.actors[actor].waits) = (true, false);
             return;
         }
         if let Reply::Welcome(_) = &reply {
@@ -268,7 +269,7 @@ impl Sim {
             self.unlist_reader(actor);
         }
         let it = &mut self.actors[actor];
-        it.read = true;
+        (it.read, it.waits) = (true, false);
         it.owes = !lend.is_empty();
         if close {
             if honest && it.away {

@@ -121,6 +121,8 @@ pub struct Done {
     pub streams_ended: u64,
     /// Items of queues that were claimed.
     pub claims: u64,
+    /// Items among them that went to a client whose request waited.
+    pub handed_over: u64,
     /// Items of queues that were confirmed.
     pub confirmed: u64,
     /// Steps after which the core had chores left.
@@ -147,6 +149,7 @@ impl std::ops::AddAssign for Done {
         self.recalled += more.recalled;
         self.streams_ended += more.streams_ended;
         self.claims += more.claims;
+        self.handed_over += more.handed_over;
         self.confirmed += more.confirmed;
         self.sliced += more.sliced;
     }

@@ -292,7 +292,9 @@ impl Sim {
     /// Checks that no published value is lost.
     fn check_owner_words(&mut self) {
         for (file, entry, owner_word) in std::mem::take(&mut self.life.owner_words) {
-            let directory = &self.directories[&file];
+            let Some(directory) = self.directories.get(&file) else {
+                panic!("the directory of entry {entry} is lost");
+            };
             let now = OwnerWord(directory.names[entry as usize].owner_word.read());
             let owner = &directory.members[usize::from(OwnerWord(owner_word).catalogue())];
             let open = tensorlend_layout::word::Member(owner.member.read()).state() != MemberState::Vacant;

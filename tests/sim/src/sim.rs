@@ -13,7 +13,7 @@ use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Allocator, Reply, Welcome};
+use tensorlend_layout::wire::{Allocator, Reply, Request, Welcome, decode};
 
 /// Length of an ordinary segment. No real memory backs it.
 pub const SEGMENT: u64 = 1 << 20;
@@ -121,6 +121,10 @@ pub struct Actor {
     pub process: bool,
     /// Whether the daemon reads from it: its last packet got a response.
     pub read: bool,
+    /// Whether the daemon reads from it although its last request, about a queue, waits.
+    pub waits: bool,
+    /// Whether the last packet was a request that may wait.
+    pub may_wait: bool,
     pub outbox: VecDeque<Packet>,
     pub inbox: VecDeque<(Reply, Vec<(File, Lending)>)>,
     pub seat: Option<Seat>,
@@ -384,6 +388,8 @@ impl Sim {
             away: false,
             process: true,
             read: true,
+            waits: false,
+            may_wait: false,
             outbox: VecDeque::new(),
             inbox: VecDeque::new(),
             seat: None,
@@ -400,6 +406,7 @@ impl Sim {
         let conn = ConnId(self.conns.len() as u64);
         let it = &mut self.actors[actor];
         (it.conn, it.connected, it.read, it.owes) = (conn, true, true, false);
+        (it.waits, it.may_wait) = (false, false);
         it.outbox.clear();
         it.inbox.clear();
         let peer = Peer {
@@ -446,6 +453,7 @@ impl Sim {
         }
         let Some(packet) = it.outbox.pop_front() else { return };
         it.read = false;
+        it.may_wait = matches!(decode(&packet.bytes), Some(Request::Queue(it)) if it.waits_for().is_some());
         self.done.packets += 1;
         let descriptors = (0..packet.descriptors).map(|_| self.receive(actor, packet.wakes, packet.file)).collect();
         self.happen(Event::Packet { conn, bytes: packet.bytes, descriptors, truncated: packet.truncated });
@@ -525,6 +533,7 @@ impl Sim {
     pub fn leave(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
         it.connected = false;
+        it.waits = false;
         it.outbox.clear();
         it.inbox.clear();
         if let Some(honest) = &mut it.honest {

@@ -71,6 +71,7 @@ impl Sim {
     pub fn ask(&mut self, actor: usize, h: &mut Honest, asked: Asked, request: &Request) {
         assert!(h.asked.is_none());
         h.asked = Some(asked);
+        h.stopped = false;
         h.question = Some(request.clone());
         // Without a daemon it is sent after the reconnection.
         if !self.actors[actor].away {
@@ -92,6 +93,9 @@ impl Sim {
         }
         if h.asked.is_none() && self.queues.are_next() {
             return self.queue_step(actor, h, seat);
+        }
+        if h.may_stop() && !self.actors[actor].away && self.queues.are_over() {
+            return self.stop_waiting(actor, h);
         }
         match self.rng.below(100) {
             0..25 => self.put(actor, h, seat),

@@ -3,17 +3,17 @@
 use super::NamespaceId;
 use std::sync::{Arc, Weak};
 
-/// The kind of object that a charge is for. Each object is one descriptor.
+/// The kind of object that a charge is for. Each object needs one descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Tensor bytes, which the pool limits, too.
+    /// Tensor bytes. The limit of the pool applies to them too.
     Segment,
-    /// Bytes of device memory, which their own limits and the devices' pools bound.
+    /// Bytes of device memory. Separate limits and the devices' pools bound them.
     Device,
-    /// Shared words: `pool.sheet_bytes_max` limits their sum.
+    /// Shared words. `pool.sheet_bytes_max` limits their sum.
     Sheet,
-    /// A client's wake descriptor, or an object that a client handed back and the daemon has not checked. The charge has no
-    /// bytes.
+    /// A client's wake descriptor, or an object that a client handed back and that the daemon has
+    /// not checked. The charge has no bytes.
     Wake,
 }
 
@@ -35,17 +35,17 @@ impl Charge {
         Self { books: Arc::downgrade(books), uid, namespace, kind, bytes }
     }
 
-    /// Notes that the accounts have refunded this charge.
+    /// Records that the accounts have refunded this charge.
     pub(super) fn settle(&mut self) {
         self.books = Weak::new();
     }
 
-    /// The bytes charged.
+    /// Returns the number of bytes charged.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns the namespace of the budget.
+    /// Returns the namespace that the charge belongs to.
     pub fn namespace(&self) -> NamespaceId {
         self.namespace
     }
@@ -89,7 +89,7 @@ impl Holding {
         self.descriptors += other.descriptors;
     }
 
-    /// Returns true if no amount of this holding is larger than that of the other one.
+    /// Returns true if no amount of this holding is larger than the same amount of `other`.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         self.segment_bytes <= other.segment_bytes
             && self.sheet_bytes <= other.sheet_bytes

@@ -1,4 +1,4 @@
-//! The accounts of uids. Limits and shares count all uids of one owner together: see [`Owners`].
+//! The accounts of uids. Limits and shares apply to all uids of one owner together: see [`Owners`].
 
 use super::{Holding, Kind, Moved, SESSION_DESCRIPTORS};
 use crate::core::owners::Owners;
@@ -87,7 +87,7 @@ impl Users {
         self.sum(uid, |account| of(&account.held))
     }
 
-    /// Returns the amount that a uid's user holds of a stock, and the stock.
+    /// Returns the amount of a stock that a uid's user holds, and the stock.
     pub fn stock(&self, uid: u32, total: u64, held: u64, of: impl Fn(&Holding) -> u64) -> (u64, Stock) {
         let holding = self.accounts.iter().filter(|(_, a)| of(&a.held) > 0);
         let holders = if self.owners.is_empty() {
@@ -98,7 +98,8 @@ impl Users {
         (self.held_by_user(uid, of), Stock { total, held, holders: holders as u64 })
     }
 
-    /// Returns the bytes whose charge leases move to the user of `uid` (`keeps`) or away from it (`kept`).
+    /// Returns the bytes whose charge leases move to the user of `uid` (`keeps`) or to other users
+    /// (`kept`).
     pub fn moved(&self, uid: u32) -> Moved {
         if self.owners.is_empty() {
             return self.moved.get(&uid).copied().unwrap_or_default();
@@ -112,8 +113,9 @@ impl Users {
         all
     }
 
-    /// Returns the bytes that count for the user of `uid`. Bytes of other users that this user's leases retain count. Bytes of
-    /// this user that leases of others retain do not count.
+    /// Returns the bytes that count for the user of `uid`. The result includes other users' bytes
+    /// that this user's leases retain. It excludes this user's bytes that other users' leases
+    /// retain.
     pub fn charged_bytes(&self, uid: u32) -> u64 {
         let moved = self.moved(uid);
         (self.held_by_user(uid, Holding::bytes) + moved.keeps).saturating_sub(moved.kept)

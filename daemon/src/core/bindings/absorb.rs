@@ -1,4 +1,6 @@
-//! Names that clients announce in shared memory, and that the daemon absorbs into the directory in turns.
+//! Announcements: names that clients announce in shared memory. The daemon absorbs them into the
+//! directory in turns. A claim in this module is a first-publication claim (`Catalogue::claim`), not
+//! a claim on an item of a queue.
 
 use super::{Binding, Bindings, is_own};
 use crate::core::clock::Timer;
@@ -12,33 +14,38 @@ use tensorlend_layout::name;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState, OwnerKind, OwnerWord};
 
-/// Maximum time for which a claim may stand while another client wants the name.
+/// Maximum age of a claim, in nanoseconds, while another client requests the name. A client that is
+/// publishing a name for the first time claims the name in `Catalogue::claim`. The daemon ends a
+/// client whose claim is older.
 const CLAIM_NS_MAX: u64 = 1_000_000_000;
 /// Maximum announcements of one client that one turn absorbs.
 const ABSORB_MAX: u64 = 64;
 /// Maximum announcements of all clients that one turn absorbs.
 const TURN_MAX: u64 = 2048;
-/// Pause before the daemon polls for announcements again: a client's ring holds more than the client can announce in that time.
+/// Pause before the daemon polls for announcements again. A client cannot fill its ring in this
+/// time.
 const ABSORB_PAUSE_NS: u64 = 500_000;
-/// Delay to the next turn: timers that are due now fire in this turn first.
+/// Delay of the next turn. Timers that are due now fire in this turn first.
 const NEXT_TURN_NS: u64 = 1;
 
 impl Bindings {
     /// Returns the number of names that clients have announced or are about to announce.
     pub(super) fn announced(members: &Members) -> u64 {
         let announced = members.announcing().map(|(_, c)| {
-            // Read the claim first, then the ring: a client removes a name from its claim only when the name is in its ring.
+            // The claim is read before the ring, because a client removes a name from its claim
+            // only after the name is in its ring.
             let claims = u64::from(c.words().claim.read() != 0);
             let waiting = c.words().ring_head.read().wrapping_sub(c.announcements.absorbed());
-            // A number larger than the ring is a false report. The daemon ends a client with a false report when the daemon
-            // absorbs the ring.
+            // A number larger than the ring is false. The daemon ends a client with a false number
+            // when it absorbs the ring.
             claims + if waiting > RING as u64 { 0 } else { waiting }
         });
         announced.sum()
     }
 
-    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if a client may be publishing the
-    /// key: a client claims the key, or rings still hold announcements from before the check. The caller then asks again.
+    /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if a
+    /// client may be publishing the key. Either a client claims the key, or rings still contain
+    /// announcements from before the check. The caller then tries again.
     pub fn settle(
         &mut self,
         env: &mut Env,
@@ -67,13 +74,14 @@ impl Bindings {
         if let Some(&unclaimed_ns) = self.unclaimed.get(key) {
             return Ok(self.absorb_all(env, context, members, unclaimed_ns));
         }
-        // This fence pairs with the fence of claimant P, between P's claim and P's read of this owner word. Either daemon D sees
-        // the claim, or P sees the owner word.
+        // This fence pairs with the fence of claimant P, between P's claim and P's read of this
+        // owner word. Either daemon D sees the claim, or P sees the owner word.
         scan_fence();
         let hash = context.directory.hash(key);
         let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
-            // No client claims the key now. If a client has published the name, that client's ring contains the name.
+            // No client claims the key now. If a client has published the name, that client's ring
+            // contains the name.
             self.unclaimed.insert(key.to_vec(), env.clock.now_ns());
             return Ok(self.absorb_all(env, context, members, env.clock.now_ns()));
         };
@@ -94,29 +102,31 @@ impl Bindings {
         }
     }
 
-    /// Performs a turn of absorbing, because a client woke the daemon or because clients may have announced more since the last
-    /// turn.
+    /// Performs a turn of absorbing. The caller does so because a client woke the daemon, or
+    /// because clients may have announced more names since the last turn.
     pub fn absorb_turn(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let head = context.directory.head();
         head.wants_nudge.set(0);
         let any = members.has_announcements();
         let pause_ns = if env.is_gathering() {
-            // Clients that still read the old directory find announced names in the rings: these entries must not be reused.
+            // Clients that still read the old directory find announced names in the rings, so the
+            // daemon must not free the ring entries.
             ABSORB_PAUSE_NS
         } else if !self.absorb_all(env, context, members, u64::MAX) {
             let announced = Self::announced(members);
             self.prepare_names(env, context, announced);
-            // The daemon absorbs the rest in the next turn, or when the shell has made memory for the rest.
+            // The daemon absorbs the rest in the next turn, or after the allocation of memory for
+            // the rest.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
         } else if any {
-            // More announcements usually follow. The daemon polls for further announcements, so that they cost no client a system
-            // call.
+            // More announcements usually follow. While the daemon polls for them, they cost no
+            // client a system call.
             ABSORB_PAUSE_NS
         } else {
             let head = context.directory.head();
             head.wants_nudge.set(1);
-            // This fence pairs with the fence of client P, between P's announcement and P's read of `wants_nudge`. Either daemon
-            // D sees the announcement here, or P wakes D.
+            // This fence pairs with the fence of client P, between P's announcement and P's read of
+            // `wants_nudge`. Either daemon D sees the announcement here, or P wakes D.
             scan_fence();
             if !members.has_announcements() {
                 return;
@@ -131,9 +141,12 @@ impl Bindings {
         }
     }
 
-    /// Absorbs a bounded number of the announcements of all clients into the directory. Returns true if the directory has all
-    /// names that clients announced before the step of `since_ns` (`u64::MAX`: all announced names). A client cannot delay this
-    /// result by refilling its ring: the first call of each turn absorbs a share of each ring.
+    /// Absorbs a bounded number of the announcements of all clients into the directory. Returns
+    /// true if the directory has all names that clients announced before the step of `since_ns`
+    /// (`u64::MAX`: all announced names).
+    ///
+    /// A client cannot delay this result by refilling its ring, because the first call of each turn
+    /// absorbs a share of each ring.
     pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, since_ns: u64) -> bool {
         let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
@@ -152,8 +165,8 @@ impl Bindings {
         done
     }
 
-    /// Absorbs at most `most` of a client's announcements into the directory: each owner word first, then `absorbed`. Returns
-    /// true if none are left.
+    /// Absorbs at most `most` of a client's announcements into the directory. Stores each owner
+    /// word first, then `absorbed`. Returns true if no announcements remain.
     pub fn absorb(
         &mut self,
         env: &mut Env,
@@ -229,7 +242,7 @@ impl Bindings {
         self.names.place_announced(&context.directory, key, is_own)
     }
 
-    /// Absorbs all that an ending client has announced. Later announcements do not count.
+    /// Absorbs all announcements of an ending client. Later announcements have no effect.
     pub fn drain(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
         if !members.me(catalogue).announces() {
             return members.close_announcer(context, catalogue);
@@ -237,15 +250,15 @@ impl Bindings {
         let index = members.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
-        // This fence pairs with client P's read of this word after P's last announcement. Either daemon D drains that
-        // announcement, or P learns that D may have missed the announcement.
+        // This fence pairs with client P's read of this word after P's last announcement. Either
+        // daemon D drains that announcement, or P learns that D may have missed it.
         scan_fence();
         self.absorb(env, context, members, catalogue, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");
         members.close_announcer(context, catalogue);
     }
 
-    /// Handles the timer of the announcements.
+    /// Handles the timer for absorbing announcements.
     pub fn absorb_due(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, at: u64) {
         if self.absorb_due_ns.is_some_and(|due| due <= at) {
             self.absorb_due_ns = None;
@@ -260,7 +273,8 @@ impl Bindings {
     }
 }
 
-/// Returns the name next to a cell as its client reports it. Names of more than 64 bytes do not fit there.
+/// Returns the name in a cell's record, as its client reports it. Returns `None` for a name of more
+/// than 64 bytes, because the record has no room for it.
 fn announced_name(record: &tensorlend_layout::catalogue::CellRecord) -> Option<Vec<u8>> {
     let bytes = record.name_bytes.peek() as usize;
     let mut name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();

@@ -1,10 +1,10 @@
-//! The claims of clients on items of queues. They live in the daemon's memory only.
+//! The claims of clients on items of queues. Only the daemon's memory contains them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use tensorlend_layout::wire::{QueueClaim, QueueItem};
 
-/// A claim on an item.
+/// A client's claim on an item of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Granted {
     catalogue: u16,
@@ -18,13 +18,14 @@ pub struct Claims {
     /// Number of the latest grant.
     grants: u64,
     by_client: BTreeMap<u16, BTreeSet<QueueItem>>,
-    /// The number of claims on items of each list that has any.
+    /// The number of claims on items of each list. Lists without claims are missing.
     by_list: BTreeMap<u64, u64>,
-    /// Items that were claimed, given back, and not claimed again.
+    /// Items that were claimed and given back, and that no client has claimed again.
     given_back: BTreeSet<QueueItem>,
-    /// Ids of lists whose maximum refused an item since their last claim.
+    /// Ids of lists whose maximum refused an item since the list's last claim.
     refused: BTreeSet<u64>,
-    /// After a restart, the time until which no item is granted while former clients are missing: their claims count.
+    /// After a restart, the time until which the daemon grants no item while former clients have
+    /// not reconnected. They may still have claims.
     asserted_until_ns: Option<u64>,
 }
 
@@ -34,29 +35,30 @@ fn of_list(list: u64) -> RangeInclusive<QueueItem> {
 }
 
 impl Claims {
-    /// Returns no claims, of a daemon that has taken over from another one at this time.
+    /// Returns the empty claims of a daemon that has taken over from another daemon at this time.
     pub fn restored(now_ns: u64, asserted_until_ns: u64) -> Self {
-        // Numbers of grants are never used again: no daemon grants a claim each nanosecond, so those of the predecessor are
-        // below the current time.
+        // No grant has the number of an earlier grant. No daemon grants a claim each nanosecond, so
+        // the numbers of the previous daemon are below the current time.
         Self { grants: now_ns, asserted_until_ns: Some(asserted_until_ns), ..Self::default() }
     }
 
-    /// Returns the end of the time in which clients of the predecessor may assert their claims.
+    /// Returns the end of the time in which clients of the previous daemon may assert their claims.
     pub fn asserted_until_ns(&self) -> Option<u64> {
         self.asserted_until_ns
     }
 
-    /// Notes that no client of the predecessor is missing any more.
+    /// Records that all clients of the previous daemon have reconnected or ended.
     pub fn all_asserted(&mut self) {
         self.asserted_until_ns = None;
     }
 
-    /// Returns whether a client has claimed an item.
+    /// Returns true if a client has claimed the item.
     pub fn is_claimed(&self, item: QueueItem) -> bool {
         self.granted.contains_key(&item)
     }
 
-    /// Returns whether a client has this claim, and not an earlier or a later one on the same item.
+    /// Returns true if a client has exactly this claim. A different claim on the same item does not
+    /// count.
     pub fn has(&self, QueueClaim { item, grant }: QueueClaim, catalogue: u16) -> bool {
         self.granted.get(&item) == Some(&Granted { catalogue, grant })
     }
@@ -92,7 +94,7 @@ impl Claims {
         self.by_client.entry(catalogue).or_default().insert(item);
     }
 
-    /// Ends the claim on an item and every other note of it.
+    /// Ends the claim on an item and deletes all other records of the item.
     pub fn remove(&mut self, item: QueueItem) {
         self.given_back.remove(&item);
         let Some(Granted { catalogue, .. }) = self.granted.remove(&item) else { return };
@@ -114,13 +116,13 @@ impl Claims {
         }
     }
 
-    /// Ends the claim on an item, which waits again.
+    /// Ends the claim on an item. The item waits again.
     pub fn give_back(&mut self, item: QueueItem) {
         self.remove(item);
         self.given_back.insert(item);
     }
 
-    /// Ends all claims of a client, whose items wait again. Returns true if there were any.
+    /// Ends all claims of a client. Their items wait again. Returns true if the client had claims.
     pub fn give_back_all(&mut self, catalogue: u16) -> bool {
         let Some(items) = self.by_client.remove(&catalogue) else { return false };
         for item in &items {
@@ -131,14 +133,14 @@ impl Claims {
         true
     }
 
-    /// Takes the first item of a list that waits again.
+    /// Removes and returns the first given-back item of a list.
     pub fn take_given_back(&mut self, list: u64) -> Option<u64> {
         let item = *self.given_back.range(of_list(list)).next()?;
         self.given_back.remove(&item);
         Some(item.number)
     }
 
-    /// Notes that a list's maximum refused an item.
+    /// Records that a list's maximum has refused an item.
     pub fn note_refused(&mut self, list: u64) {
         self.refused.insert(list);
     }
@@ -153,10 +155,10 @@ impl Claims {
         self.granted.contains_key(&item) || self.given_back.contains(&item)
     }
 
-    /// Checks that the parts agree.
+    /// Checks that the parts of this structure agree.
     ///
     /// # Panics
-    /// Panics if they disagree, or if a claimed item or one that waits again does not exist.
+    /// Panics if the parts disagree, or if a claimed or given-back item does not exist.
     pub fn check(&self, exists: impl Fn(QueueItem) -> bool, is_list: impl Fn(u64) -> bool) {
         let by_client: BTreeMap<QueueItem, u16> =
             self.by_client.iter().flat_map(|(&client, items)| items.iter().map(move |&item| (item, client))).collect();

@@ -1,9 +1,10 @@
-//! The names of a shared namespace as a stock in which every user has a share: see `share.rs`.
+//! The names of a shared namespace as a stock. Every user has a share of the stock: see `share.rs`.
 //!
-//! Clients announce names without the daemon, so the daemon cannot refuse an announced name. Instead the daemon grants each
-//! client a number of announcements in advance (`MemberEntry.announce_until`, which only grows). Granted announcements count as
-//! names of the client's user. For further names the client sends requests, which the daemon may refuse. The daemon never takes
-//! back a grant, so a grant needs no synchronization.
+//! Clients announce names without a request to the daemon, so the daemon cannot refuse an announced
+//! name. Instead the daemon grants each client a number of announcements in advance
+//! (`MemberEntry.announce_until`, which only grows). Granted announcements count as names of the
+//! client's user. For further names the client sends requests, which the daemon may refuse. The
+//! daemon never withdraws a grant, so a grant needs no synchronization.
 
 use super::Bindings;
 use crate::core::account::{SUPERUSER, limit};
@@ -14,9 +15,10 @@ use crate::core::share::Stock;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// Maximum announcements granted to one client at a time.
+/// Maximum number of announcements granted to one client at a time.
 const GRANT_MAX: u64 = 512;
-/// All clients' grants together are at most one part in `GRANTS_PART` of the maximum number of names.
+/// Divisor for the sum of all clients' grants. That sum is at most the maximum number of names
+/// divided by `GRANTS_PART`.
 const GRANTS_PART: u64 = 8;
 
 impl Bindings {

@@ -1,7 +1,8 @@
-//! Names that end by themselves: those with a deadline, and those that end with their owner's session.
+//! Names with a deadline, and ephemeral names, which end with their owner's session.
 //!
-//! The authoritative data is the word `life` of the directory's entries, which only the daemon writes. This module has an index
-//! of these words, which avoids searches. [`Lifetimes::of`] builds the index from the directory.
+//! The authoritative data is the word `life` of the directory's entries, which only the daemon
+//! writes. This module contains an index of these words, which avoids searches. [`Lifetimes::of`]
+//! builds the index from the directory.
 
 use super::Bindings;
 use crate::core::chores::{PAUSE_NS, REMOVAL};
@@ -17,12 +18,12 @@ use tensorlend_layout::word::{LifeWord, OwnerWord};
 /// Maximum number of names that one turn ends. The daemon serves other requests between turns.
 const TURN_MAX: usize = 512;
 
-/// The index of names that end by themselves.
+/// The index of names with a deadline and of ephemeral names.
 #[derive(Debug, Default)]
 pub struct Lifetimes {
-    /// Deadline and entry, in ascending order.
+    /// Deadline and entry of each name with a deadline, in ascending order.
     due: BTreeSet<(u64, u32)>,
-    /// Owner and entry of ephemeral names.
+    /// Owner and entry of each ephemeral name.
     ephemeral: BTreeSet<(u16, u32)>,
     /// Owners whose sessions have ended and that still have ephemeral names.
     gone: VecDeque<u16>,
@@ -92,14 +93,15 @@ impl Lifetimes {
         None
     }
 
-    /// Returns the time of the next work: now, or the first deadline.
+    /// Returns the time of the next work. This is now, or the first deadline.
     fn wanted_ns(&self, now_ns: u64) -> Option<u64> {
         if self.gone.is_empty() { self.due.first().map(|&(at, _)| at) } else { Some(now_ns) }
     }
 }
 
 impl Bindings {
-    /// Stores the lifetime of an entry's name before the entry's owner word changes from `before` to `owner_word`.
+    /// Stores the lifetime of an entry's name. The caller then changes the entry's owner word from
+    /// `before` to `owner_word`.
     pub fn set_life(
         &mut self,
         context: &Context,
@@ -124,7 +126,7 @@ impl Bindings {
         }
     }
 
-    /// Ends a client's ephemeral names with its session.
+    /// Ends a client's ephemeral names at the end of the client's session.
     pub fn end_ephemeral(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
         if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
             self.lifetimes.gone.push_back(catalogue);
@@ -132,7 +134,7 @@ impl Bindings {
         }
     }
 
-    /// Ends the names that are due, a bounded number in one turn.
+    /// Ends names that are due. One turn ends a bounded number of names.
     pub fn end_lives(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         for _ in 0..TURN_MAX {
             if !env.chores.spend(0) {
@@ -162,11 +164,12 @@ impl Bindings {
         self.end_lives(env, context, members);
     }
 
-    /// Sets the timer for the next name's end.
+    /// Sets the timer for the next end of a name.
     pub fn arm_lifetimes(&mut self, env: &mut Env, context: &Context) {
         let Some(at) = self.lifetimes.wanted_ns(env.clock.now_ns()) else { return };
         if self.lifetimes.armed_ns.is_none_or(|armed| armed > at) {
-            // If more names are due than one turn ends, the daemon serves other requests during this pause.
+            // If more names are due than one turn can end, the daemon serves other requests during
+            // this pause.
             let pause_ns = if at <= env.clock.now_ns() { PAUSE_NS } else { at - env.clock.now_ns() };
             self.lifetimes.armed_ns = Some(env.clock.now_ns() + pause_ns);
             env.clock.set_timer(pause_ns, Timer::Lifetimes(context.ledger.id()));

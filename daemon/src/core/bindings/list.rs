@@ -1,5 +1,5 @@
-//! Lists: collections that many producers append to and the daemon orders. Each item is a name, formed of the list's id and the
-//! item's number.
+//! Lists: collections that many producers append to and the daemon orders. Each item is a name. The
+//! name consists of the list's id and the item's number.
 
 use super::{Binding, Bindings, item_of};
 use crate::core::answer::{Answer, Outcome, Wait};
@@ -21,7 +21,7 @@ struct List {
     id: u64,
     place: u32,
     end: u64,
-    /// The uid of the list's creator; `None` after a restart if the list has no items any more.
+    /// The uid of the list's creator. `None` after a restart if the list has no items any more.
     uid: Option<u32>,
     /// Number of the list's items that end with their owners' sessions.
     ephemeral: u64,
@@ -29,16 +29,18 @@ struct List {
     lasting: bool,
     /// Number of the list's items that do not end with a session.
     items: u64,
-    /// Number of the first item that no client has claimed yet, or a lower one.
+    /// A lower bound for the number of the first item that no client has claimed yet.
     next: u64,
-    /// Numbers from `next` on, in long runs, whose items had ended before a restart. A claim passes over each run at once.
+    /// Long runs of numbers from `next` on, whose items had ended before a restart. A claim skips
+    /// each run at once.
     gaps: VecDeque<Range<u64>>,
 }
 
 /// Minimum length of a run of ended items that a restart records.
 const GAP_MIN: u64 = 64;
 
-/// Returns the long runs of numbers below `end` that are missing in `numbers`, from the first of these on.
+/// Returns the long runs of numbers below `end` that are missing in `numbers`, in ascending order.
+/// The search begins at the lowest number in `numbers`.
 fn gaps(mut numbers: Vec<u64>, end: u64) -> VecDeque<Range<u64>> {
     numbers.sort_unstable();
     let ends = numbers.iter().skip(1).copied().chain([end]);
@@ -46,14 +48,15 @@ fn gaps(mut numbers: Vec<u64>, end: u64) -> VecDeque<Range<u64>> {
     between.filter(|gap| gap.end.saturating_sub(gap.start) >= GAP_MIN).collect()
 }
 
-/// Maximum id and length of a list in a directory that another daemon wrote. A larger number is false.
+/// Maximum plausible id and length of a list in a directory that another daemon wrote. A larger
+/// number is false.
 const COUNTED_MAX: u64 = u64::MAX / 4;
 
 /// A namespace's lists.
 #[derive(Debug)]
 pub struct Lists {
     by_name: BTreeMap<String, List>,
-    /// The name of each list, by its id: the key of an item contains only the list's id.
+    /// The name of each list, by its id. An item's key contains only the list's id.
     names: BTreeMap<u64, String>,
     places: Vec<u32>,
     ids: u64,
@@ -65,7 +68,7 @@ impl Lists {
         Self { by_name: BTreeMap::new(), names: BTreeMap::new(), places: (0..max).rev().collect(), ids: 0 }
     }
 
-    /// Checks that names, ids and lines of the directory agree.
+    /// Checks that the names, the ids and the directory's table of lists agree.
     ///
     /// # Panics
     /// Panics if they disagree.
@@ -79,10 +82,11 @@ impl Lists {
         }
     }
 
-    /// Checks that no item is lost: each one may be claimed for the first time, or `is_known` to the claims.
+    /// Checks that no item is lost. A client can still claim each item for the first time, or the
+    /// item is known to the claims (`is_known`).
     ///
     /// # Panics
-    /// Panics if an item can never be claimed again.
+    /// Panics if no client can ever claim an item.
     pub fn check_items(&self, d: &DirectoryWriter, is_known: impl Fn(QueueItem) -> bool) {
         for (_, _, (list, number)) in d.live_keys(KeyKind::Item, |key| item_of(&key)) {
             let item = QueueItem { list, number };
@@ -90,14 +94,19 @@ impl Lists {
         }
     }
 
-    /// Returns a list's id and the number of its items; `None`: there is no such list.
+    /// Returns a list's id and the number of its items. Returns `None` if the list does not exist.
     pub fn id_and_items(&self, name: &str) -> Option<(u64, u64)> {
         self.by_name.get(name).map(|list| (list.id, list.ephemeral + list.items))
     }
 
-    /// Returns whether a list with this id exists.
+    /// Returns true if a list with this id exists.
     pub fn has_id(&self, id: u64) -> bool {
         self.names.contains_key(&id)
+    }
+
+    /// Returns the name of the list with this id.
+    pub fn name_of(&self, id: u64) -> Option<&String> {
+        self.names.get(&id)
     }
 
     /// Returns the number of the next item that may be claimed for the first time.
@@ -113,7 +122,8 @@ impl Lists {
         Some(list.next - 1)
     }
 
-    /// Returns true if the item may still be claimed for the first time, or if its list is gone.
+    /// Returns true if a client may still claim the item for the first time, or if the item's list
+    /// is gone.
     fn is_ahead(&self, item: QueueItem) -> bool {
         let list = self.names.get(&item.list).and_then(|name| self.by_name.get(name));
         list.is_none_or(|list| list.next <= item.number && !list.gaps.iter().any(|gap| gap.contains(&item.number)))
@@ -142,8 +152,9 @@ impl Lists {
 }
 
 impl Bindings {
-    /// Restores the lists of a directory that another daemon wrote last and may have left at any step. A list has a name and a
-    /// line; items without a list belonged to a list that was being removed.
+    /// Restores the lists of a directory that another daemon wrote and may have left at any step. A
+    /// list has a name and a table entry. Items without a list belonged to a list that the other
+    /// daemon was removing.
     pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let mut lists = Lists::new(context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
@@ -154,7 +165,7 @@ impl Bindings {
                 .lists
                 .get(owner_word.cell() as usize)
                 .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
-            // The predecessor was renaming the list: both names lead to it.
+            // The previous daemon was renaming the list, so both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
                     let list = List {
@@ -178,7 +189,8 @@ impl Bindings {
         for &place in &lists.places {
             context.directory.lists[place as usize].id.set(0);
         }
-        // Ids are never used again: the ids of former lists were below the current time.
+        // No list gets the id of an earlier list. The ids of former lists were below the current
+        // time.
         lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.clock.now_ns());
         self.lists = lists;
         // The first remaining item of each list, and its owner.
@@ -187,7 +199,7 @@ impl Bindings {
         // For each list, the numbers of its ephemeral items and of its other items.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (entry, owner_word, (id, number)) in context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
-            // An item after the end belongs to an append that was not finished.
+            // An item behind the end belongs to an append that the previous daemon did not finish.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {
                 self.remove(env, context, members, entry, false);
@@ -221,7 +233,7 @@ pub struct NewItems<'r> {
 }
 
 impl Bindings {
-    /// Handles a request to append cells: all of them or none.
+    /// Handles a request to append cells. The list gets all of the cells or none.
     pub fn list_append(
         &mut self,
         env: &mut Env,
@@ -255,8 +267,8 @@ impl Bindings {
         for (number, &cell) in (first..).zip(cells) {
             let binding = Binding { catalogue, cell, life };
             if let Err(refusal) = self.take(env, context, members, &item_key(id, number), binding) {
-                // The request fails as a whole, because the client reuses all its cells: remove the items that are bound
-                // already.
+                // The request fails as a whole, and the client reuses all its cells. So the items
+                // that are already bound are removed.
                 for number in first..number {
                     if let Some(found) = live_owner_word(&context.directory, &item_key(id, number)) {
                         self.remove(env, context, members, found.entry, false);
@@ -269,13 +281,15 @@ impl Bindings {
             }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
-        // The end is stored once, after the items' owner words: a reader that sees the new end finds all the items.
+        // The end is stored once, after the items' owner words. So a reader that sees the new end
+        // finds all the items.
         context.directory.lists[place].end.set(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
             known.lasting |= !life.is_ephemeral() && !cells.is_empty();
         }
+        self.queue_changed(list);
         context.directory.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
@@ -309,7 +323,8 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
-    /// Handles the end of an item. The list ends with its last ephemeral item if it has never had items of another kind.
+    /// Handles the end of an item. A list that has only ever had ephemeral items ends with its last
+    /// item.
     pub fn item_ended(&mut self, env: &mut Env, context: &mut Context, item: QueueItem, ephemeral: bool) {
         self.claims.remove(item);
         let Lists { by_name, names, .. } = &mut self.lists;
@@ -335,12 +350,13 @@ impl Bindings {
         self.lists.places.push(list.place);
         // The items' claims end with the items.
         self.claims.take_refused(list.id);
-        // From here on, no client that looks up the list finds its items: no client learns the list's id, which is never used
-        // again.
+        // From here on, no client that looks the list up finds its items. No client learns the
+        // list's id any more, and no other list gets the id.
         let left = if list.end <= self.names.live() {
             Left::Numbers(0..list.end)
         } else {
-            // A search by number would visit all items ever appended, which may be many more than all live names.
+            // A search by number would visit all items ever appended. There may be many more of
+            // them than live names.
             Left::Entries(0, 0)
         };
         env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
@@ -348,7 +364,8 @@ impl Bindings {
         true
     }
 
-    /// Removes items of a deleted list until this step has spent its units; returns the list if items are left.
+    /// Removes items of a deleted list until this step has spent its units. Returns the list if
+    /// items remain.
     pub fn remove_items(
         &mut self,
         env: &mut Env,
@@ -389,7 +406,7 @@ impl Bindings {
         }
     }
 
-    /// Handles a request to rename a list. For a moment both names lead to it.
+    /// Handles a request to rename a list. For a moment both names lead to the list.
     pub fn list_rename(
         &mut self,
         env: &mut Env,
@@ -414,6 +431,7 @@ impl Bindings {
             let list = self.lists.remove(from).expect("checked above");
             self.names.set(&context.directory, entry, OwnerKind::Live, 0, list.place);
             self.lists.insert(to, list);
+            self.queue_changed(to);
             if let Some(found) = live_owner_word(&context.directory, &list_key(from)) {
                 self.names.bury(&context.directory, found.entry);
             }

@@ -9,15 +9,17 @@ use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::live_owner_word;
+use std::collections::BTreeSet;
 use tensorlend_layout::name::{self, item_key};
 use tensorlend_layout::wire::{
-    ASSERTED_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal, Reply,
+    ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal, Reply,
 };
 use tensorlend_layout::word::LifeWord;
 
 /// Maximum time after a restart for which items wait for the clients that may have claimed them.
 const ASSERTING_NS: u64 = 5_000_000_000;
-/// Maximum items that one try of a request to claim reads: items that are done leave gaps between the others.
+/// Maximum number of items that one attempt to claim reads. Deleted items leave gaps between the
+/// others.
 const SEARCHED_MAX: u32 = 512;
 
 impl Bindings {
@@ -34,18 +36,28 @@ impl Bindings {
             QueueRequest::Put { list, cell, max } => {
                 self.queue_put(env, context, members, catalogue, (list, *cell, *max))
             }
-            QueueRequest::Claim { list } => self.queue_claim(env, context, members, catalogue, list),
+            QueueRequest::Claim { list, done, max, wait } => {
+                name::check(list)?;
+                if done.len() > CLAIM_BATCH_MAX || !(1..=CLAIM_BATCH_MAX).contains(&usize::from(*max)) {
+                    let why = format!(
+                        "a request confirms at most {CLAIM_BATCH_MAX} items, and claims 1 to {CLAIM_BATCH_MAX}"
+                    );
+                    return Err(Refusal::Bad(why));
+                }
+                for &claim in done {
+                    self.queue_done(env, context, members, catalogue, claim);
+                }
+                self.queue_claim(env, context, members, catalogue, (list, *max, *wait))
+            }
             QueueRequest::Done(claim) => {
-                // The items of a deleted list end in later steps.
-                let existed = self.claims.has(*claim, catalogue)
-                    && self.lists.has_id(claim.item.list)
-                    && self.queue_remove(env, context, members, claim.item);
-                tensorlend_layout::crash_point!("daemon: item confirmed");
+                let existed = self.queue_done(env, context, members, catalogue, *claim);
                 Ok(Outcome::Reply(Reply::Deleted { existed }))
             }
+            QueueRequest::Stop => unreachable!("handled before"),
             QueueRequest::GiveBack(claim) => {
                 if self.claims.has(*claim, catalogue) {
                     self.claims.give_back(claim.item);
+                    self.list_changed(claim.item.list);
                     tensorlend_layout::crash_point!("daemon: claim given back");
                     context.directory.announce(u64::MAX);
                 }
@@ -60,7 +72,7 @@ impl Bindings {
     }
 
     /// Returns the numbers of items of a list that wait, and that are claimed.
-    fn queue_size(&self, list: &str) -> (u64, u64) {
+    pub fn queue_size(&self, list: &str) -> (u64, u64) {
         let Some((id, items)) = self.lists.id_and_items(list) else { return (0, 0) };
         let claimed = self.claims.count_of_list(id);
         (items.saturating_sub(claimed), claimed)
@@ -84,22 +96,63 @@ impl Bindings {
         self.list_append(env, context, members, list, items)
     }
 
+    /// Notes that claims which wait for this queue may be granted.
+    pub fn queue_changed(&mut self, list: &str) {
+        self.changed.insert(list.to_owned());
+    }
+
+    fn list_changed(&mut self, id: u64) {
+        self.changed.extend(self.lists.name_of(id).cloned());
+    }
+
+    /// Returns true if queues have changed since their waiting claims were tried.
+    pub fn has_changed_queues(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Returns true if this queue has changed since its waiting claims were tried.
+    pub fn is_changed_queue(&self, list: &str) -> bool {
+        self.changed.contains(list)
+    }
+
+    /// Takes the names of the queues that have changed.
+    pub fn take_changed_queues(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Deletes an item that a client has claimed; returns false if the claim is over.
+    fn queue_done(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        catalogue: u16,
+        claim: QueueClaim,
+    ) -> bool {
+        // The items of a deleted list end in later steps.
+        let existed = self.claims.has(claim, catalogue)
+            && self.lists.has_id(claim.item.list)
+            && self.queue_remove(env, context, members, claim.item);
+        tensorlend_layout::crash_point!("daemon: item confirmed");
+        existed
+    }
+
     fn queue_claim(
         &mut self,
         env: &mut Env,
         context: &mut Context,
         members: &Members,
         catalogue: u16,
-        list: &str,
+        (list, max, wait): (&str, u8, bool),
     ) -> Answer {
-        name::check(list)?;
         if let Some(until_ns) = self.claims.asserted_until_ns() {
             if env.clock.now_ns() < until_ns && members.values().any(Client::is_disconnected) {
                 return Ok(Outcome::Later(Wait::Asserted { until_ns }));
             }
             self.claims.all_asserted();
         }
-        if self.claims.count(catalogue) >= CLAIMS_MAX {
+        let room = CLAIMS_MAX.saturating_sub(self.claims.count(catalogue)).min(max.into());
+        if room == 0 {
             // The claims on items of a deleted list end with the items.
             if self.claims.of_client(catalogue).any(|item| !self.lists.has_id(item.list)) {
                 return Ok(Outcome::Later(Wait::Chores));
@@ -107,38 +160,50 @@ impl Bindings {
             let why = format!("a client claims at most {CLAIMS_MAX} items at a time: finish some, or give them back");
             return Err(Refusal::Bad(why));
         }
-        let Some((id, _)) = self.lists.id_and_items(list) else {
-            return Ok(Outcome::Reply(Reply::Queue(QueueReply::Empty)));
-        };
+        let empty = if wait { Outcome::Blocked } else { Outcome::Reply(Reply::Queue(QueueReply::Empty)) };
+        let Some((id, _)) = self.lists.id_and_items(list) else { return Ok(empty) };
+        let mut claimed = Vec::with_capacity(room);
         for _ in 0..SEARCHED_MAX {
+            if claimed.len() == room {
+                break;
+            }
             let Some(number) = self.claims.take_given_back(id).or_else(|| self.lists.take_next(list)) else {
-                return Ok(Outcome::Reply(Reply::Queue(QueueReply::Empty)));
+                if claimed.is_empty() {
+                    return Ok(empty);
+                }
+                break;
             };
             let item = QueueItem { list: id, number };
-            // A returned client may have asserted a claim on an item that the daemon has not granted before.
+            // A client that has reconnected may have asserted a claim on an item that this daemon
+            // has not granted before.
             if !self.claims.is_claimed(item) && live_owner_word(&context.directory, &item_key(id, number)).is_some() {
-                let claim = self.claims.grant(item, catalogue);
+                claimed.push(self.claims.grant(item, catalogue));
                 tensorlend_layout::crash_point!("daemon: claim granted");
-                if self.claims.take_refused(id) {
-                    context.directory.announce(u64::MAX);
-                }
-                return Ok(Outcome::Reply(Reply::Queue(QueueReply::Claimed(claim))));
             }
         }
-        // The next try continues the search where this one ended.
-        Ok(Outcome::Later(Wait::Claim))
+        if claimed.is_empty() {
+            // The next try continues the search where this one ended.
+            return Ok(Outcome::Later(Wait::Claim));
+        }
+        if self.claims.take_refused(id) {
+            context.directory.announce(u64::MAX);
+        }
+        Ok(Outcome::Reply(Reply::Queue(QueueReply::Claimed(claimed))))
     }
 
-    /// Removes an item; returns false if it is gone already.
+    /// Removes an item. Returns false if the item does not exist any more.
     fn queue_remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, item: QueueItem) -> bool {
         let Some(found) = live_owner_word(&context.directory, &item_key(item.list, item.number)) else { return false };
         self.remove(env, context, members, found.entry, true);
         true
     }
 
-    /// Grants the claims that a returning client asserts, of items that no other client has claimed. They replace those of an
-    /// earlier return: a client whose return failed may have given items back since, and one that returns repeatedly must not
-    /// collect claims.
+    /// Grants the claims that a reconnecting client asserts, except claims on items that another
+    /// client has claimed.
+    ///
+    /// The new claims replace the claims of an earlier attempt to reconnect. A client whose attempt
+    /// failed may have given items back since then. A client that reconnects repeatedly must not
+    /// accumulate claims.
     pub fn assert_claims(&mut self, context: &mut Context, catalogue: u16, claims: &[QueueClaim]) {
         self.end_claims(context, catalogue);
         for &claim in claims.iter().take(ASSERTED_MAX) {
@@ -152,14 +217,19 @@ impl Bindings {
         }
     }
 
-    /// Ends the claims of a client that has ended: its items wait again, before all later ones.
+    /// Ends the claims of a client that has ended. Their items wait again, before all later items.
     pub fn end_claims(&mut self, context: &mut Context, catalogue: u16) {
+        let lists: BTreeSet<u64> = self.claims.of_client(catalogue).map(|item| item.list).collect();
         if self.claims.give_back_all(catalogue) {
+            for list in lists {
+                self.list_changed(list);
+            }
             context.directory.announce(u64::MAX);
         }
     }
 
-    /// Forgets the claims: this daemon has taken over from another one, and its clients assert them.
+    /// Deletes the claims. This daemon has taken over from another daemon, and the clients assert
+    /// their claims again.
     pub fn restore_claims(&mut self, env: &Env) {
         self.claims = Claims::restored(env.clock.now_ns(), env.clock.now_ns() + ASSERTING_NS);
     }

@@ -29,11 +29,11 @@ impl Bindings {
         name::check(name)?;
         members.check_cell(catalogue, cell)?;
         if members.me(catalogue).notices.contains(&cell) {
-            // The same request was granted before, and another client has taken the name since then: each request takes effect
-            // once.
+            // An earlier attempt of the same request was granted, and another client has taken the
+            // name since then. Each request takes effect once, so this attempt changes nothing.
             let found = find(&context.directory, name.as_bytes());
             let (entry, owner_word) = found.map_or((0, 0), |found| (found.entry, found.owner_word.0));
-            // The request may have waited with its name reserved.
+            // The request may have waited while its name was reserved.
             self.unreserve(context, name.as_bytes());
             return Ok(Outcome::Reply(Reply::Bound { entry, owner_word }));
         }
@@ -57,10 +57,10 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Bound { entry, owner_word: owner_word.0 }))
     }
 
-    /// Returns the lifetime of a name that ends by itself.
+    /// Returns the lifetime of a name that has a deadline or is ephemeral.
     ///
     /// # Errors
-    /// The time to live is 0.
+    /// A refusal if the time to live is 0.
     pub fn lifetime(env: &Env, ttl_ns: Option<u64>, ephemeral: bool) -> Result<LifeWord, Refusal> {
         if ttl_ns == Some(0) {
             return Err(Refusal::Bad("a time to live is a nanosecond at least".into()));
@@ -86,15 +86,16 @@ impl Bindings {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
         self.remove(env, context, members, found.entry, true);
-        // Daemon D reads the value after this fence. Owner P may put or delete a value after D's read. P's operation counts as
-        // earlier than the move of the owner word only if P read the owner word before the move.
+        // Daemon D reads the value after this fence. Owner P may put or delete a value after D's
+        // read. P's operation counts as earlier than the move of the owner word only if P read the
+        // owner word before the move.
         scan_fence();
         let value = members.client(found.owner_word.catalogue()).ok().and_then(|c| c.value(found.owner_word.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
-    /// Handles an owner's request to forget names that it deleted.
+    /// Handles an owner's request to forget names that the owner has deleted.
     pub fn tidy(
         &mut self,
         env: &mut Env,
@@ -110,7 +111,8 @@ impl Bindings {
             name::check(name)?;
         }
         for (name, cell) in names {
-            // The client reuses the cell after this response, and must not receive a notice about it.
+            // After this response the client reuses the cell, so the client must not receive a
+            // notice about it.
             members.me(catalogue).notices.remove(cell);
             if let Some(found) = live_owner_word(&context.directory, name.as_bytes())
                 && (found.owner_word.catalogue(), found.owner_word.cell()) == (catalogue, *cell)
@@ -121,8 +123,8 @@ impl Bindings {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to the same cell, which no
-    /// process writes any more.
+    /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to
+    /// the same cell. No process writes that cell any more.
     pub fn rename(
         &mut self,
         env: &mut Env,

@@ -1,13 +1,13 @@
 //! The names that a client announces in shared memory, and the daemon's progress in absorbing them.
 
-/// Time without a check after which a claim counts as a new one.
+/// Time without a check after which a first-publication claim counts as a new claim.
 const CLAIM_GAP_NS: u64 = 100_000_000;
 
 /// A turn that absorbed announcements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Absorbing {
     turn: u64,
-    /// The number of announcements that the predecessor absorbed.
+    /// The number of announcements that the turn has absorbed.
     count: u64,
 }
 
@@ -20,20 +20,20 @@ impl Absorbing {
         self.count
     }
 
-    /// Counts announcements of the last turn.
+    /// Adds to the number of announcements of the last turn.
     pub fn add(&mut self, count: u64) {
         self.count += count;
     }
 }
 
-/// A claim in shared memory: its client is publishing the name for the first time.
+/// A first-publication claim, in shared memory. The client is publishing the name for the first time.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// The hash of the name.
     hash: u64,
-    /// The time when the daemon saw the claim first.
+    /// The time when the daemon first saw the claim.
     first_ns: u64,
-    /// The time when the daemon saw the claim last.
+    /// The time when the daemon last saw the claim.
     last_ns: u64,
 }
 
@@ -42,26 +42,26 @@ struct Claim {
 pub struct Announcements {
     /// Whether the client may announce names.
     announcer: bool,
-    /// Number of new names that this daemon granted to the client's requests.
+    /// Number of new names that the daemon granted to the client in response to requests.
     requested: usize,
-    /// Number of its announcements in the directory.
+    /// Number of the client's announcements that are in the directory.
     absorbed: u64,
     /// The last turn that absorbed some of the client's announcements.
     absorbing: Absorbing,
-    /// Number of names that the client had announced at `marked_ns`. When the directory has all these names, the daemon reads the
-    /// number again.
+    /// Number of names that the client had announced at `marked_ns`. When the directory has all
+    /// these names, the daemon reads the client's number again.
     mark: u64,
     /// Time of the step that read `mark`.
     marked_ns: u64,
-    /// The directory has all names that the client announced before the step of this time.
+    /// A time. The directory has all names that the client announced before the step of this time.
     absorbed_until_ns: u64,
     /// The claim that a request waits for.
     claim: Option<Claim>,
 }
 
 impl Announcements {
-    /// Returns the announcements of a client of the daemon's predecessor. The predecessor had absorbed this number of
-    /// announcements.
+    /// Returns the announcements of a client of the previous daemon. `absorbed` is the number that
+    /// the previous daemon had absorbed.
     pub fn restored(announcer: bool, absorbed: u64) -> Self {
         Self { announcer, absorbed, ..Self::default() }
     }
@@ -76,7 +76,7 @@ impl Announcements {
         self.announcer = true;
     }
 
-    /// Counts a new name that the client requested, and returns the number of such names.
+    /// Counts a new name that the client requested. Returns the number of such names.
     pub fn count_requested(&mut self) -> usize {
         self.requested = self.requested.saturating_add(1);
         self.requested
@@ -87,17 +87,18 @@ impl Announcements {
         self.absorbed
     }
 
-    /// Notes that the directory has the announcements up to this number.
+    /// Records that the directory has the announcements up to this number.
     pub fn absorb_up_to(&mut self, index: u64) {
         self.absorbed = index;
     }
 
-    /// Returns the turn that absorbed announcements of the client last.
+    /// Returns the last turn that absorbed announcements of the client.
     pub fn absorbing(&mut self) -> &mut Absorbing {
         &mut self.absorbing
     }
 
-    /// Notes the number of announcements that the client reports, once the directory has those of the last mark.
+    /// Records the number of announcements that the client reports, if the directory has all
+    /// announcements of the last mark.
     pub fn mark(&mut self, announced: u64, now_ns: u64) {
         if self.absorbed >= self.mark {
             self.absorbed_until_ns = self.marked_ns;
@@ -105,14 +106,16 @@ impl Announcements {
         }
     }
 
-    /// Returns true if the directory has all names that the client announced before the step of `since_ns`. A mark that was read
-    /// at that time may lack announcements that precede the request.
+    /// Returns true if the directory has all names that the client announced before the step of
+    /// `since_ns`. A mark of the same time does not suffice, because announcements may have
+    /// followed the mark and preceded the request.
     pub fn are_absorbed_since(&self, since_ns: u64) -> bool {
         self.absorbed_until_ns > since_ns
     }
 
-    /// Notes that a request waits for the client's claim of this hash. Returns the claim's age, which counts from the time when
-    /// the daemon first saw the claim, for any requester. A claim does not become old because a request waited for other claims.
+    /// Records that a request waits for the client's claim of this hash. Returns the claim's age.
+    /// The age counts from the moment when the daemon first saw the claim, for any requester. Waits
+    /// for other claims do not add to the age.
     pub fn claim_age_ns(&mut self, hash: u64, now_ns: u64) -> u64 {
         let first_ns = match self.claim {
             Some(claim) if claim.hash == hash && now_ns - claim.last_ns < CLAIM_GAP_NS => claim.first_ns,

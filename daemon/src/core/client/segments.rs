@@ -11,26 +11,27 @@ use tensorlend_layout::word::SLOTS_MAX;
 /// The location of a segment's bytes.
 #[derive(Debug, Default)]
 pub enum Residence {
-    /// In memory.
+    /// The bytes are in memory.
     #[default]
     Memory,
-    /// In memory. A worker is writing the bytes to a file.
+    /// The bytes are in memory, and a worker is writing them to a file.
     Leaving {
         /// Whether the segment has been lent since the write began.
         lent: bool,
     },
-    /// In a file.
+    /// The bytes are in a file.
     File {
         /// The reason why the last read of the file failed.
         failed: Option<String>,
     },
-    /// In a file. A worker is reading the bytes into memory.
+    /// The bytes are in a file, and a worker is reading them into memory.
     Returning {
         /// The ordered memory.
         making: Making,
     },
-    /// Lost. The only copy was memory of the daemon's predecessor, and ended with the predecessor. The owner had released the
-    /// segment for spill. The owner lives, and has not freed the slots yet.
+    /// The bytes are lost. The owner had released the segment for spill, and the only copy was
+    /// memory of the previous daemon. The copy ended with that daemon. The owner lives, and has not
+    /// freed the slots yet.
     Lost,
 }
 
@@ -50,20 +51,21 @@ pub struct Segment {
     pub bytes: u64,
     /// The charge for the bytes.
     pub charge: Charge,
-    /// log2 of the number of its slots.
+    /// log2 of the number of the segment's slots.
     pub slots_log2: u8,
-    /// The records of its slots. Their `acked` also holds for the segment.
+    /// The records of the segment's slots. The flag `acked` also holds for the segment.
     pub slots: Part,
     /// The segment's index in the directory's table.
     pub entry: u32,
     /// The location of the bytes.
     pub residence: Residence,
-    /// Time at which the living owner released the segment for spill. From then on the owner frees slots and writes none.
+    /// Time at which the living owner released the segment for spill. From then on the owner frees
+    /// slots but writes none.
     pub released_ns: Option<u64>,
     /// Time of the last attempt to spill the segment.
     pub tried_ns: Option<u64>,
-    /// The device of the segment's bytes, if the bytes are on a device. The kernel cannot probe memory of which the daemon has
-    /// only the driver's descriptor.
+    /// The device of the segment's bytes, if the bytes are on a device. The kernel cannot probe
+    /// memory for which the daemon has only the driver's descriptor.
     pub device: Option<OnDevice>,
 }
 
@@ -89,23 +91,24 @@ impl ClientSegments {
         self.0.remove(&base)
     }
 
-    /// Returns a segment for changes.
+    /// Returns a mutable reference to a segment.
     pub fn get_mut(&mut self, base: u32) -> Option<&mut Segment> {
         self.0.get_mut(&base)
     }
 
-    /// Returns all segments for changes.
+    /// Returns mutable references to all segments.
     pub fn values_mut(&mut self) -> btree_map::ValuesMut<'_, u32, Segment> {
         self.0.values_mut()
     }
 
-    /// Returns the segment of a slot, and its first slot number.
+    /// Returns the segment of a slot, and the segment's first slot number.
     pub fn containing(&self, slot: u32) -> Option<(u32, &Segment)> {
         let (&base, segment) = self.0.range(..=slot).next_back()?;
         (slot - base < 1 << segment.slots_log2).then_some((base, segment))
     }
 
-    /// Returns a slot's record, which is an allegation of the client, and the segment's first slot number.
+    /// Returns the segment's first slot number and the slot's record. The record is an allegation
+    /// of the client.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
         let (base, segment) = self.containing(slot)?;
         let records: &[SlotRecord] = segment.slots.view.array(4096, 1 << segment.slots_log2)?;
@@ -126,7 +129,8 @@ impl ClientSegments {
         (base + slots <= SLOTS_MAX).then_some(base)
     }
 
-    /// Returns the memory that the client may have been able to write and that the kernel can probe.
+    /// Returns the memory that the client may have written and that the kernel can probe for
+    /// writers.
     pub fn memories(&self) -> impl Iterator<Item = MemId> + '_ {
         let in_memory = self.0.values().filter(|s| s.device.is_none() && s.residence.is_in_memory());
         in_memory.map(|s| s.mem).chain(self.0.values().map(|s| s.slots.mem))

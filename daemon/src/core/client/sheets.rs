@@ -8,11 +8,11 @@ use tensorlend_layout::leases::LeaseTable;
 /// The sheets of a client.
 #[derive(Debug)]
 pub struct Sheets {
-    /// `acked`: the client has mapped its first sheets.
+    /// The first part of the catalogue. `acked` is true if the client has mapped its first sheets.
     catalogue: Part,
-    /// `None` after the session: the leases of an ended client do not count.
+    /// The lease table. `None` once the leases of the ended client no longer count.
     leases: Option<Part>,
-    /// Parts 1, 2, ... of its cells.
+    /// The parts 1, 2, ... of the client's cells.
     cells: Vec<Part>,
 }
 
@@ -27,17 +27,18 @@ impl Sheets {
         self.catalogue.view.at(0).expect("the daemon made it long enough")
     }
 
-    /// Returns the lease table while the client's leases count.
+    /// Returns the lease table. Returns `None` once the client's leases no longer count.
     pub fn lease_table(&self) -> Option<&LeaseTable> {
         self.leases().map(|part| part.view.at(0).expect("the daemon made it long enough"))
     }
 
-    /// Returns the sheet of the lease table while the client's leases count.
+    /// Returns the sheet of the lease table. Returns `None` once the client's leases no longer
+    /// count.
     pub fn leases(&self) -> Option<&Part> {
         self.leases.as_ref()
     }
 
-    /// Takes the lease table: from now on the client's leases do not count.
+    /// Removes and returns the lease table. From now on the client's leases do not count.
     pub fn take_leases(&mut self) -> Option<Part> {
         self.leases.take()
     }
@@ -60,20 +61,22 @@ impl Sheets {
         self.cells.push(part);
     }
 
-    /// Removes the parts of the cells after the first `parts` further ones.
+    /// Removes all but the first `parts` further parts of the cells. Returns the removed parts.
     pub fn drop_cells_after(&mut self, parts: u8) -> Vec<Part> {
         let from = usize::from(parts).min(self.cells.len());
         self.cells.split_off(from)
     }
 
-    /// Returns the number of cells that the client may use: those of the parts that it has mapped.
+    /// Returns the number of cells that the client may use: the cells of the parts that it has
+    /// mapped.
     pub fn granted(&self) -> u32 {
         let part = self.cells.iter().take_while(|part| part.acked).count() as u8;
         (cells_first(part) + cells_count(part)) as u32
     }
 
-    /// Returns a cell's record if the client may use the cell. A part counts from the moment when the daemon lends the part: the
-    /// client uses the part before the daemon receives the acknowledgement.
+    /// Returns a cell's record if the client may use the cell. A part counts as soon as the daemon
+    /// has lent it, because the client uses the part before the daemon receives the
+    /// acknowledgement.
     pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
         let (part, at) = cell_place(cell);
         match part {

@@ -5,24 +5,28 @@ use crate::core::env::Env;
 use std::collections::BTreeMap;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// The segments that contain the slots of some chains. The record of each slot names the next slot. Records are allegations of
-/// the client. So a chain ends when the chain leaves the client's segments or reaches a visited slot again. A chain is empty if
-/// its first record has another generation.
+/// The segments that contain the slots of some chains. The record of each slot names the next slot
+/// of its chain.
+///
+/// Records are allegations of the client. So a chain ends when it leaves the client's segments or
+/// reaches a visited slot again. A chain is empty if its first record has another generation than
+/// expected.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// A bit for each visited slot, by the first slot number of its segment.
+    /// A bit for each visited slot. The key is the first slot number of the slot's segment.
     segments: BTreeMap<u32, Box<[u64]>>,
-    /// The current chain: its next slot, and the generation that the record of its first slot must have.
+    /// The current chain: its next slot, and the required generation of its first slot's record.
     chain: Option<(u32, Option<u64>)>,
 }
 
 impl Reach {
-    /// Begins the chain of a slot, of this generation if one is given.
+    /// Begins the chain of a slot. If a generation is given, the slot's record must have this
+    /// generation.
     pub fn begin(&mut self, slot: u32, generation: Option<u64>) {
         self.chain = Some((slot, generation));
     }
 
-    /// Continues the chain while `goes_on` returns true. Returns true at its end.
+    /// Continues the chain while `goes_on` returns true. Returns true at the end of the chain.
     pub fn follow(&mut self, client: &Client, mut goes_on: impl FnMut() -> bool) -> bool {
         while let Some((slot, generation)) = self.chain {
             if !goes_on() {
@@ -46,7 +50,7 @@ impl Reach {
         true
     }
 
-    /// Returns true if a chain passes this segment.
+    /// Returns true if a chain passes through this segment.
     pub fn has(&self, base: u32) -> bool {
         self.segments.contains_key(&base)
     }
@@ -77,13 +81,13 @@ impl StreamPosition {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Stage {
-    /// Entries of names from this one on.
+    /// Reads the entries of names from this number on.
     Names(u32),
-    /// Streams from this position on.
+    /// Reads the streams from this position on.
     Streams(StreamPosition),
-    /// Lease tables of the clients from this number on.
+    /// Reads the lease tables of the clients from this number on.
     Leases(u16),
-    /// Segments to which nothing leads, from this first slot number on.
+    /// Frees segments to which nothing leads, from this first slot number on.
     Free(u32),
 }
 
@@ -95,8 +99,8 @@ pub struct Survey {
     pub named: Reach,
     /// Segments to which leases lead.
     pub held: Reach,
-    /// Chains to follow. Each begins at the value of a name that was renamed during the survey, or at a leased slot of the last
-    /// lease table.
+    /// Chains to follow. Each chain begins at the value of a name that was renamed during the
+    /// survey, or at a leased slot of the last lease table.
     pub roots: Vec<(u32, Option<u64>)>,
     /// Whether the client has streams, or names with values.
     pub in_use: bool,

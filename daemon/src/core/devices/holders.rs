@@ -1,7 +1,9 @@
-//! The clients that may have device memory mapped. The kernel does not report mappings of device memory, so the daemon tracks the
-//! mappings. A client to which the daemon lends a segment *holds* the segment. The client stops holding when it reports the
-//! unmapping ([`Request::Unmapped`]) or has departed. An orphaned segment stays charged until its last holder has released the
-//! segment.
+//! The clients that may have device memory mapped. The kernel does not report mappings of device
+//! memory, so the daemon tracks them.
+//!
+//! A client to which the daemon lends a segment *holds* the segment. The client stops holding the
+//! segment when it reports the unmapping ([`Request::Unmapped`]) or has departed, at the end of its
+//! draining. An orphaned segment stays charged until its last holder has released the segment.
 //!
 //! [`Request::Unmapped`]: tensorlend_layout::wire::Request::Unmapped
 
@@ -21,43 +23,46 @@ use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
 /// Maximum number of lendings in one message.
 const LENDINGS_MAX: usize = 1024;
-/// Maximum number of lendings that one client may report to a new daemon: more than its processes can have mapped.
+/// Maximum number of lendings that one client may report to a new daemon. The client's processes
+/// cannot have as many mapped.
 const TOLD_MAX: usize = 1 << 16;
 
 /// An orphaned segment, which clients may still have mapped.
 #[derive(Debug)]
 pub struct GivenUp {
-    /// Its memory.
+    /// The segment's memory.
     pub mem: MemId,
-    /// Its device.
+    /// The segment's device.
     pub device: DeviceNumber,
-    /// Its length.
+    /// The segment's length in bytes.
     pub bytes: u64,
     /// The user to whose client the daemon had lent the segment.
     pub uid: u32,
-    /// Its charge.
+    /// The segment's charge.
     pub charge: Charge,
 }
 
 /// The holders of all lendings.
 #[derive(Debug, Default)]
 pub struct Holders {
-    /// The holders of the segments that are lent, and of those that this daemon orphaned.
+    /// The holders of the segments that are lent, and of the segments that this daemon orphaned.
     held: BTreeMap<LendingId, BTreeSet<u16>>,
     given_up: BTreeMap<LendingId, GivenUp>,
-    /// The held lendings that were made before this daemon started.
+    /// The held lendings that a previous daemon made.
     before: BTreeSet<LendingId>,
-    /// Segments orphaned before this daemon started. Their lendings are unknown.
+    /// Segments that a previous daemon orphaned. Their lendings are unknown.
     recovered: Vec<GivenUp>,
-    /// Clients of the predecessor, each with the lendings that the client has reported so far. Until its last report, a client
-    /// counts as a holder of every segment of that time.
+    /// Clients of the previous daemon, each with the lendings that the client has reported so far.
+    /// Until its last report, a client counts as a holder of every segment of the previous daemon.
     untold: BTreeMap<u16, BTreeSet<LendingId>>,
-    /// Lendings that clients have mapped and that no line of the directory contains: the segments were orphaned.
+    /// Lendings that clients have mapped and that no entry of the directory contains. Their
+    /// segments were orphaned.
     unknown: BTreeMap<u16, BTreeSet<LendingId>>,
 }
 
 impl Holders {
-    /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of this daemon's predecessor.
+    /// Records that a segment is lent to its owner or a reader. `None` stands for the clients of
+    /// the previous daemon.
     pub fn lent(&mut self, lending: LendingId, to: Option<u16>) {
         if to.is_none() {
             self.before.insert(lending);
@@ -71,7 +76,7 @@ impl Holders {
         known.copied()
     }
 
-    /// Records a client of this daemon's predecessor.
+    /// Records a client of the previous daemon.
     pub fn was_there(&mut self, catalogue: u16) {
         self.untold.entry(catalogue).or_default();
     }
@@ -84,8 +89,8 @@ impl Holders {
             || self.held.values().any(|holders| holders.contains(&catalogue))
     }
 
-    /// Handles a client's report of the lendings that it has mapped. Returns true for the last report. A client that is not in
-    /// `untold` has reported before.
+    /// Handles a client's report of the lendings that it has mapped. Returns true for the last
+    /// report. A client that is not in `untold` has sent its last report before.
     fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
         let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
@@ -149,8 +154,8 @@ impl Holders {
         self.settled_among(&all)
     }
 
-    /// Returns the orphaned segments of these lendings that have no holder any more. Also returns the segments that a
-    /// predecessor orphaned, once no client can hold one of them.
+    /// Returns the orphaned segments of these lendings that have no holder any more. Also returns
+    /// the segments that a previous daemon orphaned, once no client can hold any of them.
     fn settled_among(&mut self, lendings: &[LendingId]) -> Vec<GivenUp> {
         let told = self.untold.is_empty();
         let mut settled = Vec::new();
@@ -169,7 +174,7 @@ impl Holders {
         settled
     }
 
-    /// Returns all orphaned segments, held or not: for the end of the daemon.
+    /// Removes and returns all orphaned segments, held or not, at the end of the daemon.
     fn drain(&mut self) -> Vec<GivenUp> {
         self.untold.clear();
         self.unknown.clear();
@@ -208,8 +213,8 @@ impl Devices {
         Ok(Outcome::Reply(Reply::Done))
     }
 
-    /// Ends the lending of a device segment whose slot numbers are invalid already. Returns the records of its slots, which the
-    /// caller must orphan.
+    /// Ends the lending of a device segment whose slot numbers are already invalid. Returns the
+    /// records of the segment's slots, which the caller must orphan.
     pub fn give_up(
         &mut self,
         env: &mut Env,
@@ -228,7 +233,7 @@ impl Devices {
         context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
         Self::take_back(env, context, settled);
-        // The segment stays charged while the segment has holders, also under the next daemon.
+        // The segment stays charged while it has holders, also under the next daemon.
         if self.holders.given_up.contains_key(&lending) {
             self.keep_given_up(env, context, mem, uid, on.number, bytes);
         }
@@ -244,8 +249,8 @@ impl Devices {
         }
     }
 
-    /// Recovers a segment that the predecessor orphaned or was about to orphan. Every client of that time may hold the segment.
-    /// Returns true if the segment's device still exists.
+    /// Recovers a segment that the previous daemon orphaned or was about to orphan. Every client of
+    /// the previous daemon may hold the segment. Returns true if the segment's device still exists.
     pub fn recover_given_up(&mut self, env: &mut Env, context: &Context, uid: u32, preserved: &Preserved) -> bool {
         let (Label::DeviceOrphaned { place, .. } | Label::DeviceSegment { place, .. }) = preserved.label else {
             return false;
@@ -264,7 +269,7 @@ impl Devices {
         true
     }
 
-    /// Takes back the orphaned segments that have no holder.
+    /// Reclaims the orphaned segments that have no holder.
     pub fn settle_devices(&mut self, env: &mut Env, context: &Context) {
         let settled = self.holders.settled();
         Self::take_back(env, context, settled);
@@ -277,7 +282,7 @@ impl Devices {
         }
     }
 
-    /// Takes back all orphaned segments: no client remains.
+    /// Reclaims all orphaned segments, because no client remains.
     pub fn settle_all(&mut self, env: &mut Env, context: &Context) {
         let all = self.holders.drain();
         Self::take_back(env, context, all);

@@ -1,10 +1,13 @@
-//! Announcers: the writers that may announce names without the daemon.
+//! Announcers: the writers that may announce names without a request to the daemon.
 //!
-//! A client reads the announcements of every announcer when the client announces a name, or looks up a name that is not in the
-//! directory. The client maps the catalogue of each announcer first. So a writer becomes an announcer only when it has requested
-//! as many new names as there are announcers. From then on announcing saves more than the reading costs. A member that only reads
-//! or overwrites never becomes an announcer, and costs other members nothing. In a namespace with shares a user gets no more than
-//! a share of the announcers. The user's other writers request their names.
+//! A client reads the announcements of every announcer when it announces a name, or looks up a name
+//! that is not in the directory. The client first maps the catalogue of each announcer. So a writer
+//! becomes an announcer only after it has requested as many new names as there are announcers. From
+//! then on announcing saves more than the reading costs.
+//!
+//! A member that only reads or overwrites never becomes an announcer, and costs other members
+//! nothing. In a namespace with shares, a user gets only a share of the announcers. The user's
+//! other writers request their names.
 
 use super::Members;
 use crate::core::client::Client;
@@ -12,8 +15,8 @@ use crate::core::context::Context;
 use tensorlend_layout::catalogue::CELL_NAME_WORDS;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 
-/// Maximum number of announcers of a namespace. Reading more announcers costs more than a request to the daemon:
-/// docs/results/2026-11-23-joining.md.
+/// Maximum number of announcers of a namespace. Reading more announcers costs more than a request
+/// to the daemon (docs/results/2026-11-23-joining.md).
 const ANNOUNCERS_MAX: usize = 128;
 
 impl Members {
@@ -23,11 +26,13 @@ impl Members {
         announcers.filter(|(_, client)| client.announces())
     }
 
-    /// Counts a new name that a writer requested and received. Lets the writer announce its next names once the writer has
-    /// requested enough names. The daemon calls this function before the reply. So the daemon lists the client before the client
-    /// announces, and a look-up that depends on the client's announcement has a later fence.
+    /// Counts a new name that a writer requested and received. Once the writer has requested enough
+    /// names, it may announce its next names.
+    ///
+    /// The daemon calls this function before the reply. So the daemon lists the client before the
+    /// client announces, and a look-up that depends on the client's announcement has a later fence.
     pub fn count_new_name(&mut self, context: &Context, catalogue: u16, name: &str, life: LifeWord) {
-        // No client can announce such a name.
+        // No client can announce a long name or a name with a lifetime.
         if name.len() > CELL_NAME_WORDS * 8 || life != LifeWord::FOREVER {
             return;
         }
@@ -44,7 +49,8 @@ impl Members {
         }
     }
 
-    /// Makes a client an announcer: first in the list, then in its own word.
+    /// Makes a client an announcer. Sets the bit in the list first, then opens the client's own
+    /// word.
     fn open_announcer(&mut self, context: &Context, catalogue: u16) {
         let announcements = &mut self.me(catalogue).announcements;
         announcements.permit();
@@ -56,25 +62,26 @@ impl Members {
         tensorlend_layout::crash_point!("daemon: announcer opened");
     }
 
-    /// Ends a client's announcements. The directory contains all announcements, and the client makes no more.
+    /// Ends a client's announcements. The directory contains all of them, and the client makes no
+    /// more.
     pub fn close_announcer(&mut self, context: &Context, catalogue: u16) {
         let index = self.me(catalogue).announcements.absorbed();
         context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Closed, index).0);
         tensorlend_layout::crash_point!("daemon: closed");
-        // The daemon clears the bit after it has stored the owner words of the client's announcements. A look-up that does not
-        // see the bit finds these names in the directory.
+        // The daemon clears the bit after it has stored the owner words of the client's
+        // announcements. So a look-up that does not see the bit finds these names in the directory.
         self.unlist_announcer(context, catalogue);
     }
 
-    /// Removes a listed client from the list.
+    /// Removes a client from the list of announcers.
     pub fn unlist_announcer(&mut self, context: &Context, catalogue: u16) {
         if self.announcers.remove(&catalogue) {
             context.directory.head().announcers[usize::from(catalogue) / 64].clear_bits(1 << (catalogue % 64));
         }
     }
 
-    /// Lists a member of the predecessor according to `absorbed`: a daemon that was killed may have stored the bit and not the
-    /// word.
+    /// Restores the bit of a member of the previous daemon according to the member's word
+    /// `absorbed`. A daemon that was killed may have stored the bit and not the word.
     pub fn restore_announcer(&mut self, context: &Context, catalogue: u16) {
         let word = &context.directory.head().announcers[usize::from(catalogue) / 64];
         if self.get(catalogue).is_some_and(|client| client.announcements.is_announcer()) {

@@ -1,17 +1,21 @@
 //! Audiences: the members whose leases an owner scans before it reuses memory.
 //!
-//! A member leases a slot only in a segment that the member has mapped. The member receives another member's segment only from
-//! the daemon. So the daemon records in the owner's line of the directory each member to which it shows the owner's segments. The
-//! owner scans only the lease tables of these members. A line has [`AUDIENCE`] bits. Members share a bit if their numbers are
-//! equal modulo [`AUDIENCE`].
+//! A member leases a slot only in a segment that the member has mapped. The member receives another
+//! member's segment only from the daemon. So the daemon records each member to which it shows an
+//! owner's segments. The record is in the owner's entry in the directory. The owner scans only the
+//! lease tables of these members.
+//!
+//! An entry has [`AUDIENCE`] bits. Members share a bit if their numbers are equal modulo
+//! [`AUDIENCE`].
 
 use super::Members;
 use crate::core::context::Context;
 use tensorlend_layout::directory::{AUDIENCE, audience_bit};
 
 impl Members {
-    /// Notes that the daemon shows a client R some memory of an owner P. The daemon calls this function before the reply, and R
-    /// leases a slot of P only after the reply. Every scan by P whose fence follows the fence of R's lease finds the lease.
+    /// Records that the daemon shows reader R some memory of owner P. The daemon calls this
+    /// function before the reply, and R leases a slot of P only after the reply. Every scan by P
+    /// whose fence follows the fence of R's lease finds the lease.
     pub fn show(&mut self, context: &Context, owner: u16, reader: u16) {
         if owner == reader {
             // An owner scans its own lease table in any case.
@@ -25,11 +29,12 @@ impl Members {
         tensorlend_layout::crash_point!("daemon: reader listed");
     }
 
-    /// Removes a disconnected client from the audiences that contain the client. The client's leases do not count any more.
+    /// Removes a disconnected client from the audiences that contain it. The client's leases do not
+    /// count any more.
     pub fn show_no_more(&self, context: &Context, reader: u16, shown: Option<impl IntoIterator<Item = u16>>) {
         let (word, bit) = audience_bit(reader);
-        // These bits are the daemon's only record of the memory that a predecessor has shown to clients: such bits stay until
-        // their owners end.
+        // If `shown` is `None`, the bits are the daemon's only record of the memory that a previous
+        // daemon has shown to clients. Such bits stay until their owners end.
         for owner in shown.into_iter().flatten() {
             let sharers = (reader % AUDIENCE..=u16::MAX).step_by(usize::from(AUDIENCE));
             let sharers = sharers.take_while(|&number| usize::from(number) < context.directory.members.len());

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The numbers of clients. Each number up to the greatest ever assigned belongs to a client or to a request to join, or is free.
+/// The numbers of clients. Each number up to the greatest ever assigned is free, or belongs to a
+/// client or to a request to join.
 #[derive(Debug)]
 pub struct Numbers {
-    /// Free numbers that were used before, in the order of their return.
+    /// Free numbers that were used before, in the order in which they became free.
     free: VecDeque<u16>,
     /// The smallest number never used.
     fresh: u32,
-    /// Numbers of the current requests to join, with the uids that make them.
+    /// Numbers of the current requests to join, each with the uid that makes the request.
     joining: BTreeMap<u16, u32>,
 }
 
@@ -25,7 +26,8 @@ impl Numbers {
         Self { free: free.collect(), fresh, joining: BTreeMap::new() }
     }
 
-    /// Returns a number for a client that joins: one below `end` that was never used, or else a free one.
+    /// Returns a number for a joining client. Prefers a number below `end` that was never used,
+    /// then takes a free one.
     pub fn next(&mut self, end: u32) -> Option<u16> {
         if self.fresh < end {
             self.fresh += 1;
@@ -39,7 +41,7 @@ impl Numbers {
         self.joining.insert(number, uid);
     }
 
-    /// Ends a request to join, whose client now has the number.
+    /// Ends a request to join. The new client now has the number.
     pub fn end_join(&mut self, number: u16) {
         self.joining.remove(&number);
     }
@@ -55,10 +57,10 @@ impl Numbers {
         self.joining.values().copied()
     }
 
-    /// Checks that each number is a client's, a request's or free.
+    /// Checks that each number is free, or belongs to a client or to a request.
     ///
     /// # Panics
-    /// Panics if that is not so.
+    /// Panics if the check fails.
     pub fn check(&self, clients: impl ExactSizeIterator<Item = u16>) {
         let free: BTreeSet<u16> = self.free.iter().copied().collect();
         assert_eq!(free.len(), self.free.len(), "a number is free once");

@@ -11,7 +11,7 @@ pub struct Blocks {
     free: Vec<u32>,
     /// The lowest number of a block that was never used.
     fresh: u32,
-    /// Blocks with numbers below this one have memory.
+    /// Blocks with numbers below this number have memory.
     there: u32,
     /// The number of blocks of the directory.
     all: u32,
@@ -23,10 +23,10 @@ impl Blocks {
         Self { free: Vec::new(), fresh: 1, there: 1, all }
     }
 
-    /// Returns the blocks of a directory in which `used` are in use.
+    /// Returns the blocks of a directory. `used` are the blocks in use.
     pub fn restore(all: u32, used: &BTreeSet<u32>) -> Self {
         let Some(&last) = used.last() else { return Self::new(all) };
-        // The daemon makes memory for blocks in steps of [`STEP`].
+        // The daemon allocates memory for blocks in steps of [`STEP`].
         let there = (last / STEP * STEP + STEP).min(all);
         Self { free: (1..last).filter(|block| !used.contains(block)).collect(), fresh: last + 1, there, all }
     }
@@ -54,18 +54,19 @@ impl Blocks {
         self.there >= self.all
     }
 
-    /// Returns the numbers of the blocks that need memory next: from the first to before the second. `None`: enough are there.
+    /// Returns the range of blocks that need memory next, as its first number and its end. Returns
+    /// `None` if enough blocks have memory.
     pub fn wanted(&self) -> Option<(u32, u32)> {
         let is_short = self.free.len() as u32 + self.there - self.fresh < RESERVE;
         (is_short && !self.are_all_there()).then(|| (self.there, (self.there / STEP * STEP + STEP).min(self.all)))
     }
 
-    /// Notes that the blocks below `end` have memory.
+    /// Records that the blocks below `end` have memory.
     pub fn arrived(&mut self, end: u32) {
         self.there = end;
     }
 
-    /// Returns the number of blocks that were ever used, and of those that are free again.
+    /// Returns the number of blocks that were ever used, and the number of free blocks among them.
     #[cfg(test)]
     pub fn counts(&self) -> (u32, usize) {
         (self.fresh, self.free.len())

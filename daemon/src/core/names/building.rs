@@ -1,7 +1,9 @@
-//! Construction of a table of names next to the current one, in slices, so that no request waits for the whole construction.
+//! Construction of a new table of names while the current table stays in use. The construction runs
+//! in slices, so that no request waits for all of it.
 //!
-//! If a name changes at a place that was copied already, the daemon changes the name in both tables. The daemon copies the other
-//! places later, in their state at that time. Clients read the table only after the daemon has published the complete table.
+//! If a name changes at a place that the daemon has already copied, the daemon changes the name in
+//! both tables. The daemon copies the other places later, in their state at that time. Clients read
+//! the table only after the daemon has published the complete table.
 
 use super::table::Table;
 use tensorlend_layout::directory::Directory;
@@ -17,8 +19,8 @@ pub struct Building {
     old: TableWord,
     /// The new table.
     table: Table,
-    /// Number of places of the new table that are wiped. A place may hold an entry of an older table until the daemon wipes the
-    /// place.
+    /// Number of places of the new table that are wiped. Until the daemon wipes a place, the place
+    /// may contain an entry of an older table.
     wiped: u64,
     /// Number of places of the current table that are copied.
     copied: u64,
@@ -31,7 +33,7 @@ impl Building {
         Self { old: d.table(), table: Table::new(table, seed), wiped: 0, copied: 0 }
     }
 
-    /// Continues for one slice. Returns true when the table is complete.
+    /// Continues the construction for one slice. Returns true when the table is complete.
     pub fn go_on(&mut self, d: &Directory) -> bool {
         let table = self.table.word();
         let end = (self.wiped + STEP).min(table.places());
@@ -63,14 +65,16 @@ impl Building {
         (at as u64 - self.old.first()) < self.copied
     }
 
-    /// Copies a name that was added at a place of the current table.
+    /// Copies a name that was added at a place of the current table, if the daemon has already
+    /// copied that place.
     pub fn follow(&mut self, d: &Directory, at: usize, place: PlaceWord) {
         if self.has(at) {
             self.table.insert(d, place);
         }
     }
 
-    /// Removes a name that was removed from a place of the current table.
+    /// Removes a name that was removed from a place of the current table, if the daemon has already
+    /// copied that place.
     pub fn forget(&mut self, d: &Directory, at: usize, place: PlaceWord) {
         if self.has(at) {
             self.table.remove(d, place);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The live entries that lead to a cell, by the cell's catalogue.
+/// The live entries that lead to cells, by the catalogue of the cell.
 #[derive(Debug, Default)]
 pub struct Owned {
     entries: BTreeMap<u16, BTreeSet<u32>>,
@@ -32,8 +32,8 @@ impl Owned {
         self.entries.get(&catalogue).into_iter().flat_map(|set| set.range(from..)).take(most).copied().collect()
     }
 
-    /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the cells, from this catalogue and
-    /// entry on.
+    /// Returns at most `most` entries whose owner words lead to cells, with the catalogues of the
+    /// cells. The result begins at this catalogue and entry.
     pub fn all_from(&self, catalogue: u16, entry: u32, most: usize) -> Vec<(u16, u32)> {
         let of = |(&owner, set): (&u16, &'_ BTreeSet<u32>)| {
             let from = if owner == catalogue { entry } else { 0 };
@@ -53,7 +53,7 @@ impl Owned {
         self.entries.values().map(BTreeSet::len).sum()
     }
 
-    /// Returns the entries whose catalogue is not `there`.
+    /// Returns the entries for whose catalogue `there` returns false.
     pub fn orphans(&self, there: impl Fn(u16) -> bool) -> Vec<u32> {
         self.entries.iter().filter(|&(&owner, _)| !there(owner)).flat_map(|(_, entries)| entries).copied().collect()
     }

@@ -1,14 +1,16 @@
 //! The names of a directory that another daemon wrote last and may have left at any step.
 //!
-//! Places and entries contain all data. An entry is in use if a place of the current table leads to the entry. If the other
-//! daemon ended between two steps, an entry may have a place and no owner word. This module removes such an entry.
+//! Places and entries contain all data. An entry is in use if a place of the current table leads to
+//! it. If the other daemon ended between two steps, an entry may have a place and no owner word.
+//! This module removes such an entry.
 
 use super::{Blocks, Entries, EntrySet, INLINE_BYTES, Names, PLACE_BYTES, Table, key_bytes, owner_word_of};
 use std::collections::BTreeSet;
 use tensorlend_layout::directory::{Directory, LongName};
 use tensorlend_layout::word::{OwnerKind, PlaceWord};
 
-/// Returns true if an entry's key can be read. The block of a long key must belong to no other entry.
+/// Returns true if an entry's key is readable. The block of a long key must belong to no other
+/// entry.
 fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
     let bytes = key_bytes(d, entry);
     let block = d.names[entry as usize].key.peek() >> 16;
@@ -18,7 +20,8 @@ fn has_key(d: &Directory, entry: u32, blocks: &mut BTreeSet<u32>) -> bool {
 }
 
 impl Names {
-    /// Restores the names of a directory. `now_ns` advances the versions of entries whose memory was given back.
+    /// Restores the names of a directory. `now_ns` advances the versions of entries whose memory
+    /// was freed.
     pub fn restore(d: &Directory, max: u32, discards: bool, now_ns: u64, secret: u64) -> Self {
         let mut it = Self::with_table(d, max, discards, secret);
         let end = d.head().names_end.peek().min(d.names.len() as u64) as u32;

@@ -1,8 +1,10 @@
-//! A table of names with its only writer, the daemon: places that lead to entries, in buckets of one cache line.
+//! A table of names. Its only writer is the daemon. The table consists of places that lead to
+//! entries, in buckets of one cache line.
 //!
-//! A search for a name visits buckets in the order of [`Search`], and the places of a bucket in ascending order. The search ends
-//! at a free place. So the daemon frees a place only if no search for a name continues behind the place. Within a bucket, the
-//! daemon frees places from the last one backwards. If a search for a name continues behind a bucket, the daemon frees none of the
+//! A search for a name visits buckets in the order of [`Search`], and the places of a bucket in
+//! ascending order. The search ends at a free place. So the daemon frees a place only if no search
+//! for a name continues behind it. Within a bucket, the daemon frees places from the last one
+//! backwards. If a search for a name continues behind a bucket, the daemon frees none of the
 //! bucket's places.
 
 use std::collections::HashMap;
@@ -17,15 +19,15 @@ pub struct Table {
     seed: u64,
     /// Places that lead to entries.
     named: u64,
-    /// Places that lead to no entry and that a search must pass.
+    /// Places that lead to no entry and that searches must pass.
     passed: u64,
-    /// The number of names whose searches continue behind a bucket, by the bucket's first place. Buckets without such names are
-    /// absent.
+    /// The number of names whose searches continue behind a bucket. The key is the bucket's first
+    /// place. Buckets without such names are absent.
     beyond: HashMap<u64, u32>,
 }
 
 impl Table {
-    /// Returns a table without names: all its places are free, or become free before their use.
+    /// Returns a table without names. All its places are free, or become free before their use.
     pub fn new(word: TableWord, seed: u64) -> Self {
         Self { word, seed, named: 0, passed: 0, beyond: HashMap::new() }
     }
@@ -45,7 +47,8 @@ impl Table {
         self.named + self.passed
     }
 
-    /// Returns the number of names that still fit: an eighth of the places stays free, so that searches end.
+    /// Returns the number of names for which the table has room. An eighth of the places stays
+    /// free, so that searches end.
     pub fn room(&self) -> u64 {
         (self.word.places() * 7 / 8).saturating_sub(self.used())
     }
@@ -54,13 +57,13 @@ impl Table {
         place.search(self.seed, self.word.log2())
     }
 
-    /// Returns the numbers of a bucket's places among all places of the directory.
+    /// Returns the numbers of a bucket's places, counted over all places of the directory.
     fn bucket(&self, first: u64) -> impl DoubleEndedIterator<Item = usize> + use<> {
         let at = (self.word.first() + first) as usize;
         at..at + BUCKET as usize
     }
 
-    /// Adds a name. Returns the number of its place.
+    /// Adds a name. Returns the number of the name's place.
     ///
     /// # Panics
     /// Panics if no place is free.
@@ -123,8 +126,8 @@ impl Table {
         }
     }
 
-    /// Restores the table that another daemon wrote last. `is_name` returns true for a place that leads to an entry in use. All
-    /// other places lead to no entry from now on.
+    /// Restores the table that another daemon wrote last. `is_name` returns true for a place that
+    /// leads to an entry in use. Afterwards all other places lead to no entry.
     pub fn restore(d: &Directory, mut is_name: impl FnMut(PlaceWord) -> bool) -> Self {
         let mut it = Self::new(d.table(), d.table_seed(d.table()));
         let buckets = || (0..d.table().places()).step_by(BUCKET as usize);

@@ -1,6 +1,7 @@
-//! Finds the values that only leases retain, in slices: see [`crate::core::chores`]. A scan reads the lease tables first, and
-//! then the names, announcements and streams of every client whose values are leased. Changes during a scan can make its result
-//! wrong, and the next scan corrects the result. So the daemon charges or ends a client only after two scans.
+//! The scan for values that only leases retain, in slices: see [`crate::core::chores`]. A scan
+//! reads the lease tables first. Then it reads the names, announcements and streams of every client
+//! whose values are leased. Changes during a scan can make its result wrong, and the next scan
+//! corrects the result. So the daemon charges or ends a client only after two scans.
 
 use super::Pressure;
 use super::Retained;
@@ -18,31 +19,32 @@ use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE};
 
-/// Maximum number of slots of a chain that are counted: the largest dataset has 4,096 members with two slots each at most.
+/// Maximum number of slots of a chain that the scan counts. The largest dataset has 4,096 members
+/// with at most two slots each.
 const CHAIN_MAX: u32 = 1 << 14;
 
 #[derive(Debug)]
 enum Stage {
-    /// Lease tables of the clients from this number on.
+    /// Reads the lease tables of the clients from this number on.
     Tables(u16),
-    /// Names of the current owner from this entry on.
+    /// Reads the names of the current owner from this entry on.
     Names(u32),
-    /// Announcements of the current owner.
+    /// Reads the announcements of the current owner.
     Announced,
-    /// Streams of the current owner from this position on.
+    /// Reads the streams of the current owner from this position on.
     Streams(StreamPosition),
-    /// Leases on values of the current owner, after this lease.
+    /// Evaluates the leases on values of the current owner, after this lease.
     Leases(Option<Held>),
 }
 
-/// A lease of a reader, as its lease table contains it.
+/// A lease of a reader, as found in the reader's lease table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     holder: u16,
     word: u64,
 }
 
-/// The client on whose values leases are counted.
+/// The client whose values the leases are on.
 #[derive(Clone, Copy)]
 struct Owner<'c> {
     number: u16,
@@ -57,20 +59,22 @@ pub struct Scan {
     leases: BTreeMap<u16, BTreeSet<Held>>,
     /// Lease words of the current owner.
     words: BTreeSet<u64>,
-    /// Those of `words` whose values are still reachable from a name, an announcement or a stream.
+    /// The lease words in `words` whose values are still reachable from a name, an announcement or
+    /// a stream.
     named: BTreeSet<u64>,
-    /// The segments to which all names and streams of the current owner lead, if it is disconnected.
+    /// The segments to which all names and streams of a disconnected current owner lead.
     reach: Reach,
-    /// For each lease, the time at which a scan first found that it retains a value.
+    /// For each lease, the time at which a scan first found that the lease retains a value.
     before: BTreeMap<Held, u64>,
     retained: Vec<Retained>,
 }
 
-/// Stands for the time of a value that the last scan did not find.
+/// The value of a time that is not known, because the last scan did not find the value.
 const NEW: u64 = u64::MAX;
 
 impl Scan {
-    /// Returns a new scan. A value that this scan finds again keeps the time of the scan before.
+    /// Returns a new scan. A value that the new scan finds again keeps its time from the scan
+    /// before.
     pub fn new(before: &[Retained]) -> Self {
         Self {
             stage: Stage::Tables(0),
@@ -91,7 +95,7 @@ impl Scan {
         self.stage = Stage::Names(0);
     }
 
-    /// Notes that a name, an announcement or a stream leads to this value of the current owner.
+    /// Records that a name, an announcement or a stream leads to this value of the current owner.
     fn note(&mut self, owner: u16, client: &Client, value: Cell) {
         let word = value.lease(owner).0;
         if self.words.contains(&word) {
@@ -103,7 +107,8 @@ impl Scan {
     }
 }
 
-/// Returns the bytes of a segment in host memory. Retained device memory is charged elsewhere.
+/// Returns the bytes of a segment in host memory, and 0 for device memory, which is charged
+/// elsewhere.
 fn host_bytes(segment: &Segment) -> u64 {
     if segment.device.is_none() { segment.bytes } else { 0 }
 }
@@ -162,7 +167,8 @@ impl Pressure {
         true
     }
 
-    /// Returns true if the scan is finished, and false if this step has spent its units.
+    /// Continues the scan. Returns true if the scan is finished, and false if this step has spent
+    /// its units.
     fn continue_scan(
         env: &mut Env,
         context: &Context,
@@ -181,7 +187,7 @@ impl Pressure {
             }
             let Some((&owner, _)) = scan.leases.first_key_value() else { return true };
             let Some(client) = members.get(owner) else {
-                // The owner ended during the scan. All leases on the owner's values ended, too.
+                // The owner ended during the scan, so all leases on the owner's values ended too.
                 scan.leases.remove(&owner);
                 scan.begin_owner();
                 continue;
@@ -208,8 +214,8 @@ impl Pressure {
         scan.stage = Stage::Tables(holder + 1);
         let Some(table) = client.lease_table() else { return };
         let mut found = 0;
-        // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may still become valid. The next
-        // scan sees that lease.
+        // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may
+        // still become valid. The next scan sees that lease.
         scan_fence();
         table.scan(|lease| {
             if lease.catalogue() != holder && !lease.is_of_segment() {
@@ -240,7 +246,7 @@ impl Pressure {
             let Some(value) = client.value(owner_word.cell()) else { continue };
             scan.note(owner, client, value);
             if !scan.reach.follow(client, || env.chores.spend(1)) {
-                // The chain of this entry comes first, then the next entries.
+                // The chain of this entry is followed first, then the next entries.
                 scan.stage = Stage::Names(entry + 1);
                 return;
             }

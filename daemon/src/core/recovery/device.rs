@@ -1,8 +1,9 @@
-//! Device memory that a former daemon lent.
+//! The recovery of device memory that a previous daemon lent.
 //!
-//! Only an fd store returns such memory: a descriptor from a client would not show the segment to which the descriptor belongs.
-//! The daemon learns the holders from its clients' reports: see [`super::holders`]. The blocks of a driver's pool, and the values
-//! in them, end with the daemon that owned the pool.
+//! Only an fd store returns device memory. A descriptor from a client would not show the segment to
+//! which it belongs. The daemon learns the holders from its clients' reports: see
+//! [`super::holders`]. The blocks of a driver's pool, and the values in them, end with the daemon
+//! that owned the pool.
 
 use super::restore::{Descriptors, part};
 use crate::core::account::Kind;
@@ -20,7 +21,8 @@ use tensorlend_layout::wire::{Allocator, Export, LendingId};
 use tensorlend_layout::word::{OwnerWord, RangeWord};
 
 impl Namespace {
-    /// Restores a segment that a line of the directory places on a device. Returns true if the memory still exists.
+    /// Restores a segment that the directory places on a device. Returns true if the memory still
+    /// exists.
     pub fn restore_on_device(
         &mut self,
         env: &mut Env,
@@ -73,8 +75,8 @@ impl Namespace {
         true
     }
 
-    /// Ends the names that led into ranges whose memory is lost. The owners of these names may continue if they have never mapped
-    /// these ranges: see [`super::client::Client::has_lost`].
+    /// Ends the names that led into ranges whose memory is lost. The owners of these names may
+    /// continue if they have never mapped these ranges: see [`super::client::Client::has_lost`].
     pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
         for range in lost {
             let owner = range.catalogue();

@@ -1,10 +1,13 @@
-//! The recovery of a namespace by a daemon whose predecessor ended, perhaps killed between any two of its steps.
+//! The recovery of a namespace by a daemon whose predecessor (the previous daemon) ended, perhaps
+//! killed between any two of its steps.
 //!
-//! The directory has the members, the owners of names, and the lendings. The sheets and segments are as the predecessor left
-//! them, and live clients continue to use them. From these the daemon derives its own data: the free entries, the names of each
-//! client, and the charges. If the predecessor ended within an operation, the rules of the directory decide whether the operation
-//! counts. A name without an owner word does not exist. The daemon never lent a segment without a descriptor. A client with
-//! unsealed sheets has never joined.
+//! The directory contains the members, the owners of names, and the lendings. The sheets and
+//! segments are as the previous daemon left them, and live clients continue to use them. From these
+//! the daemon derives its own data: the free entries, the names of each client, and the charges.
+//!
+//! If the previous daemon ended within an operation, the rules of the directory decide whether the
+//! operation counts. A name without an owner word does not exist. The daemon never lent a segment
+//! without a descriptor. A client with unsealed sheets has never joined.
 
 use crate::core::account::{Charge, Kind, NamespaceId};
 use crate::core::client::{Announcements, Client, ClientSegments, ClientState, Residence, Segment, Sheets};
@@ -29,10 +32,10 @@ use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, RangeWord};
 
-/// The source of preserved descriptors.
+/// The source of the preserved descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The fd store, under the daemon's own labels.
+    /// The fd store, which contains labels of the daemon itself.
     FdStore,
     /// Clients, which may give false labels.
     Clients,
@@ -46,7 +49,7 @@ struct PreservedSheets {
     cells: BTreeMap<u8, Preserved>,
 }
 
-/// The directory of a namespace that survived the predecessor.
+/// A namespace's directory that outlived the previous daemon.
 #[derive(Clone)]
 pub struct PreservedDirectory {
     pub mem: MemId,
@@ -58,14 +61,14 @@ pub struct PreservedDirectory {
     pub name: String,
 }
 
-/// The user whose client could write memory, and the kind of its charge.
+/// The user whose client could write memory, and the kind of the memory's charge.
 #[derive(Clone, Copy, Debug)]
 pub struct Owned {
     pub uid: u32,
     pub kind: Kind,
 }
 
-/// The descriptors of one namespace that survived the predecessor.
+/// The descriptors of one namespace that outlived the previous daemon.
 #[derive(Default)]
 pub struct Descriptors {
     pub directory: Option<PreservedDirectory>,
@@ -76,9 +79,9 @@ pub struct Descriptors {
     rings: BTreeMap<RingId, Preserved>,
     wakes: Wakes,
     pub device_segments: BTreeMap<SegmentId, Preserved>,
-    /// Device memory that the predecessor had orphaned.
+    /// Device memory that the previous daemon had orphaned.
     pub on_devices: Vec<Preserved>,
-    /// Host memory that the predecessor had orphaned.
+    /// Host memory that the previous daemon had orphaned.
     pub orphaned: Vec<Preserved>,
 }
 
@@ -124,8 +127,8 @@ impl Descriptors {
 }
 
 impl Descriptors {
-    /// Returns the memory of a segment, or the file of a segment without memory. If the predecessor had not removed the obsolete
-    /// one yet, both are complete.
+    /// Returns the memory of a segment, or the file of a segment without memory. Both are complete
+    /// if both exist, because the previous daemon had not removed the obsolete one yet.
     fn bytes_of(&mut self, env: &Env, key: SegmentId, bytes: u64) -> Option<(MemId, Residence)> {
         let memory = self.segments.remove(&key).filter(|it| it.bytes >= bytes && env.pool.can_count(bytes));
         if let Some(memory) = memory {
@@ -143,8 +146,8 @@ fn label_of(entry: &MemberEntry) -> String {
 }
 
 impl Env {
-    /// Recovers memory that the predecessor had orphaned. The memory stays charged to the user to whose client the predecessor
-    /// had lent the memory.
+    /// Recovers memory that the previous daemon had orphaned. The memory stays charged to the user
+    /// to whose client the previous daemon had lent it.
     pub fn restore_orphaned(&mut self, preserved: &Preserved) {
         if let Label::Orphaned { namespace, uid, segment, .. } = preserved.label {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
@@ -153,9 +156,9 @@ impl Env {
         }
     }
 
-    /// Returns true if the limits leave room for an object to which no line of a directory leads. An fd store has only objects
-    /// that the predecessor made. A client may invent objects. Invented objects must cost no more than the daemon could have lent
-    /// to the client.
+    /// Returns true if the limits leave room for an object that no directory refers to. An fd store
+    /// contains only objects that a daemon made. A client may invent objects. Invented objects must
+    /// cost no more than the daemon could have lent to the client.
     pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
         match kind {
             _ if from == Origin::FdStore => true,
@@ -169,7 +172,8 @@ impl Env {
         }
     }
 
-    /// Orphans memory that the predecessor was about to orphan or had not lent yet. Its label may belong to other memory later.
+    /// Orphans memory that the previous daemon was about to orphan or had not lent yet. The memory
+    /// gets another label, because other memory may get its label later.
     pub fn orphan_recovered(&mut self, namespace: NamespaceId, owned: Owned, mem: MemId, bytes: u64) {
         let (charge, segment_bytes) = self.charge_recovered(namespace, owned, bytes);
         self.orphan(FormerWriter::unknown(owned.uid), mem, charge, segment_bytes);
@@ -189,12 +193,13 @@ impl Env {
 }
 
 impl Namespace {
-    /// Fills a namespace whose directory and names exist. Removes the used descriptors from `unused`.
+    /// Fills a namespace whose directory and names exist. Removes the used descriptors from
+    /// `unused`.
     pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) {
         let ended = self.restore_clients(env, &mut descriptors, unused);
         let lost = self.restore_segments(env, &mut descriptors, unused);
         self.forget_lost(env, &lost);
-        // Only existing clients own names.
+        // Only existing clients may own names, so the other names end.
         for entry in self.bindings.names().owned().orphans(|owner| self.members.get(owner).is_some()) {
             self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
         }
@@ -232,7 +237,8 @@ impl Namespace {
         self.bindings.absorb_at_once(env, &self.context);
     }
 
-    /// Returns the client that could write this memory: the last member with this number, even if its line is free now.
+    /// Returns the client that could write this memory: the last member with this number, even if
+    /// its entry is free now.
     pub fn writer_of(&self, label: &Label) -> Option<Owned> {
         let (owner, kind) = match *label {
             Label::Segment { owner, .. } => (owner, Kind::Segment),
@@ -255,8 +261,8 @@ impl Namespace {
         Some(Owned { uid: entry.process.peek() as u32, kind })
     }
 
-    /// Restores the members whose sheets exist. Returns the members that must end. `true`: this daemon must begin the end.
-    /// `false`: the predecessor began the end.
+    /// Restores the members whose sheets exist. Returns the members that must end, each with a
+    /// flag. `true`: this daemon must begin the end. `false`: the previous daemon began it.
     fn restore_clients(
         &mut self,
         env: &mut Env,
@@ -274,7 +280,7 @@ impl Namespace {
                 fresh = u32::from(number) + 1;
             }
             if !self.context.ledger.shares_tables() {
-                // The configuration of the predecessor may have been different.
+                // The previous daemon may have had another configuration.
                 entry.announce_until.set(u64::MAX);
             } else if entry.announce_until.peek() == u64::MAX {
                 let absorbed = Absorbed(entry.absorbed.peek()).index();
@@ -299,7 +305,8 @@ impl Namespace {
                 continue;
             };
             head.present[word].set_bits(bit);
-            // The predecessor may have taken back a range and then ended before the change of this word.
+            // The previous daemon may have reclaimed a range and then ended before it changed this
+            // word.
             entry.geometry.add(1);
             client.waits = waits && client.is_disconnected();
             if !client.waits {
@@ -358,8 +365,9 @@ impl Namespace {
             if let Some((found, Some(slots))) = found
                 && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
                 && let Some(client) = self.members.get_mut(key.owner)
-                // If the owner had released the segment for spill, only the predecessor may have had the segment's bytes. The
-                // owner must report such a segment when the owner comes back. Otherwise the daemon ends the owner's session.
+                // If the owner had released the segment for spill, only the previous daemon may
+                // have had the segment's bytes. The owner must report such a segment when it
+                // reconnects. Otherwise the daemon ends the owner's session.
                 && let Some((mem, residence)) = found.or_else(|| client.is_disconnected().then(|| (env.orders.new_id(), Residence::Lost)))
             {
                 let slots_mem = slots.mem;
@@ -407,7 +415,7 @@ impl Namespace {
         lost
     }
 
-    /// Frees a line that is free already, or whose segment did not survive.
+    /// Frees a table entry that is already free, or whose segment was lost.
     fn unlist_lost(&mut self, place: u32) {
         let line = &self.context.directory.segments[place as usize];
         let range = RangeWord(line.range.peek());
@@ -421,7 +429,7 @@ impl Namespace {
     }
 }
 
-/// Returns the owner of a ring that has the length recorded in the directory.
+/// Returns the owner of a ring. The ring must have the length that the directory records.
 fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option<u16> {
     let line = d.streams.get(place as usize)?;
     let capacity = u32::try_from(line.capacity.peek()).ok().filter(|it| it.is_power_of_two() && *it <= CAPACITY_MAX)?;
@@ -429,7 +437,7 @@ fn ring_owner(d: &Directory, RingId { place, id }: RingId, bytes: u64) -> Option
     (line.id.peek() == id && whole).then(|| line.catalogue.peek() as u16)
 }
 
-/// Returns a charged sheet.
+/// Charges a sheet and returns it.
 pub(super) fn part(env: &mut Env, namespace: NamespaceId, uid: u32, preserved: Preserved) -> Option<Part> {
     let view = preserved.view?;
     let charge = env.accounts.charge_recovered(Some(uid), namespace, Kind::Sheet, preserved.bytes);
@@ -468,10 +476,10 @@ fn restore_client(
     }
     let absorbed = Absorbed(entry.absorbed.peek());
     let announcer = open && matches!(absorbed.state(), MemberState::Open | MemberState::Ending);
-    // The predecessor may have listed the member before it sealed the catalogue.
+    // The previous daemon may have listed the member before it sealed the catalogue.
     if listed && open && !catalogue.acked {
-        // The predecessor received the acknowledgement and did not seal the catalogue. Other clients map the catalogue from now
-        // on.
+        // The previous daemon received the acknowledgement and did not seal the catalogue. Other
+        // clients map the catalogue from now on.
         env.effects.push(Effect::Seal { conn: ConnId(u64::MAX), mem: catalogue.mem });
     }
     let catalogue = Part { acked: catalogue.acked || listed && open, ..catalogue };

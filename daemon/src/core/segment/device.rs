@@ -76,7 +76,8 @@ impl Segments {
 }
 
 impl Segments {
-    /// Completes a request for a segment of device memory when the segment and its slots have been made.
+    /// Completes a request for a segment of device memory, after the segment and its slots have
+    /// been made.
     pub fn device_segment_made(
         env: &mut Env,
         context: &Context,
@@ -127,7 +128,8 @@ impl Segments {
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }
 
-    /// Returns the response that describes a device segment to its owner or readers, or `None` for host memory.
+    /// Returns the response that describes a device segment to its owner or a reader. Returns
+    /// `None` for host memory.
     pub fn describe_on_device(
         env: &Env,
         context: &Context,

@@ -1,17 +1,21 @@
-//! Spilled segments: while memory is short, files hold segments that no process writes any more.
+//! Spilled segments. While memory is short, files contain segments that no process writes any more.
 //!
-//! Such a segment belongs to a disconnected client, or its owner P has released the segment for spill. P has then unmapped the
-//! segment ([`Segments::release_for_spill`]), and still frees the segment's slots. When a limit of bytes stops a request
-//! (`Core::spill_for_room`), daemon D writes such a segment to a file if no process holds the segment. No process holds a segment
-//! if no descriptor or mapping of the segment exists outside D. A reader R that wants to read the segment then asks D
-//! ([`Segments::segment_of`]), like every client that has not mapped the segment. R waits until the bytes are in fresh memory.
-//! Spilling changes no shared word except the metrics: names, cells, records and generations stay as they are. A client with a
-//! lease in a segment holds that segment.
+//! Such a segment belongs to a disconnected client, or its owner P has released it for spill. P has
+//! then unmapped the segment ([`Segments::release_for_spill`]), and still frees the segment's
+//! slots. When a limit of bytes stops a request (`Core::spill_for_room`), daemon D writes such a
+//! segment to a file if no process holds it. No process holds a segment if no descriptor or mapping
+//! of the segment exists outside D.
 //!
-//! A file has no name, and only the shell and the fd store have descriptors of the file. So the file ends with them, however the
-//! daemon ends. To spill, the daemon stores the file before it removes the memory from the fd store. To recall, the daemon stores
-//! the memory before it removes the file. A daemon that finds both takes the memory ([`crate::core::recovery::restore`]): both
-//! are complete until one is removed.
+//! A reader R that wants to read the segment then sends D a request ([`Segments::segment_of`]),
+//! like every client that has not mapped the segment. R waits until the bytes are in fresh memory.
+//! Spilling changes no shared word except the metrics: names, cells, records and generations stay
+//! as they are. A client with a lease in a segment holds that segment.
+//!
+//! A file has no name, and only the system layer and the fd store have descriptors of the file. So
+//! the file ends with them, however the daemon ends. To spill, the daemon stores the file before it
+//! removes the memory from the fd store. To recall, the daemon stores the memory before it removes
+//! the file. A daemon that finds both uses the memory ([`crate::core::recovery::restore`]), because
+//! both are complete until one is removed.
 
 use super::Segments;
 use crate::core::account::NamespaceId;
@@ -30,10 +34,13 @@ use crate::core::spills::{SpillWrite, Whose};
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// Fill level of the pool in percent above which owners should release segments, if the configuration has no marks.
+/// Fill level of the pool, of a uid's limit or of a namespace's limit, in percent, above which owners
+/// should release segments for spill. Applies if the configuration sets no water marks
+/// ([`SpillSettings::marks`]).
 const SHORT_PERCENT: u8 = 50;
 
-/// A segment that may be spilled. The order is: never tried or tried longest ago, then lent first.
+/// A segment that may be spilled. Candidates that were never tried come first, then those tried
+/// longest ago. Among equals, the one lent first comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Candidate {
     pub tried_ns: Option<u64>,
@@ -46,8 +53,8 @@ pub struct Candidate {
 }
 
 impl Env {
-    /// Takes back a segment of `uid` that may not be in memory. Returns `Ok` with the segment if the caller must still free its
-    /// memory, and otherwise `Err` with the records alone.
+    /// Reclaims a segment of `uid` that may not be in memory. Returns `Ok` with the segment if the
+    /// caller must still free its memory. Otherwise returns `Err` with only the slot records.
     pub fn free_spilled(&mut self, uid: u32, mut segment: Segment) -> Result<Segment, Part> {
         let in_file = match std::mem::take(&mut segment.residence) {
             // A file in progress is dropped when its write ends.
@@ -67,7 +74,8 @@ impl Env {
         Err(segment.slots)
     }
 
-    /// Returns true if owners should release segments, because the pool, the uid or the namespace is above its mark.
+    /// Returns true if owners should release segments, because the pool, the uid or the namespace is above the low
+    /// water mark.
     pub fn is_short(&self, uid: u32, namespace: NamespaceId) -> bool {
         let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
         let percent = self.settings.spill.as_ref().map(percent);
@@ -76,9 +84,10 @@ impl Env {
 }
 
 impl Segments {
-    /// Returns the segments that no process writes any more and that are in memory alone.
+    /// Returns the segments that no process writes any more and that have no copy in a file.
     pub fn spillable<'a>(context: &'a Context, members: &'a Members) -> impl Iterator<Item = Candidate> + use<'a> {
-        // A client that has ended may still write. Segments of such a client count once they are quiescent.
+        // A client that has ended may still write. Segments of such a client count once they are
+        // quiescent.
         let clients = members.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
         clients.flat_map(move |(catalogue, client)| {
             let gone = client.is_frozen();
@@ -107,7 +116,8 @@ impl Segments {
         env.effects.push(Effect::Spill { mem, file, bytes });
     }
 
-    /// Completes the write of a segment, if no process held the segment. Returns true if the segment's memory is free now.
+    /// Completes the write of a segment, if no process held the segment during it. Returns true if
+    /// the segment's memory is free now.
     pub fn spilled(
         env: &mut Env,
         context: &Context,
@@ -123,14 +133,15 @@ impl Segments {
             return false;
         };
         let Residence::Leaving { lent } = std::mem::take(&mut segment.residence) else { return false };
-        // If the client ended during the write, this memory is among those that the daemon probes.
+        // If the client ended during the write, the daemon still probes this memory, so the memory
+        // stays.
         if !written || lent || ended {
             return false;
         }
         segment.residence = Residence::File { failed: None };
         segment.mem = file;
         let bytes = segment.bytes;
-        // The file must be in the fd store before the memory is removed from it.
+        // The file must be in the fd store before the memory is removed from the store.
         env.effects.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         let kept = env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);
         env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
@@ -166,7 +177,7 @@ impl Segments {
             Residence::File { failed } => failed.take(),
         };
         if let Some(reason) = failed {
-            // The failure is reported once: the next request tries again.
+            // The daemon reports the failure once. The next request tries again.
             return Some(Err(Refusal::Memory { bytes, reason }));
         }
         let charge = match env.accounts.charge(Some(uid), id, Kind::Segment, bytes) {
@@ -190,7 +201,8 @@ impl Segments {
         Some(Ok(Outcome::Later(Wait::Spilled)))
     }
 
-    /// Completes the recall of a segment, whose memory has been made or could not be read.
+    /// Completes the recall of a segment, after its memory has been made or its file could not be
+    /// read.
     pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), String>) {
         let client = members.me(whose.catalogue);
         let uid = client.uid;
@@ -209,7 +221,7 @@ impl Segments {
         env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
         let file = std::mem::replace(&mut segment.mem, making.mem);
         env.spills.remove(uid, bytes);
-        // The memory must be in the fd store before the file is removed from it.
+        // The memory must be in the fd store before the file is removed from the store.
         env.effects
             .keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         env.effects.push(Effect::DropFile { file });

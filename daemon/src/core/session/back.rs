@@ -1,8 +1,10 @@
-//! The return of clients of this daemon's predecessor, and their end if they do not return.
+//! The reconnection of the previous daemon's clients, and their end if they do not reconnect.
 //!
-//! In system mode this daemon writes the same directory as its predecessor, so clients that have not come back read its changes.
-//! In user mode the daemon's directory is a copy, and clients that have not come back read the old directory. So in user mode no
-//! name moves and no client joins for a time. This time ends when all clients are back or [`super::GATHERING_NS`] have passed.
+//! In system mode this daemon writes the same directory as the previous daemon, so clients that
+//! have not reconnected read its changes. In user mode the daemon's directory is a copy, and
+//! clients that have not reconnected read the old directory. So in user mode no name moves and no
+//! client joins for a time. This time ends when all clients have reconnected or
+//! [`super::GATHERING_NS`] have passed.
 
 use super::hello::same_version;
 use super::{Conn, Core, Joined};
@@ -15,7 +17,7 @@ use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
 impl Core {
-    /// Returns true while clients may still read the directory of which this daemon has a copy.
+    /// Returns true while clients may still read a directory that this daemon has copied.
     pub(super) fn is_gathering(&mut self) -> bool {
         let mut clients = self.namespaces.values().flat_map(|n| n.members.values());
         self.succession.is_gathering(self.env.clock.now_ns(), || clients.any(Client::is_disconnected))
@@ -30,7 +32,8 @@ impl Core {
         let id = self.namespaces.id_of(&back.namespace).ok_or_else(unknown)?;
         let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
         let client = namespace.members.get_mut(back.catalogue).ok_or_else(unknown)?;
-        // A process without a number here is in a pid namespace of its own, as under the predecessor.
+        // A process without a number here is in its own pid namespace, as under the previous
+        // daemon.
         if !client.is_disconnected()
             || client.member.0 != back.member
             || (client.uid, client.pid) != (peer.uid, peer.pid)
@@ -44,7 +47,8 @@ impl Core {
             || back.segments.is_none() && (client.has_lost || client.segments.values().any(Segment::is_lost))
             || back.cells != u8::MAX && usize::from(back.cells) > client.sheets.further_parts();
         if has_more {
-            // Some of its memory did not survive: the daemon would lend its slot numbers again.
+            // Some of the client's memory is lost, and the daemon would lend its slot numbers
+            // again.
             namespace.end_client(&mut self.env, back.catalogue);
             return Err(unknown());
         }
@@ -61,7 +65,8 @@ impl Core {
         if let Some(segments) = &back.segments {
             let lent: Vec<u32> = self.namespaces[&id].members[back.catalogue].segments.keys().copied().collect();
             let namespace = self.namespaces.get_mut(&id).expect("found above");
-            // The predecessor ended while it lent or took back this segment, so the client does not have the segment.
+            // The previous daemon ended while it lent or reclaimed this segment, so the client does
+            // not have the segment.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
                 let _ = namespace.segments.return_segment(
                     &mut self.env,
@@ -84,13 +89,13 @@ impl Core {
         Ok(Outcome::Lend(Reply::Welcome(welcome), lend, Lent::Back))
     }
 
-    /// Completes the return of a client, which reads this daemon's directory now. If this daemon ends before this point, the
-    /// client must return to the next one.
+    /// Completes the reconnection of a client, which now reads this daemon's directory. If this
+    /// daemon ends before this point, the client must reconnect to the next daemon.
     pub(super) fn is_back(&mut self, conn: ConnId) -> bool {
         let Some(Conn { joined: Some(joined), peer, .. }) = self.conns.get(&conn) else { return false };
         let (joined, uid, pid, watched) = (*joined, peer.uid, peer.pid, peer.watched);
         let command = peer.command.clone();
-        // The daemon may have found the client gone, and closed its namespace.
+        // The daemon may have ended the client in the meantime, and closed its namespace.
         let Some(namespace) = self.namespaces.get_mut(&joined.namespace) else { return false };
         let Some(client) = namespace.members.get_mut(joined.catalogue).filter(|client| client.is_disconnected()) else {
             return false;
@@ -98,9 +103,11 @@ impl Core {
         client.state = ClientState::Live(conn);
         client.watched = watched;
         client.command = command;
-        // The client was counted as a session when it was restored, and again when it connected.
+        // The session was counted when the daemon restored the client, and again when the client
+        // connected.
         self.env.accounts.end_session(uid);
-        // The client has mapped all its memory, even if the predecessor did not receive every acknowledgement.
+        // The client has mapped all its memory, even if the previous daemon did not receive every
+        // acknowledgement.
         namespace.acknowledged_all(&mut self.env, conn, joined.catalogue);
         // The client may have closed streams while no daemon ran.
         namespace.streams.update_idle_times(&self.env, &namespace.members);

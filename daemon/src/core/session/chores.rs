@@ -3,7 +3,8 @@
 use super::Core;
 
 impl Core {
-    /// Continues the chores in rotation within the units of this step. Returns true if any were due.
+    /// Continues the chores in rotation, within the units of this step. Returns true if any chores
+    /// were due.
     pub(super) fn do_chores(&mut self) -> bool {
         let Self { env, namespaces, .. } = self;
         if !env.chores.are_due(env.clock.now_ns()) {
@@ -27,7 +28,8 @@ impl Core {
         true
     }
 
-    /// Returns the cost of the last step: [`UNITS`](crate::core::chores::UNITS) at most, apart from its last action.
+    /// Returns the cost of the last step. The cost is at most
+    /// [`UNITS`](crate::core::chores::UNITS), apart from the step's last action.
     pub fn units_spent(&self) -> u32 {
         self.env.chores.spent()
     }
@@ -37,7 +39,7 @@ impl Core {
         self.env.chores.left()
     }
 
-    /// Sets the maximum cost of a step, at least one: for simulations with small tables.
+    /// Sets the maximum cost of a step, at least 1. Simulations with small tables use this method.
     #[must_use]
     pub fn with_units(mut self, units: u32) -> Self {
         self.env.chores.set_units_max(units.max(1));

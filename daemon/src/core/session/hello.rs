@@ -33,13 +33,14 @@ pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<
 }
 
 impl Core {
-    /// Returns true if the reserve admits a session of this uid although a limit refuses it.
+    /// Returns true if the reserve admits a session of this uid although a limit refuses the
+    /// session.
     pub(super) fn has_reserve_for(&self, uid: u32) -> bool {
         let taken = self.conns.values().filter(|state| state.reserved).count();
         self.env.settings.is_administrator(uid) && taken < RESERVED_SESSIONS as usize
     }
 
-    /// Admits a client within the limits, or with a session of the reserve.
+    /// Admits a client within the limits, or with a session of the reserve for administrators.
     pub(super) fn admit(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
         let answer = self.hello(conn, hello, since_ns);
         let state = &self.conns[&conn];
@@ -72,9 +73,10 @@ impl Core {
                 (name.clone(), limits, None, role)
             }
         };
-        // A failure counts only for clients that waited for this directory at the time of the failure. A later client makes the
-        // daemon try again. An administrator who waited for another client's attempt also makes the daemon try again, because
-        // that attempt did not use the reserve.
+        // A failure counts only for clients that waited for this directory when the attempt failed.
+        // A later client makes the daemon try again. An administrator who waited for another
+        // client's attempt also makes the daemon try again, because that attempt did not use the
+        // reserve.
         let concerns = |failed: &&Failed| since_ns <= failed.at_ns && (failed.reserved || !admission.administrator);
         if let Some(Failed { reason, .. }) = self.failed.get(&name).filter(concerns) {
             return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });

@@ -1,5 +1,6 @@
-//! Requests of observers, who see names, sizes and holders of all namespaces. An observer joins no namespace for them: it gets no
-//! descriptor, no number and no entry in a table, and its responses contain no byte of a value and no metadata.
+//! Requests of observers, who see names, sizes and holders of all namespaces. An observer joins no
+//! namespace: it gets no descriptor, no number and no table entry. Its responses contain no byte of
+//! a value and no metadata.
 
 use super::hello::same_protocol;
 use super::{Conn, Core};
@@ -50,7 +51,7 @@ impl Core {
         Ok(Outcome::Reply(Reply::Shown(shown)))
     }
 
-    /// Returns a namespace; `None`: it has been closed, which loses nothing, or has never been open.
+    /// Returns a namespace. Returns `None` if the namespace is not open.
     fn observed(&self, name: &str) -> Option<&Namespace> {
         self.namespaces.id_of(name).map(|id| &self.namespaces[&id])
     }

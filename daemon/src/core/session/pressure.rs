@@ -1,4 +1,4 @@
-//! The reclamation of memory when a limit of bytes refuses a request.
+//! The reclamation of memory after a limit of bytes has refused a request.
 
 use super::{CHORES_NS_MAX, Core, Joined};
 use crate::core::account::NamespaceId;
@@ -9,9 +9,9 @@ use crate::core::segment::Segments;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::{LimitKind, Refusal};
 
-/// The result of a survey of disconnected clients for memory out of use.
+/// The result of a survey of disconnected clients for memory that is out of use.
 enum Room {
-    /// No survey: the last one was recent.
+    /// No survey took place, because the last one was recent.
     Unchanged,
     /// A survey has ended, and may have freed memory.
     Surveyed,
@@ -53,8 +53,8 @@ impl Core {
         }
     }
 
-    /// Handles a request for a client's segment. If the segment is in a file and a limit refuses memory for the segment, the
-    /// daemon spills other segments.
+    /// Handles a request for the segment of a client's slot. If the segment is in a file and a
+    /// limit refuses memory for it, the daemon spills other segments.
     pub(super) fn segment_of(&mut self, joined: Joined, catalogue: u16, slot: u32, since_ns: u64) -> Answer {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
@@ -71,7 +71,8 @@ impl Core {
         self.or_spill(answer, joined, owner, since_ns)
     }
 
-    /// Returns the answer, or a wait if spilling may make room. `uid` is the account of the charge.
+    /// Returns the answer, or a wait if spilling may make room. `uid` is the user whom the memory
+    /// is charged to.
     fn or_spill(&mut self, answer: Answer, joined: Joined, uid: Option<u32>, since_ns: u64) -> Answer {
         let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
@@ -101,7 +102,8 @@ impl Core {
         }
     }
 
-    /// Surveys disconnected clients for a request that met a limit: at once, until this step has spent its units.
+    /// Surveys disconnected clients for a request that met a limit. The survey runs at once, until
+    /// this step has spent its units.
     fn collect_for_room(&mut self, joined: Joined, since_ns: u64) -> Room {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let begun = namespace.members.collect_for_room(&mut self.env, &namespace.context);
@@ -117,8 +119,8 @@ impl Core {
         }
     }
 
-    /// Scans the leases after a refusal of memory, in the namespace whose limit was met or in all. Returns true if that has
-    /// moved charges.
+    /// Scans the leases after a refusal of memory. Scans the namespace whose limit was met, or all
+    /// namespaces. Returns true if the scan has moved charges.
     pub(super) fn signal_pressure(&mut self, full: Option<NamespaceId>) -> bool {
         for namespace in self.namespaces.values_mut().filter(|n| full.is_none_or(|id| n.context.ledger.id() == id)) {
             namespace.pressure.signal_pressure(&mut self.env, &namespace.context);
@@ -127,7 +129,8 @@ impl Core {
         self.move_charges()
     }
 
-    /// Charges each account for the values that its leases retain. Returns true if that changed a charge.
+    /// Charges each account for the values that its leases retain. Returns true if a charge has
+    /// changed.
     pub(in crate::core) fn move_charges(&mut self) -> bool {
         let mut moved = BTreeMap::new();
         for namespace in self.namespaces.values() {

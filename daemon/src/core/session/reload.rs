@@ -1,6 +1,6 @@
-//! A reload of the configuration. New limits apply to later requests. Existing loans and sessions survive. A namespace keeps
-//! the sizes of its tables for its lifetime. It also keeps the share rule of its names, because the daemon never takes back the
-//! grants of its clients.
+//! A reload of the configuration. New limits apply to later requests. Existing loans and sessions
+//! survive. A namespace keeps the sizes of its tables while it is open. It also keeps its rule for
+//! shares of names, because the daemon never withdraws grants of announcements.
 
 use super::Core;
 use crate::core::context::Context;
@@ -38,7 +38,7 @@ impl Namespace {
             tracing::info!(namespace = ledger.name(), "no longer configured: nobody new comes in");
             return;
         };
-        // The configuration may not have contained a namespace of the predecessor until now.
+        // The configuration may not have contained this namespace of the previous daemon until now.
         let setting = setting_of(ledger.name());
         ledger.rebound(&mut env.accounts, setting, limits);
         let known = ledger.limits();
@@ -57,7 +57,7 @@ impl Namespace {
     }
 }
 
-/// Returns true for the names of private namespaces, which no shared namespace may have.
+/// Returns true for the name of a private namespace. No shared namespace may have such a name.
 fn is_private(name: &str) -> bool {
     name.starts_with("uid:")
 }
@@ -68,7 +68,8 @@ fn setting_of(name: &str) -> String {
 }
 
 impl Settings {
-    /// Returns the configured limits of a namespace, or `None` if the configuration does not contain it.
+    /// Returns the configured limits of a namespace. Returns `None` if the configuration does not
+    /// contain the namespace.
     fn configured(&self, name: &str) -> Option<NamespaceLimits> {
         if is_private(name) {
             return Some(self.private);

@@ -1,4 +1,4 @@
-//! The takeover of a predecessor's state: see [`crate::core::recovery::restore`].
+//! The takeover of a previous daemon's state: see [`crate::core::recovery::restore`].
 
 use super::{Core, GATHERING_NS};
 use crate::core::account::NamespaceId;
@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 
 impl Core {
-    /// Takes over the descriptors of the daemon's predecessor. `sys::Shell` calls this once, before it passes any event. Memory
-    /// that the core requests later gets ids that none of these descriptors has. The core releases descriptors that it cannot use.
+    /// Takes over the descriptors of the previous daemon. `sys::Shell` calls this once, before it
+    /// passes any event. Memory that the core requests later gets other ids than these descriptors.
+    /// The core releases descriptors that it cannot use.
     pub fn restore(&mut self, now_ns: u64, preserved: Vec<Preserved>) -> Vec<Effect> {
         self.env.clock.advance(now_ns);
         self.take_over(preserved, Origin::FdStore);
@@ -49,7 +50,8 @@ impl Core {
                 unused.remove(&it.mem);
             }
             let directory = descriptors.directory.clone().filter(|it| self.namespaces.id_of(&it.name).is_none());
-            // If a client handed the directory back, other processes may write its words.
+            // If a client handed the directory back, other processes may write the directory's
+            // words.
             let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
             let opened = directory.and_then(|it| Some((Directory::new(&it.view).filter(|d| sound(d, it.bytes))?, it)));
             let Some((directory, PreservedDirectory { mem, bytes, private, name, .. })) = opened else {
@@ -65,7 +67,7 @@ impl Core {
             let budget = Budget { id, name: &name, private, limits, shares_tables, owners: &settings.owners };
             let ledger = Ledger::reopen(&mut self.env.accounts, budget, setting, bytes);
             let opening = Opening { ledger, mem, private, reserved: false };
-            // The restoration of the segments finds the free lines.
+            // The restoration of the segments finds the free entries.
             let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);
             namespace.devices.list_devices(&self.env, &namespace.context);
@@ -81,8 +83,9 @@ impl Core {
                 self.env.restore_orphaned(it);
             }
             let mut recovered = Vec::new();
-            // The predecessor orphaned this memory just before its end, or had lent it and nothing was published in it. No line
-            // leads to the memory, and a client may have it mapped.
+            // Either the previous daemon orphaned this memory just before its end, or it had lent
+            // the memory and no client published in it. No entry refers to the memory, but a client
+            // may have it mapped.
             let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
             for (&mem, (label, bytes)) in of_no_use {
                 let whose = namespace.writer_of(label);
@@ -130,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Returns the limits of the configuration with the sizes of the directory's tables.
+    /// Returns the limits of the configuration, but with the sizes of the directory's tables.
     fn restored_limits(&self, d: &Directory, uid: Option<u32>, name: &str) -> (NamespaceLimits, String) {
         let configured = self.env.settings.namespaces.get(name).map(|rule| rule.limits);
         let (limits, setting) = match (uid, configured) {

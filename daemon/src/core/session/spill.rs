@@ -1,4 +1,5 @@
-//! The conditions for spilling: a limit of bytes refuses a request, or the pool is above the configured marks.
+//! The triggers of spilling: a limit of bytes refuses a request, or the pool is above the
+//! high water mark of the configuration.
 
 use super::Core;
 use crate::core::account::NamespaceId;
@@ -13,18 +14,18 @@ use tensorlend_layout::wire::LimitKind;
 
 /// Maximum number of segments that the daemon tries for one request. A segment that a process holds costs one probe.
 const TRIES_MAX: usize = 64;
-/// Maximum number of tried segments that belong to living clients of one uid.
+/// Maximum number of tried segments that belong to connected clients of one uid.
 const LIVING_TRIES_MAX: usize = 32;
-/// Pause between an owner's report and the first attempt to spill the segment for the marks: the owner unmaps the segment after
-/// the daemon's response.
+/// Pause between an owner's report of a segment and the first attempt to spill the segment because of
+/// the water marks. The owner unmaps the segment only after the daemon's response.
 const LET_GO_NS: u64 = 20_000_000;
-/// Pause before the daemon tries a segment again for the marks. A reader may have the segment mapped for long, or the disk may be
-/// full.
+/// Pause before the daemon again tries to spill a segment because of the water marks. A reader may
+/// have the segment mapped for long, or the disk may be full.
 const TRY_PAUSE_NS: u64 = 10_000_000_000;
 
 impl Core {
-    /// Makes room for a request that the limit `full` refuses: spills one segment that counts against this limit, if there
-    /// is such a segment. Returns true if the request should wait for a spill.
+    /// Makes room for a request that the limit `full` refuses. Spills one segment that counts
+    /// against this limit, if there is one. Returns true if the request should wait for a spill.
     pub(in crate::core) fn spill_for_room(
         &mut self,
         uid: u32,
@@ -39,15 +40,15 @@ impl Core {
         if env.spills.is_spilling() {
             return true;
         }
-        // Only segments that count against this limit are candidates. For a share of the pool these are the segments of one
-        // uid.
+        // Only segments that count against this limit are candidates. For a share of the pool,
+        // these are the segments of one uid.
         let counts = |it: &Candidate| match full {
             LimitKind::PoolBytes => true,
             LimitKind::NamespaceBytes => it.whose.namespace == id,
             _ => it.uid == uid,
         };
         let candidates: Vec<Candidate> = namespaces.values().flat_map(Namespace::spillable).filter(counts).collect();
-        // After the arrival of the request, the daemon tries each segment once.
+        // The daemon tries each segment at most once after the arrival of the request.
         let is_tried = |it: &&Candidate| it.tried_ns.is_some_and(|at| at >= since_ns);
         let (mut tries, mut of_living) = (0, BTreeMap::<u32, usize>::new());
         for it in candidates.iter().filter(is_tried) {
@@ -59,7 +60,8 @@ impl Core {
         if tries >= TRIES_MAX {
             return false;
         }
-        // A uid may report many released segments that it still holds. Such a uid cannot use up all tries.
+        // A uid may report many released segments that it still holds. This limit keeps such a uid
+        // from using up all tries.
         let is_trusted = |it: &&Candidate| {
             it.let_go_ns.is_none() || of_living.get(&it.uid).is_none_or(|&tries| tries < LIVING_TRIES_MAX)
         };
@@ -73,7 +75,8 @@ impl Core {
         true
     }
 
-    /// Spills a segment if the pool is above the configured mark, before the daemon refuses a request.
+    /// Spills a segment if the water marks require it: see [`crate::core::spills::Spills::drain`]. So
+    /// the daemon spills before it has to refuse a request.
     pub(in crate::core) fn spill_above_mark(&mut self) {
         let Self { env, namespaces, .. } = self;
         let Some(marks) = env.settings.spill.as_ref().and_then(|spill| spill.marks) else { return };
@@ -96,7 +99,7 @@ impl Core {
             Segments::spill(env, &mut namespace.members, whose);
             return;
         }
-        // No segment becomes spillable by itself before this time.
+        // No segment becomes spillable before this time without a further event.
         let scan_ns = candidates.iter().map(due_ns).min().unwrap_or(u64::MAX);
         env.spills.scan_at(scan_ns);
         if scan_ns != u64::MAX {
@@ -104,7 +107,7 @@ impl Core {
         }
     }
 
-    /// Handles the end of a write: the file is complete, or the write failed.
+    /// Handles the end of a write. The file is complete, or the write failed.
     pub(in crate::core) fn spilled(&mut self, file: MemId, written: &Result<(), String>) {
         let Self { env, namespaces, .. } = self;
         let write = env.spills.end();

@@ -1,11 +1,12 @@
-//! In user mode and without an fd store, clients return the directory, and the memory that a predecessor of this daemon lent
-//! them. All these clients are of one user. System mode needs an fd store, because a client cannot prove that a segment is its
-//! own.
+//! Staging: in user mode and without an fd store, clients hand back the directory and the memory
+//! that a previous daemon lent them. All these clients are of one user. System mode needs an fd
+//! store, because a client cannot prove that a segment is its own.
 //!
-//! The daemon uses the memory when all clients in the directory have returned theirs, or [`STAGED_NS`] have passed. A client that
-//! is absent when the namespace opens owns nothing there. The memory of disconnected clients is lost, because no process has a
-//! descriptor of that memory. An fd store would preserve the memory. The daemon accepts only memory that a daemon of this uid
-//! made.
+//! The daemon uses the memory when all clients in the directory have handed theirs back, or
+//! [`STAGED_NS`] have passed. A client that is absent when the namespace opens owns nothing in the
+//! namespace. The memory of disconnected clients is lost, because no process has a descriptor of
+//! it. An fd store would preserve that memory. The daemon accepts only memory that a daemon of this
+//! uid made.
 
 use super::Core;
 use crate::core::account::{Charge, Kind, NamespaceId};
@@ -25,9 +26,11 @@ use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::wire::{Hello, Item, Refusal, Return};
 use tensorlend_layout::word::{Member, MemberState};
 
-/// Time for which the first clients wait for the others. All detect the end of a daemon at once.
+/// Time for which the first clients wait for the others. All clients detect the end of a daemon at
+/// once.
 const STAGED_NS: u64 = 2_000_000_000;
-/// Time for which new clients wait for the predecessor's clients. The latter look for a daemon several times in this period.
+/// Time for which new clients wait for the previous daemon's clients. The latter try to connect
+/// several times in this period.
 const EXPECTING_NS: u64 = 500_000_000;
 /// Maximum number of objects from one claimant.
 const ITEMS_MAX: usize = 1 << 16;
@@ -59,24 +62,24 @@ impl Claimant {
     }
 }
 
-/// The objects that one claimant returned.
+/// The objects that one claimant handed back.
 #[derive(Debug, Default)]
 struct Claim {
     /// Objects by label, with the charges for their descriptors. Their bytes are charged when the namespace opens.
     items: BTreeMap<Label, (Preserved, Charge)>,
-    /// Whether the claimant has returned everything.
+    /// Whether the claimant has handed back all its objects.
     done: bool,
 }
 
-/// The objects that were returned for one namespace.
+/// The objects that clients handed back for one namespace.
 #[derive(Debug)]
 pub struct Staged {
     id: NamespaceId,
     since_ns: u64,
-    /// The directory. All clients have the same one, so the first counts.
+    /// The directory. All clients have the same directory, so the daemon uses the first one.
     directory: Option<(Preserved, Charge)>,
     claims: BTreeMap<Claimant, Claim>,
-    /// Whether an object came since the last check for completeness.
+    /// Whether an object has arrived since the last check for completeness.
     moved: bool,
 }
 
@@ -97,8 +100,8 @@ impl Staged {
         Directory::new(self.directory.as_ref()?.0.view.as_ref()?)
     }
 
-    /// Returns true if all clients have returned their objects. The daemon calls this function after each event, and the function
-    /// checks only if an object came.
+    /// Returns true if all clients have handed back their objects. The daemon calls this function
+    /// after each event. The function checks only if an object has arrived.
     pub fn is_complete(&mut self) -> bool {
         if !std::mem::take(&mut self.moved) {
             return false;
@@ -118,7 +121,8 @@ impl Staged {
     /// Returns the valid objects, and releases the rest. Refunds the charges of all staged objects.
     fn take_valid(self, env: &mut Env) -> Vec<Preserved> {
         let directory = self.directory();
-        // Sheets count only if the directory assigns their number to the client that returned them.
+        // A sheet counts only if the directory assigns its number to the client that handed it
+        // back.
         let counts = |by: Claimant, label: &Label| {
             directory.as_ref().is_some_and(|d| by.is_genuine(d) && by.owner == owner_of(d, label))
         };
@@ -141,8 +145,8 @@ impl Staged {
     }
 }
 
-/// Returns true if a daemon can have made an item of this length. The exact length of a directory, a segment or a ring is
-/// limited later, when the daemon charges it.
+/// Returns true if a daemon can have made an item of this length. The exact length of a directory,
+/// a segment or a ring is limited later, when the daemon charges it.
 fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     let bytes = own.bytes;
     match item {
@@ -161,7 +165,7 @@ fn has_its_length(item: Item, own: &Own, segment_bytes_max: u64) -> bool {
     }
 }
 
-/// Returns the object, if the received descriptor can be this item.
+/// Returns the object, if the received descriptor can be this item. Otherwise returns a refusal.
 fn identify(item: Item, received: &[Received], segment_bytes_max: u64) -> Result<(MemId, Own), Refusal> {
     let wanted = match item {
         Item::Directory => Some(Magic::Directory),
@@ -173,7 +177,7 @@ fn identify(item: Item, received: &[Received], segment_bytes_max: u64) -> Result
         Item::Segment { .. } | Item::Wake { .. } => None,
     };
     match (item, received) {
-        // A client's own socket, whatever its other end is.
+        // The item is a client's own socket, whatever its other end is.
         (Item::Wake { .. }, [Received { mem, wakes: true, .. }]) => {
             Ok((*mem, Own { magic: None, bytes: 0, view: None, acked: true, copied: false }))
         }
@@ -203,7 +207,8 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
             let line = directory.streams.get(place as usize).filter(|line| line.id.peek() == id);
             line.map_or(0, |line| line.catalogue.peek() as u16)
         }
-        // Device memory comes only from an fd store, because a descriptor of device memory does not show the segment.
+        // Device memory comes only from an fd store, because a descriptor of device memory does not
+        // show its segment.
         Label::Directory { .. }
         | Label::Orphaned { .. }
         | Label::DeviceSegment { .. }
@@ -213,7 +218,7 @@ fn owner_of(directory: &Directory, label: &Label) -> u16 {
 }
 
 impl Core {
-    /// Returns the role of a peer in a namespace, with the owner of a private one.
+    /// Returns the role of a peer in a namespace, and the owner of a private namespace.
     pub(super) fn role_in(&self, namespace: &str, peer: &Peer) -> Option<(Option<u32>, Role)> {
         if namespace == format!("uid:{}", peer.uid) {
             return Some((Some(peer.uid), Role::Writer));
@@ -222,7 +227,7 @@ impl Core {
         Some((None, rule.role(peer)?))
     }
 
-    /// Handles an object that a client returned.
+    /// Handles an object that a client handed back.
     pub(super) fn handed_back(
         &mut self,
         conn: ConnId,
@@ -273,7 +278,8 @@ impl Core {
         if matches!(item, Item::Directory) && own.view.is_none() {
             return Err(Refusal::Bad("this directory was brought for another namespace, or too many were".into()));
         }
-        // The charge is one descriptor. The bytes are charged if the directory confirms the object.
+        // The charge is for one descriptor. The bytes are charged later, if the directory confirms
+        // the object.
         let charge = self.env.accounts.charge(Some(peer.uid), id, Kind::Wake, 0)?;
         let Own { bytes, view, acked, copied, .. } = own;
         let preserved = Preserved { label: label.clone(), mem, view, bytes, acked, copied };
@@ -286,20 +292,22 @@ impl Core {
         Ok(())
     }
 
-    /// Returns the staged objects of a namespace, and begins to stage the namespace if there are none.
+    /// Returns the staged objects of a namespace. Begins to stage the namespace if there are none.
     fn staged_of(&mut self, namespace: &str) -> &mut Staged {
         self.succession.staged_or(namespace, || {
             let id = self.namespaces.new_id();
             self.env.accounts.open(id, namespace, "namespace.bytes_max", u64::MAX);
-            // The namespace needs a timer of its own: there may be no waiting request whose timer could serve.
+            // The namespace needs its own timer, because there may be no waiting request with a
+            // timer.
             self.env.clock.set_timer(STAGED_NS, Timer::Staged);
             let since_ns = self.env.clock.now_ns();
             Staged { id, since_ns, directory: None, claims: BTreeMap::new(), moved: false }
         })
     }
 
-    /// Expects clients of a predecessor: for a moment, no other client opens a namespace. Returns false in system mode, in
-    /// which clients do not trust each other, and nothing proves the owner of a segment that a client brings.
+    /// Lets this daemon expect clients of a previous daemon. For a moment, no other client opens a
+    /// namespace. Returns false in system mode. There, clients do not trust each other, and nothing
+    /// proves the owner of a segment that a client hands back.
     pub fn expect_clients(&mut self, now_ns: u64) -> bool {
         if self.env.settings.is_user_mode() {
             self.succession.expect_until(now_ns + EXPECTING_NS);
@@ -307,14 +315,14 @@ impl Core {
         self.env.settings.is_user_mode()
     }
 
-    /// Returns the maximum length in bytes of a segment that a client may return now, or `None` if clients may return nothing any
-    /// more.
+    /// Returns the maximum length in bytes of a segment that a client may hand back now. Returns
+    /// `None` if clients may not hand anything back any more.
     pub fn takes_back(&self, now_ns: u64) -> Option<u64> {
         let expected = self.succession.is_expecting(now_ns) || self.succession.has_staged();
         expected.then_some(self.env.settings.pool_bytes_max)
     }
 
-    /// Returns true if a new client's namespace is staged, or may be soon.
+    /// Returns true if a new client's namespace is staged, or may be staged soon.
     pub(super) fn is_staged(&self, conn: ConnId, hello: &Hello) -> bool {
         let own = || format!("uid:{}", self.conns[&conn].peer.uid);
         let name = hello.namespace.clone().unwrap_or_else(own);
@@ -322,8 +330,9 @@ impl Core {
         expecting && self.namespaces.id_of(&name).is_none() || self.succession.is_staged(&name)
     }
 
-    /// Returns true if a returning client's namespace is staged and the client has returned its objects. A client that has
-    /// returned no objects receives the error that its session is unknown. Then the client returns its objects.
+    /// Returns true if a reconnecting client's namespace is staged and the client has handed back
+    /// its objects. A client that has handed back no objects receives the error that its session is
+    /// unknown. The client then hands its objects back.
     pub(super) fn is_staging(&mut self, conn: ConnId, back: &Return) -> bool {
         let by = Claimant::new(&self.conns[&conn].peer, back.catalogue, back.member);
         let staged = self.succession.staged(&back.namespace);
@@ -342,14 +351,14 @@ impl Core {
         }
         for staged in due {
             let preserved = staged.take_valid(&mut self.env);
-            // The daemon stores the objects first. If an object proves useless, the daemon releases the object later, and so
-            // removes it from the fd store.
+            // The daemon stores the objects first. If an object proves useless, the daemon releases
+            // it later, which also removes it from the fd store.
             for it in &preserved {
                 self.env.effects.keep(it.mem, it.label.clone());
             }
             self.take_over(preserved, Origin::Clients);
         }
-        // The requests that wait for these namespaces are retried.
+        // This retries the requests that wait for these namespaces.
         self.env.clock.retry_after(1);
     }
 }

@@ -1,36 +1,40 @@
-//! The times and the objects with which the clients of this daemon's predecessor come back.
+//! The succession from the previous daemon: deadlines for its clients to reconnect, and the objects
+//! that they hand back.
 
 use super::staged::Staged;
 use std::collections::BTreeMap;
 
-/// The return of the predecessor's clients.
+/// The state of the succession from the previous daemon.
 #[derive(Debug, Default)]
 pub struct Succession {
     /// Descriptors that clients have handed back, by the name of a namespace that is not open yet.
     staged: BTreeMap<String, Staged>,
-    /// Time until which no new client opens a namespace, because former clients may be about to bring the namespace back.
+    /// Time until which no new client opens a namespace, because clients of the previous daemon may
+    /// be about to hand the namespace back.
     expecting_until_ns: u64,
-    /// Time until which the daemon waits for clients that read the old directory: see [`super::Core::restore`].
+    /// Time until which the daemon waits for clients that read the old directory: see
+    /// [`super::Core::restore`].
     gathering_until_ns: Option<u64>,
 }
 
 impl Succession {
-    /// Returns true while former clients may be about to bring a namespace back.
+    /// Returns true while clients of the previous daemon may be about to hand a namespace back.
     pub fn is_expecting(&self, now_ns: u64) -> bool {
         now_ns < self.expecting_until_ns
     }
 
-    /// Expects former clients until a time.
+    /// Expects clients of the previous daemon until this time.
     pub fn expect_until(&mut self, until_ns: u64) {
         self.expecting_until_ns = until_ns;
     }
 
-    /// Waits until a time for the clients that read the old directory.
+    /// Waits for the clients that read the old directory, until this time.
     pub fn gather_until(&mut self, until_ns: u64) {
         self.gathering_until_ns = Some(until_ns);
     }
 
-    /// Returns true while clients read the old directory: some are `missing`, and the wait is not over.
+    /// Returns true while clients may read the old directory: some clients are `missing`, and the
+    /// wait is not over.
     pub fn is_gathering(&mut self, now_ns: u64, missing: impl FnOnce() -> bool) -> bool {
         let Some(until) = self.gathering_until_ns else { return false };
         if missing() && now_ns < until {
@@ -62,7 +66,7 @@ impl Succession {
         self.staged.get_mut(name)
     }
 
-    /// Returns a staged namespace. `begin` makes it if there is none.
+    /// Returns a staged namespace. Calls `begin` to create it if there is none.
     pub fn staged_or(&mut self, name: &str, begin: impl FnOnce() -> Staged) -> &mut Staged {
         self.staged.entry(name.to_owned()).or_insert_with(begin)
     }

@@ -22,6 +22,7 @@ impl Core {
         }
         self.abandon_work(conn);
         self.waiting.remove(conn);
+        self.unblock(conn);
         let state = self.conns.get_mut(&conn).expect("checked above");
         if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
             if let Some(wake) = wake {
@@ -38,7 +39,7 @@ impl Core {
             let Peer { pid, uid, .. } = state.peer;
             let (namespace, client) = self.place(state.joined);
             let who = self.who_is(&state);
-            // The sentence of a violation is for the client.
+            // The text of a violation is addressed to the client, so the log gets only the reason.
             let (verb, why) = match refusal {
                 Refusal::Violation(why) => ("disconnected", why.clone()),
                 other => ("refused", other.to_string()),
@@ -49,14 +50,16 @@ impl Core {
         match state.joined.as_ref().and_then(its) {
             Some(joined) => {
                 let namespace = self.namespaces.get_mut(&joined.namespace).expect("seen above");
-                // The session counts until its memory is quiescent. Otherwise a uid could have unlimited memory mapped.
+                // The session counts until its memory is quiescent. Otherwise a uid could have
+                // unlimited memory mapped.
                 namespace.end_client(&mut self.env, joined.catalogue);
             }
-            // The connection has no client, or its client is still returning. Such a client may return later, and the daemon
-            // probes for the client.
+            // The connection has no client, or its client is still reconnecting. Such a client may
+            // try again later, and the daemon probes for it.
             None => self.env.accounts.end_session(state.peer.uid),
         }
-        // Sent last: the daemon may have to watch the connection's process first.
+        // The refusal is sent last, because the daemon may first have to watch the connection's
+        // process.
         if let Some(refusal) = word {
             self.env.counters.count_refusal(refusal.reason());
             let reply = Reply::Refused(refusal);
@@ -64,8 +67,9 @@ impl Core {
         }
     }
 
-    /// Counts and logs a refusal: the first ones of a connection for an administrator, the others for a programmer. A client that repeats a
-    /// refused request would hide the lines about other clients.
+    /// Counts and logs a refusal. The first refusals of a connection are logged for an
+    /// administrator, the others for a programmer. Otherwise a client that repeats a refused
+    /// request would hide the log lines about other clients.
     pub(super) fn note_refusal(&mut self, conn: ConnId, refusal: &Refusal) {
         self.env.counters.count_refusal(refusal.reason());
         self.conns.get_mut(&conn).expect("the requester is connected").refusals += 1;
@@ -84,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Returns the client of a connection, for the shell's lines of the log.
+    /// Returns the client of a connection, for the log lines of the system layer.
     pub fn who(&self, conn: ConnId) -> String {
         self.conns.get(&conn).map_or_else(|| "a client".to_owned(), |state| self.who_is(state))
     }
@@ -114,13 +118,14 @@ impl Core {
             .any(|namespace| namespace.members.exited(&mut self.env, &namespace.context, conn));
     }
 
-    /// Fires the timers that are due. Returns true if there were any except those of requests left to retry.
+    /// Fires the timers that are due. Returns true if any fired, except timers of requests left for
+    /// a retry.
     pub(super) fn fire_timers(&mut self) -> bool {
         let mut any = false;
         while let Some((at, timer)) = self.env.clock.fire() {
             any |= timer != Timer::Untried;
             match timer {
-                // The end of every turn does this work.
+                // The end of every turn does the work of these timers.
                 Timer::Retry | Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores.has_fired(),
                 Timer::Returned(mem) => {
@@ -151,7 +156,8 @@ impl Core {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.pressure.leases_due(&mut self.env, &namespace.context);
                     }
-                    // Moves the charges now if the scans have ended. Otherwise the charges move after the next scan, too.
+                    // This moves the charges now if the scans have ended. Otherwise the next scan
+                    // also moves them.
                     self.move_charges();
                 }
                 Timer::Lifetimes(id) => {
@@ -196,12 +202,14 @@ impl Core {
         any
     }
 
-    /// Marks all delayed requests for a retry, because their conditions may have changed.
+    /// Marks all delayed requests for a retry, because the conditions that they wait for may have
+    /// changed.
     pub(super) fn has_happened(&mut self) {
         self.waiting.mark();
     }
 
-    /// Retries as many delayed requests as one step may, those of administrators first. The next steps retry the other requests.
+    /// Retries as many delayed requests as one step may. Administrators' requests come first. The
+    /// next steps retry the remaining requests.
     pub(super) fn retry(&mut self) {
         while let Some(conn) = self.waiting.next() {
             let Some(state) = self.conns.get_mut(&conn) else { continue };
@@ -291,8 +299,8 @@ impl Core {
 }
 
 impl Core {
-    /// Ends the daemon without its clients. The clients continue with the memory that they have mapped, and the shared words stay
-    /// unchanged. The core handles no later event.
+    /// Ends the daemon while its clients continue with the memory that they have mapped. The shared
+    /// words stay unchanged. The core handles no later event.
     pub fn leave(&mut self) {
         self.left = true;
     }

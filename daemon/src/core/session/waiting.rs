@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// the same event.
 const RETRIES_MAX: usize = 64;
 
-/// Connections whose requests wait. A step retries those of administrators first.
+/// Connections whose requests wait. A step retries administrators' requests first.
 #[derive(Debug, Default)]
 pub struct Waiting {
     administrators: Queue,
@@ -20,7 +20,8 @@ pub struct Waiting {
 #[derive(Debug, Default)]
 struct Queue {
     conns: VecDeque<ConnId>,
-    /// The first `untried` connections have not been retried since the last event.
+    /// Number of connections at the front of the queue that have not been retried since the last
+    /// event.
     untried: usize,
 }
 
@@ -43,7 +44,7 @@ impl Queue {
 }
 
 impl Waiting {
-    /// Allows the retries of another step.
+    /// Begins a step, with a new allowance of retries.
     pub fn begin_step(&mut self) {
         self.left = RETRIES_MAX;
     }
@@ -54,9 +55,10 @@ impl Waiting {
         queue.conns.push_back(conn);
     }
 
-    /// Removes a connection, if it is there.
+    /// Removes a connection from the queues. Does nothing if no request of the connection waits.
     pub fn remove(&mut self, conn: ConnId) {
-        // The request may wait in either queue: a reload may have changed whether its user is an administrator.
+        // The request may wait in either queue, because a reload may have changed whether its user
+        // is an administrator.
         self.administrators.remove(conn);
         self.others.remove(conn);
     }
@@ -67,10 +69,11 @@ impl Waiting {
         self.others.mark();
     }
 
-    /// Removes and returns the next connection to retry, or `None` if this step retries no further request.
+    /// Removes and returns the next connection to retry. Returns `None` if this step retries no
+    /// further request.
     pub fn next(&mut self) -> Option<ConnId> {
         self.left.checked_sub(1)?;
-        // Half of the retries remain for the others: administrators may have many clients.
+        // Half of the retries remain for other users, because administrators may have many clients.
         let first = if self.left > RETRIES_MAX / 2 { self.administrators.take_untried() } else { None };
         let next = first.or_else(|| self.others.take_untried()).or_else(|| self.administrators.take_untried());
         self.left -= usize::from(next.is_some());

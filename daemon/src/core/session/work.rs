@@ -1,4 +1,4 @@
-//! The arrival of ordered memory, or its failure.
+//! The completion of orders: memory has been made, or could not be made.
 
 use super::{Conn, Core, Failed, Joined, Phase};
 use crate::core::account::NamespaceId;
@@ -50,7 +50,7 @@ impl Core {
                         self.proceed(conn);
                     }
                     Err(reason) => {
-                        // No memory was made: only the charges are refunded.
+                        // No memory was made, so only the charges are refunded.
                         let making = work.making.remove(at);
                         let (bytes, on_host) = (making.segment_bytes, making.device.is_none());
                         self.env.count_no_more(making);
@@ -93,7 +93,7 @@ impl Core {
         }
     }
 
-    /// Continues a request when all its memory has arrived.
+    /// Continues a request after all its memory has been made.
     pub(super) fn proceed(&mut self, conn: ConnId) {
         let state = self.conns.get_mut(&conn).expect("it waits for memory");
         match &state.phase {
@@ -132,7 +132,8 @@ impl Core {
         self.conclude(conn, answer);
     }
 
-    /// Abandons the memory that a connection's request has on order, if any.
+    /// Abandons the memory that a connection's request has on order. Does nothing if the request
+    /// has ordered no memory.
     pub(super) fn abandon_work(&mut self, conn: ConnId) {
         let state = self.conns.get_mut(&conn).expect("the caller found it");
         let work = match std::mem::replace(&mut state.phase, Phase::Idle) {

@@ -14,7 +14,7 @@ use tensorlend_layout::name::{self, KeyKind};
 use tensorlend_layout::wire::Policy;
 use tensorlend_layout::word::SubscriberWord;
 
-/// Maximum id of a stream in a directory that another daemon wrote. A larger id is false.
+/// Maximum plausible id of a stream in a directory that another daemon wrote. A larger id is false.
 const IDS_MAX: u64 = u64::MAX / 4;
 
 /// Rings by stream entry and id.
@@ -32,7 +32,8 @@ pub struct RingId {
 pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
 impl Streams {
-    /// Restores the streams of a directory with the rings that survived the predecessor. A stream without its ring ends.
+    /// Restores the streams of a directory with the rings that outlived the previous daemon. A
+    /// stream without its ring ends.
     pub fn restore_streams(
         &mut self,
         env: &mut Env,
@@ -76,8 +77,9 @@ impl Streams {
             line.subscribers_count.set(0);
             line.subscribers_version.add(1);
         }
-        // The daemon never uses an id again. Making a stream takes longer than a microsecond. So the ids of former streams were
-        // below about the current time in microseconds.
+        // No stream gets the id of an earlier stream. Making a stream takes longer than a
+        // microsecond. So the ids of former streams were at most about the current time in
+        // microseconds.
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.clock.now_ns() >> 10);
         *self = streams;
         self.update_idle_times(env, members);

@@ -1,9 +1,9 @@
 //! The end of streams that no client uses.
 //!
-//! A stream is *idle* when its producer has closed the stream or is gone, and the stream has no subscribers. An idle stream stays
-//! readable for late subscribers during a grace period. Then the daemon retires the stream like a deleted one. If a new stream
-//! needs an entry or a share, the daemon retires an idle stream at once. The daemon begins with the stream that has been idle
-//! longest.
+//! A stream is *idle* when it has no subscribers and its producer has closed it or has ended. An
+//! idle stream stays readable for late subscribers during a grace period. Then the daemon retires
+//! the stream like a deleted one. If a new stream needs an entry or a share, the daemon retires an
+//! idle stream at once. The daemon begins with the stream that has been idle longest.
 
 use super::{Stream, Streams};
 use crate::core::answer::Outcome;
@@ -18,11 +18,12 @@ use tensorlend_layout::wire::Reply;
 
 /// Maximum number of streams that one turn retires. The daemon serves other requests between turns.
 const TURN_MAX: usize = 64;
-/// Pause between two checks while clients may still read the predecessor's directory.
+/// Pause between two checks while clients may still read the previous daemon's directory.
 const GATHERING_PAUSE_NS: u64 = 100_000_000;
 
 impl Streams {
-    /// Returns true if a stream has a producer that exists or may come back, and has not closed it.
+    /// Returns true if a stream has a producer that has not closed it, and that is connected or may
+    /// reconnect.
     pub(super) fn is_produced(members: &Members, stream: &Stream) -> bool {
         !stream.is_closed() && members.get(stream.producer).is_some_and(Client::is_live)
     }
@@ -52,7 +53,8 @@ impl Streams {
         }
     }
 
-    /// Handles a producer's report that it has closed a stream. The authoritative word is `closed` of the ring.
+    /// Handles a producer's report that it has closed a stream. The ring's word `closed` is
+    /// authoritative.
     pub fn stream_closed(&mut self, env: &Env, members: &Members, catalogue: u16, place: u32, id: u64) -> Outcome {
         if self.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
             self.update_idle_time(env, members, place);
@@ -60,7 +62,8 @@ impl Streams {
         Outcome::Reply(Reply::Done)
     }
 
-    /// Retires the stream that has been idle longest, of this user if one is given. Returns true if a stream was retired.
+    /// Retires the stream that has been idle longest. If a user is given, considers only this
+    /// user's streams. Returns true if a stream was retired.
     pub(super) fn retire_oldest(
         &mut self,
         env: &mut Env,
@@ -101,7 +104,8 @@ impl Streams {
         if self.armed_ns.is_some_and(|armed| armed <= at) {
             self.armed_ns = None;
         }
-        // A client that still reads the predecessor's directory would not see that an entry has another stream.
+        // A client that still reads the previous daemon's directory would not notice that an entry
+        // has another stream.
         if env.is_gathering() {
             return;
         }
@@ -113,7 +117,8 @@ impl Streams {
             if since.saturating_add(env.settings.stream_grace_ns) > env.clock.now_ns() {
                 return;
             }
-            // The daemon reads the producer's `closed` word again: a producer that has reset the word keeps its stream.
+            // The daemon reads the producer's word `closed` again. A producer that has reset the
+            // word keeps its stream.
             self.update_idle_time(env, members, place);
             if self.table[&place].idle_since_ns.is_some() {
                 env.chores.spend(RELEASE);

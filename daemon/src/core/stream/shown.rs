@@ -1,4 +1,4 @@
-//! What observers see of streams.
+//! The parts of streams that observers see.
 
 use super::super::client::Client;
 use super::super::members::Members;
@@ -8,7 +8,7 @@ use tensorlend_layout::stream::StreamRing;
 use tensorlend_layout::wire::{STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown};
 
 impl Streams {
-    /// Returns the streams from an index on, with the progress of their subscribers.
+    /// Returns the streams from this index on, with the progress of their subscribers.
     pub fn show(&self, members: &Members, from: u32) -> Shown {
         let mut all = self.table.range(from..);
         let streams = all.by_ref().take(STREAMS_SHOWN_MAX).map(|(&index, stream)| stream.show(members, index));

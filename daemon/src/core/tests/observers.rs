@@ -142,7 +142,7 @@ fn an_observer_cannot_get_put_delete_subscribe_or_wait() {
         Request::StreamDelete { name: "s".into() },
         Request::ListAppend { list: "l".into(), cells: vec![0] },
         Request::ListDelete { list: "l".into() },
-        Request::Queue(QueueRequest::Claim { list: "l".into() }),
+        Request::Queue(QueueRequest::Claim { list: "l".into(), done: Vec::new(), max: 1, wait: false }),
         Request::Wait,
         Request::Notices,
         Request::Stat,

@@ -14,7 +14,7 @@ fn large() -> Settings {
 }
 
 /// Sends a request, and waits for the response for less than the time in which former clients assert their claims.
-fn ask(w: &mut World, client: &Client, request: QueueRequest) -> Reply {
+pub fn ask(w: &mut World, client: &Client, request: QueueRequest) -> Reply {
     w.say(client.conn, &Request::Queue(request));
     for _ in 0..100 {
         if let Some((reply, _)) = w.hear(client.conn) {
@@ -25,42 +25,58 @@ fn ask(w: &mut World, client: &Client, request: QueueRequest) -> Reply {
     panic!("no answer");
 }
 
-fn put(w: &mut World, client: &Client, cell: u32) -> Reply {
+pub fn put_one(list: &str, cell: u32, max: u64) -> QueueRequest {
+    QueueRequest::Put { list: list.into(), cell, max }
+}
+
+pub fn claim_one(list: &str) -> QueueRequest {
+    QueueRequest::Claim { list: list.into(), done: Vec::new(), max: 1, wait: false }
+}
+
+/// Returns the claims that the client has received.
+pub fn granted(w: &mut World, client: &Client) -> Option<Vec<QueueClaim>> {
+    match w.hear(client.conn)?.0 {
+        Reply::Queue(QueueReply::Claimed(claims)) => Some(claims),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn put(w: &mut World, client: &Client, cell: u32) -> Reply {
     put_max(w, client, cell, 0)
 }
 
-fn put_max(w: &mut World, client: &Client, cell: u32, max: u64) -> Reply {
+pub fn put_max(w: &mut World, client: &Client, cell: u32, max: u64) -> Reply {
     client.words().cells[cell as usize].cell.set(Cell::new(1, 0).0);
-    ask(w, client, QueueRequest::Put { list: "q".into(), cell, max })
+    ask(w, client, put_one("q", cell, max))
 }
 
-fn claim(w: &mut World, client: &Client) -> Option<QueueClaim> {
-    match ask(w, client, QueueRequest::Claim { list: "q".into() }) {
-        Reply::Queue(QueueReply::Claimed(item)) => Some(item),
+pub fn claim(w: &mut World, client: &Client) -> Option<QueueClaim> {
+    match ask(w, client, claim_one("q")) {
+        Reply::Queue(QueueReply::Claimed(claims)) if claims.len() == 1 => Some(claims[0]),
         Reply::Queue(QueueReply::Empty) => None,
         other => panic!("{other:?}"),
     }
 }
 
-fn number(claim: Option<QueueClaim>) -> Option<u64> {
+pub fn number(claim: Option<QueueClaim>) -> Option<u64> {
     claim.map(|claim| claim.item.number)
 }
 
-fn done(w: &mut World, client: &Client, claim: QueueClaim) -> bool {
+pub fn done(w: &mut World, client: &Client, claim: QueueClaim) -> bool {
     match ask(w, client, QueueRequest::Done(claim)) {
         Reply::Deleted { existed } => existed,
         other => panic!("{other:?}"),
     }
 }
 
-fn size(w: &mut World, client: &Client) -> (u64, u64) {
+pub fn size(w: &mut World, client: &Client) -> (u64, u64) {
     match ask(w, client, QueueRequest::Size { list: "q".into() }) {
         Reply::Queue(QueueReply::Size { waiting, claimed }) => (waiting, claimed),
         other => panic!("{other:?}"),
     }
 }
 
-fn clear(w: &mut World, client: &Client) {
+pub fn clear(w: &mut World, client: &Client) {
     w.ask(client, &Request::ListDelete { list: "q".into() });
 }
 
@@ -107,7 +123,7 @@ fn items_of_a_client_that_ends_wait_again_before_all_later_ones() {
     lent.write(lent.base, 1, None);
     for cell in 0..4 {
         a.words().cells[cell as usize].cell.set(Cell::new(1, lent.base).0);
-        ask(&mut w, &a, QueueRequest::Put { list: "q".into(), cell, max: 0 });
+        ask(&mut w, &a, put_one("q", cell, 0));
     }
     let items: Vec<_> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
     assert!(done(&mut w, &b, items[1]));
@@ -196,10 +212,10 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
         client
     };
     let (writer, reader) = (join(1), join(2));
-    let put_there = QueueRequest::Put { list: "q".into(), cell: 0, max: 0 };
+    let put_there = put_one("q", 0, 0);
     writer.words().cells[0].cell.set(Cell::new(1, 0).0);
     ask(&mut w, &writer, put_there.clone());
-    for request in [QueueRequest::Claim { list: "q".into() }, put_there] {
+    for request in [claim_one("q"), put_there] {
         assert!(matches!(ask(&mut w, &reader, request), Reply::Refused(Refusal::ReadOnly(_))));
     }
     assert_eq!(size(&mut w, &reader), (1, 0));
@@ -216,7 +232,7 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
         }
     }
     (0..CLAIMS_MAX as u64).for_each(|n| assert_eq!(number(claim(&mut w, &a)), Some(n)));
-    let refused = ask(&mut w, &a, QueueRequest::Claim { list: "q".into() });
+    let refused = ask(&mut w, &a, claim_one("q"));
     assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("4096")), "{refused:?}");
     w.core.check();
     // The claims of a deleted queue end with its items, in slices. A request for an item of another queue waits for that.
@@ -224,9 +240,9 @@ fn a_reader_claims_nothing_and_a_client_claims_no_more_than_it_can_hold() {
     assert!(w.core.chores_left() > 0, "the items are removed in slices");
     w.core.check();
     a.words().cells[APPEND_MAX].cell.set(Cell::new(1, 0).0);
-    let put_there = QueueRequest::Put { list: "p".into(), cell: APPEND_MAX as u32, max: 0 };
+    let put_there = put_one("p", APPEND_MAX as u32, 0);
     assert_eq!(ask(&mut w, &a, put_there), Reply::Appended { first: 0 });
-    let claimed = ask(&mut w, &a, QueueRequest::Claim { list: "p".into() });
+    let claimed = ask(&mut w, &a, claim_one("p"));
     assert!(matches!(claimed, Reply::Queue(QueueReply::Claimed(_))), "{claimed:?}");
     w.core.check();
 }
@@ -242,7 +258,7 @@ fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
         w.replace_daemon(settings());
         assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
         // Two clients are missing: each may have claimed any item.
-        w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
+        w.say(a.conn, &Request::Queue(claim_one("q")));
         assert!(w.hear(a.conn).is_none());
         let unknown = QueueClaim { item: QueueItem { list: items[0].item.list + 99, number: 0 }, grant: 1 };
         let beyond = QueueClaim { item: QueueItem { number: 77, ..items[0].item }, grant: 2 };
@@ -252,7 +268,7 @@ fn a_returning_client_keeps_its_claims_before_another_gets_the_items() {
         // The last one has ended.
         w.loud.clear();
         w.wait_ns(4_000_000_000);
-        let Some((Reply::Queue(QueueReply::Claimed(claimed)), _)) = w.hear(a.conn) else { panic!() };
+        let claimed = granted(&mut w, &a).expect("an item waits")[0];
         assert_eq!(claimed.item, items[1].item, "nobody asserted this claim");
         assert_eq!(number(claim(&mut w, &a)), Some(3));
         assert!(done(&mut w, &b, items[0]) && !done(&mut w, &b, items[1]));
@@ -300,11 +316,11 @@ fn items_do_not_wait_for_ever_for_a_client_that_does_not_return() {
     let earlier = claim(&mut w, &b).unwrap();
     w.replace_daemon(large());
     w.come_back(&mut a, None);
-    w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
+    w.say(a.conn, &Request::Queue(claim_one("q")));
     w.wait_ns(4_900_000_000);
     assert!(w.hear(a.conn).is_none(), "the client still runs");
     w.wait_ns(200_000_000);
-    let Some((Reply::Queue(QueueReply::Claimed(later)), _)) = w.hear(a.conn) else { panic!() };
+    let later = granted(&mut w, &a).expect("an item waits")[0];
     assert_eq!(later.item, earlier.item);
     // It is too late for the other one.
     let mut b = b;
@@ -336,8 +352,8 @@ fn a_new_daemon_passes_over_the_gaps_of_items_that_are_done() {
     w.come_back_claiming(&mut b, vec![first]);
     assert_eq!(size(&mut w, &a), (1, 1));
     // In one step: the daemon knows the gap.
-    w.say(a.conn, &Request::Queue(QueueRequest::Claim { list: "q".into() }));
-    let Some((Reply::Queue(QueueReply::Claimed(last)), _)) = w.hear(a.conn) else { panic!("it searches") };
+    w.say(a.conn, &Request::Queue(claim_one("q")));
+    let last = granted(&mut w, &a).expect("it searches no further")[0];
     assert_eq!((last.item.number, claim(&mut w, &a)), (2 * APPEND_MAX as u64 - 1, None));
     // An item that is given back comes before the gap's end.
     ask(&mut w, &b, QueueRequest::GiveBack(first));

@@ -65,9 +65,10 @@ fn request() -> impl Strategy<Value = Request> {
 fn queue(name: impl Strategy<Value = String>, cell: std::ops::Range<u32>) -> impl Strategy<Value = QueueRequest> {
     let claim = (0..6u64, 0..8u64, 0..8u64)
         .prop_map(|(list, number, grant)| QueueClaim { item: QueueItem { list, number }, grant });
-    (name, cell, 0..4u64, claim, 0..8u8).prop_map(|(list, cell, max, claim, kind)| match kind {
+    (name, cell, 0..4u64, claim, 0..10u8).prop_map(|(list, cell, max, claim, kind)| match kind {
         0 | 1 => QueueRequest::Put { list, cell, max },
-        2 | 3 => QueueRequest::Claim { list },
+        2 | 3 => QueueRequest::Claim { list, done: vec![claim; max as usize], max: max as u8, wait: kind == 3 },
+        8 | 9 => QueueRequest::Stop,
         4 | 5 => QueueRequest::Done(claim),
         6 => QueueRequest::GiveBack(claim),
         _ => QueueRequest::Size { list },
@@ -142,6 +143,14 @@ fn play(mode: Mode, steps: Vec<Step>) {
                         let mut lent =
                             lent.iter().filter(|lent| (lent.catalogue, lent.base) == (it.catalogue, it.base));
                         it.since_ns = lent.next().map_or(0, |lent| lent.since_ns);
+                    }
+                }
+                if joined && !due {
+                    w.say_with(conn, &Request::Queue(QueueRequest::Stop), 0);
+                    // The daemon closes a connection whose last request it has not answered, and receives nothing more.
+                    if w.closed.contains(&conn) {
+                        conns.retain(|(one, ..)| *one != conn);
+                        continue;
                     }
                 }
                 let wakes = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));

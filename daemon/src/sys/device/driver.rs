@@ -1,8 +1,9 @@
 //! Device memory from the CUDA driver.
 //!
-//! The allocators `pool` and `arena` create no context, because the driver's virtual memory management needs none. So
-//! the daemon itself uses at most a few MiB of a device, and survives faults that break a context. The allocator
-//! `async` needs a context, which its first block creates.
+//! The allocators `pool` and `arena` create no context, because the driver's virtual memory
+//! management needs none. So the daemon itself uses at most a few MiB of a device, and survives
+//! faults that break a context. The allocator `async` needs a context, and creates it for its first
+//! block.
 
 use super::{Cards, DeviceMemory, Devices, MadeOnDevice};
 use crate::config::CudaConfig;
@@ -48,14 +49,15 @@ pub fn open(config: &CudaConfig) -> Devices {
     for why in without {
         tracing::warn!("no memory is lent of a device that cuda.devices names: {why}");
     }
-    // Start the numbers of pools at the time since boot, so that no daemon uses the numbers of its predecessor. Clients
-    // identify pools by their numbers, and continue with the next daemon.
+    // The numbers of pools start at the time since boot, so no daemon uses the numbers of a
+    // previous daemon. Clients identify pools by their numbers, and continue with the next daemon.
     let first = tensorlend_os::clock::boottime_ns();
     let cards = All { allocator: config.allocator, cards, pools_ever: AtomicU64::new(first) };
     Devices { settings, why_none: String::new(), cards: Some(Arc::new(cards)) }
 }
 
-/// Returns the named devices, in the driver's order. Adds to `without` a message for each one that is missing.
+/// Returns the named devices, in the driver's order. Adds a message to `without` for each missing
+/// device.
 fn chosen(config: &CudaConfig, found: Vec<Device>, without: &mut Vec<String>) -> Vec<Device> {
     if config.devices.iter().any(|name| name == "all") {
         return found;
@@ -103,8 +105,8 @@ fn settings_of(config: &CudaConfig, device: &Device) -> Result<DeviceSettings, S
 
 struct Card {
     device: Device,
-    /// The pools: one for each user in each namespace who has blocks, so that no pool has memory of two namespaces. A
-    /// pool ends with its last block.
+    /// The pools. Each user has one pool in each namespace in which it has blocks, so no pool has
+    /// memory of two namespaces. A pool ends with its last block.
     pools: Mutex<BTreeMap<Borrower, Weak<Exported>>>,
     /// Maximum number of unused bytes that a pool may keep.
     idle_bytes_max: u64,
@@ -125,7 +127,7 @@ struct Exported {
 }
 
 impl Exported {
-    /// Returns unused memory to the device, except this many bytes.
+    /// Returns unused memory to the device, except `idle_bytes_max` bytes.
     fn trim(&self, idle_bytes_max: u64) {
         let Ok(figures) = self.pool.figures() else { return };
         if figures.reserved_bytes.saturating_sub(figures.used_bytes) > idle_bytes_max
@@ -157,7 +159,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Bound the unused memory that the pool keeps, because no account counts it.
+        // This bounds the unused memory that the pool keeps, because no account counts it.
         drop(self.block.take());
         self.pool.trim(self.idle_bytes_max);
     }
@@ -169,7 +171,8 @@ impl Cards for All {
         match self.allocator {
             Allocator::Pool | Allocator::Arena => allocation(&card.device, bytes),
             Allocator::Async => self.block(card, borrower, bytes).or_else(|_| {
-                // Other pools may have unused memory: return it to the device, and try again.
+                // Other pools may have unused memory. This returns it to the device, and tries
+                // again.
                 card.trim();
                 self.block(card, borrower, bytes)
             }),
@@ -208,9 +211,9 @@ impl All {
 
     fn export_pool(&self, device: &Device) -> tensorlend_cuda::Result<Exported> {
         let stream = Arc::new(Stream::new(&Context::primary(device)?)?);
-        // Let the pool keep all its memory (`u64::MAX`). Otherwise each synchronization would return unused memory to
-        // the device, and importers would have to map memory again. The core limits the lent memory, and `trim` the
-        // unused memory.
+        // The pool keeps all its memory (`u64::MAX`). Otherwise each synchronization would return
+        // unused memory to the device, and importers would have to map memory again. The core
+        // limits the lent memory, and `trim` limits the unused memory.
         let pool = Pool::create(device, u64::MAX, 0)?;
         let fd = pool.export()?;
         // The number is unique among all pools of this boot.

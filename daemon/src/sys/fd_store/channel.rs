@@ -10,22 +10,22 @@ use tensorlend_os::packet;
 
 /// Maximum length in bytes of a name, as in systemd's store.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Length of the longest packet: the kind and a name.
+/// Maximum length of a packet: the kind and a name.
 pub const PACKET_BYTES: usize = 1 + NAME_BYTES_MAX;
 
 /// The first byte of each packet on the socket.
 pub mod kind {
-    /// A descriptor and its name follow. From the daemon: store it, in place of one of the same name. To the daemon: a
-    /// stored one.
+    /// A descriptor and its name. From the daemon: the process stores the descriptor, in place of
+    /// one with the same name. To the daemon: a stored descriptor.
     pub const ENTRY: u8 = b'+';
-    /// From the daemon: remove the descriptor of this name.
+    /// From the daemon: the process removes the descriptor with this name.
     pub const REMOVE: u8 = b'-';
-    /// To the daemon: all stored descriptors have been sent. The number of descriptors that can be stored follows, four
-    /// bytes in little endian.
+    /// To the daemon: the process has sent all stored descriptors. The process's capacity in
+    /// descriptors follows, in four bytes, little endian.
     pub const ALL_SENT: u8 = b'.';
 }
 
-/// Maximum time for which a send waits.
+/// Maximum time that a send waits.
 pub const SEND_MAX: Duration = Duration::from_secs(5);
 
 /// Sends a packet. Waits at most [`SEND_MAX`] while too many descriptors are in flight. The socket's own timeout limits the
@@ -34,14 +34,16 @@ pub fn send(connection: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>
     let start = Instant::now();
     loop {
         match packet::send(connection, bytes, fd.as_slice(), SendFlags::empty()) {
-            // The kernel counts the descriptors of all of this user's sockets that no process has received yet.
+            // The kernel limits the descriptors that are in flight on all sockets of this user.
+            // Another attempt may succeed.
             Err(Errno::TOOMANYREFS) if start.elapsed() < SEND_MAX => std::thread::sleep(Duration::from_millis(1)),
             other => return other,
         }
     }
 }
 
-/// Receives a packet of at most [`PACKET_BYTES`] bytes and one descriptor. The length is 0 at the end of the connection.
+/// Receives a packet of at most [`PACKET_BYTES`] bytes and at most one descriptor. The length is 0
+/// at the end of the connection.
 pub fn receive(
     connection: BorrowedFd<'_>,
     bytes: &mut [u8; PACKET_BYTES],

@@ -1,5 +1,5 @@
-//! Recovery of descriptors: validates and maps those that the fd store passes or clients hand back.
-//! `core/recovery/restore.rs` restores the state from them.
+//! The recovery of descriptors. This module validates and maps the descriptors that the fd store
+//! passes or clients hand back. `core/recovery/restore.rs` restores the state from them.
 
 use super::{self as memory, Memories};
 use crate::core::label::{Label, Preserved};
@@ -23,7 +23,7 @@ use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
-/// Returns the kind of sheet that this label denotes; `None` for other memory.
+/// Returns the kind of sheet that this label denotes. Returns `None` for other memory.
 fn magic(label: &Label) -> Option<Magic> {
     Some(match label {
         Label::Directory { .. } => Magic::Directory,
@@ -45,13 +45,14 @@ fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
 
-/// The tables of this daemon: its memory, and its files of spilled segments.
+/// The tables of this daemon: its memory, and its files with spilled segments.
 type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
 
-/// Takes over the descriptors from the fd store. Drops descriptors of another layout and damaged ones, and logs that.
+/// Takes over the descriptors from the fd store. Drops damaged descriptors and descriptors of
+/// another layout, and logs this.
 pub fn adopt(stored: Vec<Stored>, (memories, files): Stores<'_>, fd_store: &mut FdStore) -> Vec<Preserved> {
-    // The daemon may have been killed while it copied a directory. A daemon stores a copy only when the copy is
-    // complete, so the latest stored one is valid.
+    // The previous daemon may have been killed while it copied a directory. A daemon stores a copy
+    // only when the copy is complete, so the latest stored copy is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
     for (label, _) in &stored {
         if let Label::Directory { namespace, life, .. } = label {
@@ -106,7 +107,7 @@ fn adopt_one(
     }
     let bytes = fstat(&fd)?.st_size as u64;
     let Some(magic) = magic(&label) else {
-        // Map an orphaned sheet, so that it is later closed as a sheet.
+        // An orphaned sheet is mapped, so that the daemon later closes it as a sheet.
         let view = match label {
             Label::Orphaned { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
             _ => None,
@@ -154,14 +155,14 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Makes a state in which the limit of copies is reached.
+    /// Returns a state in which the limit of copies is reached.
     #[cfg(test)]
     pub fn full() -> Self {
         Self { bytes: COPIED_BYTES_MAX, ..Self::default() }
     }
 
-    /// Copies a directory that a client has handed back. Returns `None` if an earlier copy of it still
-    /// exists (`is_there` returns true for its id), or if the limit is reached.
+    /// Copies a directory that a client has handed back. Returns `None` if an earlier copy of the
+    /// directory still exists (`is_there` returns true for its id), or if the limit is reached.
     fn copy(
         &mut self,
         mem: MemId,
@@ -194,14 +195,16 @@ fn longest(magic: Magic) -> u64 {
     bytes as u64
 }
 
-/// Takes over a descriptor that a client hands back as `mem`, if a daemon of this uid has created the memory. The owner
-/// and the seals of the memfd prove this, because only a process with this uid can make such a memfd. Returns the
-/// descriptor to store, the view of a directory for the shell, and a description for the core. A segment of more than
-/// `segment_bytes_max` bytes is rejected.
+/// Takes over a descriptor that a client hands back as `mem`, if a daemon of this uid has created
+/// the memory. The owner and the seals of the memfd prove this, because only a process with this
+/// uid can make such a memfd. Returns the descriptor to store, the view of a directory for the
+/// system layer, and a description for the core. Rejects a segment of more than `segment_bytes_max`
+/// bytes.
 ///
-/// The daemon copies a directory, so that no other process can write to its directory. A directory without seals
-/// against writers is rejected, because every daemon in user mode sets them. All clients hand back the same directory.
-/// While its copy exists (`is_there`), further descriptors of it are accepted, but not copied.
+/// The daemon copies a directory, so that no other process can write the directory in use. It
+/// rejects a directory without seals against writers, because every daemon in user mode sets these
+/// seals. All clients hand back the same directory. While its copy exists (`is_there`), the daemon
+/// accepts further descriptors of the directory, but does not copy it again.
 pub fn own(
     mem: MemId,
     fd: &OwnedFd,
@@ -209,13 +212,15 @@ pub fn own(
     copies: &mut Copies,
     is_there: &dyn Fn(MemId) -> bool,
 ) -> Option<(OwnedFd, Option<View>, Own)> {
-    // Check the seals first. Only memfds have seals, and the kernel answers the query without calling a file system.
-    // Any other operation on a file of a client's own file system may block without limit.
+    // The seals are checked first. Only memfds have seals, and the kernel handles the query without
+    // a call into a file system. Any other operation on a file of a client's own file system may
+    // block without limit.
     let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
         return None;
     }
-    // Read the kind from the memfd's name, which no process can change. The contents may come from a client.
+    // The kind comes from the memfd's name, which no process can change. The contents may come from
+    // a client.
     let name = made_as(fd)?;
     let stat = fstat(fd).ok()?;
     if stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -224,12 +229,13 @@ pub fn own(
     let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
     let magic = sheets.into_iter().find(|&magic| memory::name_of(magic) == name);
     let bytes = u64::try_from(stat.st_size).ok()?;
-    // Bound the length, because a client with this uid can make a sparse memfd of any length.
+    // The length is limited, because a client with this uid can make a sparse memfd of any length.
     if bytes > magic.map_or(segment_bytes_max, longest) {
         return None;
     }
-    // Reopen the file: the client could change the flags of its own descriptor, and that descriptor would count as a
-    // writer. If the client has a file lease on the file, the reopening fails, and the daemon rejects the descriptor.
+    // The file is reopened, because the client could change the flags of its own descriptor, and
+    // because that descriptor would count as a writer. If the client has a file lease on the file,
+    // the reopening fails, and the daemon rejects the descriptor.
     let preserved = memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?;
     let Some(magic) = magic else {
         return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));

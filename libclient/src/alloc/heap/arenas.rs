@@ -1,7 +1,8 @@
 //! Per-device arenas: this client's slots outside host memory, one arena per device, or per device and stream.
 //!
-//! The heap manages slot numbers, generations, holders and retirement for all memory. Nothing here accesses the bytes:
-//! a slot on a device is a range of addresses in a segment that is mapped while one of its slots is handed out.
+//! The heap manages slot numbers, generations, holders and retirement for all memory. The code here does not access
+//! the bytes. A slot on a device is a range of addresses in a segment, which is mapped while one of its slots is
+//! handed out.
 
 use super::{ArenaId, HOST, Heap, Memory, Own, PageLock, Slot, Unused, spaces};
 use crate::alloc::placement::Space;
@@ -17,11 +18,12 @@ use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 
 /// Alignment of slots in bytes: twice that of CUDA's own allocators. No two slots share a line of a device's cache.
 pub const DEVICE_ALIGN: u64 = 512;
-/// log2 of the slots to request with a segment: at first, and after the numbers of a segment ran out.
+/// log2 of the number of slots to request with a segment: at first, and after a segment had no free slot numbers
+/// left.
 const SLOTS_LOG2: (u8, u8) = (12, 16);
-/// Maximum number of arenas; later streams share one arena per device.
+/// Maximum number of arenas. Beyond it, further streams share one arena per device.
 const ARENAS_MAX: usize = 4096;
-/// Maximum bytes of unused single blocks to keep.
+/// Maximum bytes of unused single blocks that the client keeps.
 const BLOCKS_IDLE_BYTES: u64 = 64 << 20;
 
 /// The key of an arena.
@@ -29,7 +31,7 @@ const BLOCKS_IDLE_BYTES: u64 = 64 << 20;
 pub struct ArenaKey {
     /// The device.
     pub uuid: Uuid,
-    /// The stream, where streams have segments of their own; otherwise 0.
+    /// The stream, if each stream has segments of its own. Otherwise 0.
     pub stream: u64,
 }
 
@@ -37,9 +39,9 @@ pub struct ArenaKey {
 pub struct Arena {
     key: ArenaKey,
     allocator: Allocator,
-    /// Length of an ordinary segment in bytes; for single blocks, the unit of their lengths.
+    /// Length of an ordinary segment in bytes. For single blocks, the unit of their lengths.
     ordinary: u64,
-    /// log2 of the slots to request with the next segment.
+    /// log2 of the number of slots to request with the next segment.
     slots_log2: u8,
     recent: Recent,
     used_bytes: u64,
@@ -59,7 +61,7 @@ impl Arena {
         }
     }
 
-    /// Returns two numbers of bytes: of the extents, kept slots included, and of the segments.
+    /// Returns two numbers of bytes: of the extents, including those of kept slots, and of the segments.
     pub(super) fn sums(&self) -> (u64, u64) {
         (self.used_bytes + self.recent.bytes(), self.segment_bytes)
     }
@@ -70,7 +72,7 @@ impl Arena {
         bytes.max(1).checked_next_multiple_of(unit)
     }
 
-    /// Returns whether unused segments are too many to keep.
+    /// Returns whether the arena has more unused segments than the client keeps.
     pub(super) fn is_idle(&self) -> bool {
         let least = if self.allocator == Allocator::Async { BLOCKS_IDLE_BYTES } else { self.ordinary };
         self.segment_bytes - self.used_bytes > least.max(self.used_bytes / 2)
@@ -78,10 +80,10 @@ impl Arena {
 }
 
 impl Heap {
-    /// Returns the number of the arena with this key, which is created if need be.
+    /// Returns the number of the arena with this key. Creates the arena if it does not exist.
     pub fn arena(&mut self, key: ArenaKey, offer: &DeviceOffer) -> ArenaId {
         let find = |arenas: &[Arena], key| arenas.iter().position(|arena| arena.key == key);
-        // When there are too many arenas, further streams share one.
+        // If there are too many arenas, further streams share one arena.
         let common = ArenaKey { stream: 0, ..key };
         let key = if self.arenas.len() < ARENAS_MAX || find(&self.arenas, key).is_some() { key } else { common };
         let at = find(&self.arenas, key).unwrap_or_else(|| {
@@ -101,15 +103,15 @@ impl Heap {
         self.arena_at(place).extent_bytes(bytes)
     }
 
-    /// As [`Heap::take`], in an arena.
+    /// Takes a slot like [`Heap::take`], in an arena.
     pub fn take_in(&mut self, place: ArenaId, bytes: u64) -> Option<TakenOn> {
         let arena = self.arena_at(place);
         let (length, blocks) = (arena.extent_bytes(bytes)?, arena.allocator == Allocator::Async);
         if let Some(slot) = arena.recent.take(length) {
             return Some(self.hand_out_in(slot, bytes, length));
         }
-        // Best fit; an unused segment is the last choice, so that it can be returned. A block serves one slot alone, of
-        // at least three quarters of its length.
+        // Use the best fit. An unused segment is the last choice, so that the client can return it. A block serves only
+        // one slot, whose length is at least three quarters of the block's length.
         let fits = |(at, space): (usize, &Space)| {
             let spare = space.best(length, DEVICE_ALIGN)?;
             (!blocks || spare <= length / 3).then(|| (space.is_unused(), spare, at))
@@ -138,8 +140,8 @@ impl Heap {
         TakenOn { value, offset: state.offset, bytes, record, map: map.clone(), extent }
     }
 
-    /// Returns the segment to request for a slot of `bytes` bytes: its bytes and log2 of its slots. `None` if the length
-    /// overflows.
+    /// Returns the segment to request for a slot of `bytes` bytes, as its bytes and the log2 of its number of slots.
+    /// Returns `None` if the length overflows.
     pub fn wanted_in(&mut self, place: ArenaId, bytes: u64) -> Option<(u64, u8)> {
         let lacking = spaces(&self.segments, place).any(|(_, space)| space.lacks_numbers());
         let arena = self.arena_at(place);
@@ -171,11 +173,11 @@ impl Heap {
             freed: 0,
         });
         self.lent += 1;
-        // A segment of device memory gives slots in host memory no more space, so `anywhere` stays as it was.
+        // Restore `anywhere`: a segment of device memory gives no more space to slots in host memory.
         self.placement.anywhere = anywhere;
     }
 
-    /// As [`Heap::keep`].
+    /// Keeps a freed slot like [`Heap::keep`], in the slot's arena.
     pub(super) fn keep_in_arena(&mut self, slot: u32, length: u64) -> Unused {
         let at = self.at(slot);
         let place = self.segments[at].place;
@@ -193,7 +195,7 @@ impl Heap {
         unused
     }
 
-    /// Frees the slots kept for reuse on a device; returns its segments that are unused then.
+    /// Frees the slots kept for reuse on a device. Returns the device's segments that are unused afterwards.
     pub fn flush_on(&mut self, uuid: Uuid) -> Vec<u32> {
         let places = (1..).zip(&self.arenas).filter(|(_, arena)| arena.key.uuid == uuid);
         let places: Vec<ArenaId> = places.map(|(place, _)| place).collect();

@@ -1,22 +1,22 @@
-//! The heap's invariants.
+//! Checks of the heap's invariants.
 
 use super::{ArenaId, HOST, Heap, Own, RELEASED};
 
-/// In debug builds, a heap checks itself once in this many segments that it gets or loses.
+/// Number of segments that the heap gets or loses between two checks of itself, in debug builds.
 const SEGMENTS: u64 = 16;
-/// In debug builds, a heap also checks itself once in this many values that it frees.
+/// Number of values that the heap frees between two checks of itself, in debug builds.
 #[cfg(debug_assertions)]
 const FREES: u64 = 256;
 
 impl Heap {
-    /// Checks the heap from time to time, in debug builds.
+    /// Checks the heap once per `SEGMENTS` segments, in debug builds.
     pub(super) fn check_sometimes(&self) {
         if cfg!(debug_assertions) && self.lent.is_multiple_of(SEGMENTS) {
             self.check();
         }
     }
 
-    /// Checks the heap from time to time after it freed a value, in debug builds.
+    /// Checks the heap once per `FREES` freed values, in debug builds.
     #[inline]
     pub(super) fn check_after_free(&mut self) {
         #[cfg(debug_assertions)]
@@ -28,11 +28,11 @@ impl Heap {
         }
     }
 
-    /// Checks that the segments have disjoint slot numbers, and that the sums of bytes agree: the extents of a segment's slots
-    /// with the segment's free space, and the extents of all segments with the bytes that the heap counts.
+    /// Checks that the segments have disjoint slot numbers, and that two sums of bytes are right. The extents of a segment's
+    /// slots must fit the segment's free space. The extents of all segments must equal the bytes that the heap counts.
     ///
     /// # Panics
-    /// Panics if they disagree.
+    /// Panics if a check fails.
     pub fn check(&self) {
         let mut end = 0;
         for own in &self.segments {
@@ -55,7 +55,7 @@ impl Heap {
         }
     }
 
-    /// Returns two numbers of bytes: of the extents, kept slots included, and of the segments.
+    /// Returns two numbers of bytes: of the extents, including those of kept slots, and of the segments.
     fn sums(&self, place: ArenaId) -> (u64, u64) {
         let here = || self.segments.iter().filter(|own| own.place == place);
         (here().map(Own::used_bytes).sum(), here().map(|own| own.memory.bytes()).sum())

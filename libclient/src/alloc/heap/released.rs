@@ -1,22 +1,23 @@
 //! Segments that this client has released for spill, so that the daemon can move them to a file.
 //!
-//! A producer writes a slot between two moments: the heap hands the slot out, and the producer stores its record
-//! ("sealed"). It never writes the slot again in the same generation. So a segment whose slots in use are all sealed
-//! can be unmapped: only readers use its bytes, and this client reads them through a mapping of its own, like any other
-//! reader. The slots are retired and freed as before, which touches no byte; when the last one is freed, the client
-//! returns the segment. The heap hands out nothing more in a released segment and never maps it for writing again.
+//! A producer writes a slot only after the heap has handed the slot out and before the producer stores its record
+//! ("seals" it). The producer never writes the slot again in the same generation. So the client can unmap a segment
+//! whose slots in use are all sealed. Only readers use the bytes, and this client reads them through a mapping of its
+//! own, like any other reader. The slots are retired and freed as before, which accesses no byte. When the last slot is
+//! freed, the client returns the segment. The heap hands out no more slots in a released segment and never maps it for
+//! writing again.
 
 use super::{HOST, Heap, Memory, Own, RELEASED};
 use crate::segment::pinned::PageLock;
 use tensorlend_os::map::Segment;
 
-/// The segments to release.
+/// The segments that a caller wants to release.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
-    /// All that can be released: the daemon has refused memory.
+    /// All segments that can be released, because the daemon has refused memory.
     All,
-    /// This many bytes, and no segment in which a slot was freed since the second-last segment was lent: a producer
-    /// that overwrites its values writes there again.
+    /// This number of bytes. Segments in which a slot was freed since the second-last segment was lent are excluded:
+    /// their producer overwrites its values and will write there again.
     Cold(u64),
 }
 
@@ -33,13 +34,13 @@ impl Own {
         self.slots.iter().map(|slot| slot.capacity).sum()
     }
 
-    /// Returns whether a slot was sealed since it was handed out.
+    /// Returns whether the producer has sealed the slot since the heap handed it out.
     pub(super) fn has_sealed(&self, slot: u32) -> bool {
         let place = (slot - self.base) as usize;
         self.records[place].generation() == self.slots[place].generation
     }
 
-    /// Returns whether all slots in use of the segment are sealed, so that no producer writes to its bytes.
+    /// Returns whether all slots in use of the segment are sealed, so that no producer writes its bytes.
     fn is_sealed(&self) -> bool {
         let mut used = self.slots.iter().enumerate().filter(|(_, slot)| slot.capacity > 0);
         used.all(|(place, slot)| slot.holders > 0 && self.records[place].generation() == slot.generation)
@@ -47,8 +48,8 @@ impl Own {
 }
 
 impl Heap {
-    /// Releases the oldest segment that fits: all slots in use are sealed, and more than half its bytes are in use.
-    /// Returns its base and bytes. It is still mapped.
+    /// Releases the oldest suitable segment: all its slots in use are sealed, and more than half its bytes are in
+    /// use. Returns its base and bytes. The segment is still mapped.
     pub fn release_for_spill(&mut self, wanted: Wanted) -> Option<(u32, u64)> {
         let is_cold = |own: &Own| own.freed + 1 < self.lent;
         let is_wanted = |own: &Own| match wanted {
@@ -61,7 +62,7 @@ impl Heap {
         if oldest.is_empty() {
             return None;
         }
-        // Free the slots that are kept for reuse: otherwise they would count as in use.
+        // Free the slots that are kept for reuse, because they would count as in use.
         for slot in self.recent.flush() {
             self.free(slot);
         }
@@ -82,10 +83,11 @@ impl Heap {
         Some((own.base, own.memory.bytes()))
     }
 
-    /// Takes a release back, because the daemon refused it.
+    /// Reverts a release that the daemon refused.
     pub fn take_back(&mut self, base: u32) {
         let Ok(at) = self.segments.binary_search_by_key(&base, |own| own.base) else { return };
-        // The segment may have been returned in the meantime, and the base lent again, to a segment in use.
+        // The client may have returned the segment in the meantime. Then the base may belong to a new segment, which
+        // is in use.
         if self.segments[at].place == RELEASED {
             let used_bytes = self.segments[at].used_bytes();
             self.move_to(at, HOST, used_bytes);
@@ -117,15 +119,15 @@ impl Heap {
         self.segments.iter().filter(|own| own.place == RELEASED).map(|own| own.base)
     }
 
-    /// Takes the page lock and the mapping of a released segment, to be dropped in this order. `None` if a thread freed its last
-    /// slot and returned it in the meantime.
+    /// Removes the page lock and the mapping of a released segment. The caller must drop them in this order. Returns `None`
+    /// if a thread has freed its last slot and returned the segment in the meantime.
     pub fn unmap(&mut self, base: u32) -> Option<(PageLock, Segment)> {
         let at = self.segments.binary_search_by_key(&base, |own| own.base).ok()?;
         let own = &mut self.segments[at];
         if own.place != RELEASED {
             return None;
         }
-        // A segment unmapped before stays as it is; device segments are never released.
+        // A segment that was unmapped before stays unmapped. Device segments are never released.
         let released = Memory::Released(own.memory.bytes());
         let Memory::Host(map) = std::mem::replace(&mut own.memory, released) else { return None };
         Some((std::mem::take(&mut own.locked), map))

@@ -1,33 +1,37 @@
-//! Retired slots, and the time of the next scan for leases on them.
+//! Retired slots, and the thresholds for the next scan of the leases on them.
 
 use tensorlend_layout::word::Cell;
 
-/// Minimum retired slots per scan, unless the byte cap is hit: for fewer slots, a scan costs too much per slot.
+/// Minimum number of retired slots per scan, unless the byte cap is hit. With fewer slots, a scan costs too much per
+/// slot.
 const RETIRED_FEW: usize = 2;
 /// Minimum number of retired slots that causes a scan.
 const RETIRED_SLOTS_MIN: usize = 32;
-/// Maximum scan time per retired slot: a longer scan raises the number of slots that causes the next one.
+/// Maximum scan time per retired slot, in nanoseconds. A longer scan raises the number of slots that causes the next
+/// scan.
 const SCAN_NS_PER_SLOT: u64 = 16;
-/// Retired bytes that cause a scan, for each nanosecond of the scan's duration.
+/// Retired bytes that cause a scan, per nanosecond of the scan's duration.
 const RETIRED_BYTES_PER_SCAN_NS: u64 = 2 << 10;
-/// Minimum of the retired bytes that cause a scan: as many as stay in a processor's cache when a producer overwrites
-/// them repeatedly.
+/// Minimum of the retired bytes that cause a scan. A producer that repeatedly overwrites this number of bytes keeps
+/// them in the processor's cache.
 const RETIRED_BYTES_MIN: u64 = 256 << 10;
-/// Maximum of the retired bytes that cause a scan: the first number, or the segments' bytes divided by the second one if that
-/// is more.
+/// Maximum of the retired bytes that cause a scan. It is the first number, or the segments' bytes divided by the second
+/// number if that quotient is larger.
 const RETIRED_BYTES_MAX: (u64, u64) = (8 << 20, 8);
 
-/// Slots that no cell or ring entry holds any more, and that leases may still cover.
+/// Slots that no cell or ring entry holds any more, and on which readers may still hold leases.
 pub struct Retired {
     slots: Vec<Cell>,
     bytes: u64,
-    /// The number of slots at which the next scan runs: more than the last scan found leased.
+    /// The number of slots at which the next scan runs. It is larger than the number that the last scan found leased.
     due_slots: usize,
     due_bytes: u64,
-    /// The least number of slots with which `due_bytes` cause a scan; at `most_bytes`, a scan runs with fewer slots, too.
+    /// The minimum number of slots with which `due_bytes` cause a scan. At `most_bytes`, a scan also runs with fewer
+    /// slots.
     due_few: usize,
     most_bytes: u64,
-    /// The retired bytes, beyond those still leased, that cause the next scan. `due_bytes` is the sum of both.
+    /// The retired bytes that cause the next scan, without those that the last scan found leased. `due_bytes` is the
+    /// sum of both.
     enough_bytes: u64,
 }
 
@@ -53,7 +57,7 @@ impl Retired {
         self.slots.push(value);
     }
 
-    /// Returns whether there are enough values for a scan.
+    /// Returns whether enough values are retired for a scan.
     #[inline]
     pub fn is_due(&self) -> bool {
         let (slots, bytes) = (self.slots.len(), self.bytes);
@@ -67,8 +71,8 @@ impl Retired {
         self.bytes = 0;
     }
 
-    /// Sets the thresholds for the next scan. The last scan took about `scan_ns` nanoseconds, and found `count` slots with
-    /// `bytes` bytes still leased. `segment_bytes`: bytes of the client's segments.
+    /// Sets the thresholds for the next scan. The last scan took about `scan_ns` nanoseconds, and found `count` values
+    /// with `bytes` bytes still leased. `segment_bytes` is the total of the client's segments.
     pub fn schedule(&mut self, count: usize, bytes: u64, segment_bytes: u64, scan_ns: u64) {
         let bytes_max = RETIRED_BYTES_MAX.0.max(segment_bytes / RETIRED_BYTES_MAX.1);
         let enough_bytes = (scan_ns * RETIRED_BYTES_PER_SCAN_NS).clamp(RETIRED_BYTES_MIN, bytes_max);
@@ -80,12 +84,12 @@ impl Retired {
         self.enough_bytes = enough_bytes;
     }
 
-    /// Returns whether values wait, and `length` bytes more would not exceed the bytes that cause a scan.
+    /// Returns whether values wait, and `length` more bytes would not exceed the bytes that cause a scan.
     pub fn may_grow(&self, length: u64) -> bool {
         self.bytes > 0 && self.bytes + length <= self.enough_bytes
     }
 
-    /// Returns the values.
+    /// Returns the retired values.
     pub fn iter(&self) -> impl Iterator<Item = Cell> + '_ {
         self.slots.iter().copied()
     }

@@ -31,12 +31,12 @@ const SETTLED_NAP: (Duration, Duration) = (Duration::from_micros(20), Duration::
 /// Maximum time for which a reader retries to open a producer's event.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The right to read one tensor on a device, in place. While the lease exists, the memory is not reused, whatever
+/// The right to read one tensor on a device, in place. While the lease exists, no client reuses the memory, whatever
 /// happens to the name or to the producer.
 ///
-/// After the drop, the lease ends when the work of all streams recorded on it ([`DeviceLease::record_stream`],
-/// [`DeviceLease::slice`]) has passed; the drop does not block. Without recorded streams it ends at once: the caller
-/// must then have waited for its own device work.
+/// After the drop, the lease ends when all streams recorded on it ([`DeviceLease::record_stream`],
+/// [`DeviceLease::slice`]) have finished their work up to the drop. The drop does not block. Without recorded streams
+/// the lease ends at once, so the caller must have waited for its own device work before.
 ///
 /// ```no_run
 /// use tensorlend::Client;
@@ -58,14 +58,14 @@ struct Inner {
     range: DeviceRange,
     streams: Mutex<Streams>,
     gpu: Arc<Gpu>,
-    /// Declared first: the lease must be cleared before the memory is unmapped.
+    /// The lease. Declared first, because it must be cleared before the memory is unmapped.
     held: Held,
     _map: Arc<DeviceMap>,
 }
 
 impl DeviceLease {
-    /// Returns a lease on the tensor that the record describes; the record was checked against the segment. The producer's work
-    /// may still be pending.
+    /// Returns a lease on the tensor that the record describes. The caller has checked the record against the segment. The
+    /// producer's work may still be pending.
     pub(crate) fn new(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Self> {
         let doing = format!("get {name:?}");
         let said = describe(session, &held, info, name)?;
@@ -73,7 +73,7 @@ impl DeviceLease {
         let map = elsewhere.map(|elsewhere| elsewhere.map.clone());
         let map = map.ok_or_else(|| Error::Damaged { name: name.to_owned(), cause: BadTensor::Record })?;
         let (start, gpu) = map.mapped(&doing)?;
-        // Inside the segment, as the record was checked.
+        // The range is inside the segment: the caller has checked the record.
         let range = DeviceRange { ptr: start + info.data_offset, bytes: info.data_bytes };
         let (gpu, streams, name) = (gpu.clone(), Mutex::default(), name.to_owned());
         Ok(Self { inner: Some(Box::new(Inner { name, said, range, streams, gpu, held, _map: map })) })
@@ -87,13 +87,13 @@ impl DeviceLease {
         &self.inner().held
     }
 
-    /// Returns the address of the tensor's first byte on the device. Other clients' memory is mapped read-only: a kernel that
-    /// writes to it fails, and its context becomes unusable.
+    /// Returns the address of the tensor's first byte on the device. Other clients' memory is mapped read-only. A kernel
+    /// that writes to it fails, and its context becomes unusable.
     pub fn ptr(&self) -> u64 {
         self.inner().range.ptr
     }
 
-    /// Returns the device's UUID, its name in every process.
+    /// Returns the device's UUID, which identifies the device in every process.
     pub fn uuid(&self) -> Uuid {
         self.inner().said.uuid
     }
@@ -118,12 +118,12 @@ impl DeviceLease {
         &self.inner().said.layout.strides
     }
 
-    /// Returns whether its elements are contiguous, in C order.
+    /// Returns whether the tensor's elements are contiguous, in C order.
     pub fn is_row_major(&self) -> bool {
         self.inner().said.layout.row_major
     }
 
-    /// Returns the number of elements; 1 for a tensor without dimensions.
+    /// Returns the number of elements. Returns 1 for a tensor without dimensions.
     pub fn elements(&self) -> usize {
         self.inner().said.layout.elements as usize
     }
@@ -133,7 +133,7 @@ impl DeviceLease {
         self.inner().said.byte_offset as usize
     }
 
-    /// Returns the number of bytes of the elements: their number times the bytes of one.
+    /// Returns the number of bytes of the elements, without gaps: the number of elements times the bytes of one.
     pub fn nbytes(&self) -> usize {
         self.elements() * self.dtype().item_bytes()
     }
@@ -143,13 +143,13 @@ impl DeviceLease {
         self.inner().range.bytes as usize
     }
 
-    /// Returns the metadata that the tensor's producer set, in host memory; empty if none.
+    /// Returns the metadata that the tensor's producer set, in host memory. Empty if the producer set none.
     pub fn metadata(&self) -> &[u8] {
         &self.inner().said.layout.metadata
     }
 
-    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers agreed;
-    /// 0 if none.
+    /// Returns the timestamp that the tensor's producer set, in nanoseconds of the clock on which producer and readers
+    /// agreed. Returns 0 if the producer set none.
     pub fn timestamp(&self) -> u64 {
         self.inner().said.timestamp_ns
     }
@@ -159,15 +159,16 @@ impl DeviceLease {
         self.held().version()
     }
 
-    /// As [`crate::Lease::validate`]; false in the child of a fork, in which no device memory is mapped.
+    /// Validates the lease like [`crate::Lease::validate`]. Returns false in the child of a fork, where no device
+    /// memory is mapped.
     pub fn validate(&self) -> bool {
         !self.held().link().is_forked() && self.held().validate()
     }
 
-    /// Records a stream whose work reads the tensor: after the drop, the lease ends only when the work that is in the
-    /// stream by then has passed.
+    /// Records a stream whose work reads the tensor. After the drop, the lease ends only when the stream has finished
+    /// the work that is queued in it by then.
     ///
-    /// Call it before the lease is dropped, and for each stream with work that reads the tensor:
+    /// Call this method before you drop the lease, for each stream with work that reads the tensor:
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -190,12 +191,12 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Orders a stream after the producer's work on the tensor, if the tensor was published early and the work is still
-    /// pending; does not block the caller. Records the stream.
+    /// Orders a stream after the producer's work on the tensor, if the producer published the tensor early and the work
+    /// is still pending. Does not block the caller. Records the stream.
     ///
     /// # Errors
-    /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone; otherwise as
-    /// [`DeviceLease::record_stream`].
+    /// [`Error::Device`] with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer has ended. Otherwise the
+    /// errors of [`DeviceLease::record_stream`].
     pub fn wait(&self, stream: impl Into<OnStream>) -> Result<()> {
         let (stream, doing) = (stream.into(), "wait for a tensor that was published early");
         self.record_stream(&stream)?;
@@ -205,22 +206,22 @@ impl DeviceLease {
         inner.gpu.order(&stream, &event, doing)
     }
 
-    /// Returns whether the tensor was published early, and the producer's work on it may still be pending.
+    /// Returns whether the producer published the tensor early and its work on the tensor may still be pending.
     pub fn is_early(&self) -> bool {
         self.inner().outstanding().is_some()
     }
 
-    /// Blocks until the producer's work on a tensor that was published early is done.
+    /// Blocks until the producer has finished its work on a tensor that it published early.
     ///
     /// # Errors
-    /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer is gone.
+    /// [`Error::Device`] with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer has ended.
     pub fn finish(&self) -> Result<()> {
         let inner = self.inner();
         let Some(mark) = inner.outstanding() else { return Ok(()) };
         let Some(event) = inner.open(mark)? else { return Ok(()) };
         event.synchronize().map_err(trouble("wait for a tensor that was published early"))?;
-        // The event also fires when its producer is killed. So only the producer's own mark counts, which follows at
-        // once.
+        // The event also fires when its producer is killed. So only the producer's own mark is proof, which the
+        // producer clears immediately after the event.
         let mut nap = SETTLED_NAP.0;
         while !self.is_finished()? {
             std::thread::sleep(nap);
@@ -229,8 +230,9 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Returns whether the producer's work on the tensor is known to be done: always, unless it was published early. A reader
-    /// that made a stream wait calls this after its own work: true means that the work read the finished tensor.
+    /// Returns whether the producer's work on the tensor is known to be finished. Returns true for every tensor that was not
+    /// published early. A reader that made a stream wait calls this method after its own work. If the result is true, the
+    /// work read the finished tensor.
     ///
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
@@ -242,11 +244,12 @@ impl DeviceLease {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Device`], with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer was gone before.
+    /// [`Error::Device`] with [`Unfinished`](crate::DeviceTrouble::Unfinished) if the producer ended before it
+    /// finished its work.
     pub fn is_finished(&self) -> Result<bool> {
         let inner = self.inner();
         inner.check_process()?;
-        // Read the two in this order: a live producer clears the mark before it ends.
+        // Read the producer's state before the mark: a live producer clears the mark before it ends.
         let lives = inner.producer_lives();
         if inner.outstanding().is_none() {
             return Ok(true);
@@ -254,7 +257,7 @@ impl DeviceLease {
         if lives { Ok(false) } else { Err(unfinished(&inner.name)) }
     }
 
-    /// Copies the elements, in C order, to the host; blocks until the copy is done.
+    /// Copies the elements, in C order, to the host. Blocks until the copy is complete.
     ///
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
@@ -265,7 +268,7 @@ impl DeviceLease {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Length`] unless `out` has exactly
+    /// [`Error::DType`] if the tensor has another element type; [`Error::Length`] unless `out` has exactly
     /// [`DeviceLease::elements`] elements; [`Error::Device`] for errors of the driver.
     pub fn copy_to_host<T: Element>(&self, out: &mut [T]) -> Result<()> {
         if T::DTYPE != self.dtype() {
@@ -274,7 +277,7 @@ impl DeviceLease {
         self.copy_to_bytes(bytemuck::cast_slice_mut(out))
     }
 
-    /// Copies the elements' bytes, in C order, to the host; blocks until the copy is done.
+    /// Copies the elements' bytes, in C order, to the host. Blocks until the copy is complete.
     ///
     /// # Errors
     /// [`Error::Length`] unless `out` has exactly [`DeviceLease::nbytes`] bytes; [`Error::Device`] for errors of the
@@ -290,8 +293,8 @@ impl DeviceLease {
         self.copy_elements(session.as_ref(), out)
     }
 
-    /// Copies all elements into a draft in host memory, in C order; blocks until the copy is done. The draft's pages are locked, so
-    /// that the device writes into the lent slot itself.
+    /// Copies all elements into a draft in host memory, in C order. Blocks until the copy is complete. The method locks the
+    /// draft's pages, so that the device writes directly into the lent slot.
     ///
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
@@ -318,14 +321,14 @@ impl DeviceLease {
             return Err(Error::Length { name: inner.name.clone(), found, given });
         }
         inner.check_process()?;
-        // Without locked pages the copy is slower, and as good.
+        // Ignore a failure: without locked pages the copy is slower, but correct.
         if let Some((range, locked)) = draft.session().alloc().host_segment(draft.cell().slot()) {
             locked.try_lock(&inner.gpu, range, false);
         }
         self.copy_elements(None, draft.bytes_mut())
     }
 
-    /// Copies the elements in C order; with `session`, a long copy is staged.
+    /// Copies the elements in C order. With `session`, copies a long tensor through a staging buffer.
     fn copy_elements(&self, session: Option<&Arc<Session>>, out: &mut [u8]) -> Result<()> {
         let inner = self.inner();
         if self.is_row_major() {
@@ -346,10 +349,10 @@ impl DeviceLease {
         Ok(())
     }
 
-    /// Copies the elements, in C order, into a new vector on the host; blocks until the copy is done.
+    /// Copies the elements, in C order, into a new vector on the host. Blocks until the copy is complete.
     ///
     /// # Errors
-    /// As [`DeviceLease::copy_to_host`].
+    /// The errors of [`DeviceLease::copy_to_host`].
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype() {
             return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
@@ -362,8 +365,8 @@ impl DeviceLease {
     /// Returns the elements as a slice of `cudarc`, for work in `stream` that reads them, and records the stream.
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] unless it is row-major; otherwise as
-    /// [`DeviceLease::record_stream`].
+    /// [`Error::DType`] if the tensor has another element type; [`Error::Strided`] unless the tensor is row-major;
+    /// otherwise the errors of [`DeviceLease::record_stream`].
     pub fn slice<T: Element>(&self, stream: &Arc<CudaStream>) -> Result<BorrowedSlice<'_, T>> {
         if T::DTYPE != self.dtype() {
             return Err(Error::DType { found: self.dtype(), wanted: T::DTYPE });
@@ -381,11 +384,12 @@ impl DeviceLease {
     }
 
     /// Copies the tensor into a plain block of device memory, for a program that only knows CUDA's older handles
-    /// (`cuIpcOpenMemHandle`). tensorlend neither protects nor counts the block: any process that knows the handle can
-    /// open it and write to it.
+    /// (`cuIpcOpenMemHandle`). tensorlend neither protects nor counts the block. Any process that knows the handle can
+    /// open the block and write to it.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device or the machine does not support such handles, or without free device memory.
+    /// [`Error::Device`] if the device or the machine does not support such handles, or if the device has no free
+    /// memory.
     pub fn legacy_export(&self) -> Result<LegacyExport> {
         self.inner().check_process()?;
         LegacyExport::new(&self.inner().gpu, self.inner().range)
@@ -412,7 +416,7 @@ impl Inner {
         self.held.link().check()
     }
 
-    /// Returns the mark of the producer's pending work, as the record has it now.
+    /// Returns the mark of the producer's pending work, as the record contains it now.
     fn outstanding(&self) -> Option<&Mark> {
         let mark = self.said.early.as_ref()?;
         let segment = self.held.segment();
@@ -426,7 +430,7 @@ impl Inner {
         Member(member.member.read()).state() == MemberState::Open
     }
 
-    /// Returns the event; `None` if no work is pending any more.
+    /// Opens the producer's event. Returns `None` if no work is pending any more.
     fn open(&self, mark: &Mark) -> Result<Option<Arc<tensorlend_cuda::Event>>> {
         let start = Instant::now();
         loop {
@@ -439,7 +443,7 @@ impl Inner {
             }
             match self.gpu.early.open(&self.gpu, mark, "open a producer's event") {
                 Ok(event) => return Ok(Some(event)),
-                // Probably the producer is gone, and the daemon will notice soon.
+                // The producer has probably ended, and the daemon will detect that soon.
                 Err(_) if start.elapsed() < OPEN_TIMEOUT => std::thread::sleep(SETTLED_NAP.1),
                 Err(error) => return Err(error),
             }
@@ -465,7 +469,7 @@ impl Drop for DeviceLease {
                 link.lendings.janitor.leave(Ending { gpu, events, then, dropped: None });
             }
             End::Now => drop(inner),
-            // The lease then lasts as long as its session.
+            // Forget the lease, so that it lasts as long as its session.
             End::Unknown => std::mem::forget(inner),
         }
     }

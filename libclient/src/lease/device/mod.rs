@@ -1,16 +1,16 @@
 //! Tensors on CUDA devices.
 //!
-//! Slots, cells, leases and rings treat a segment of device memory like any other. The differences are here and in
-//! `tensor/device`. A producer writes a `DeviceDraft`, a reader holds a `DeviceLease`; both hold a `DeviceMap`
-//! (`segment/map.rs`): one lent segment, mapped at its first use and once per session. When the last draft or lease of the
-//! segment is dropped, the segment is unmapped, and the janitor (`segment/janitor.rs`) reports that to the daemon. Until then
-//! the daemon counts this process as a holder. The janitor also ends leases with recorded streams, once the work in these
-//! streams has passed.
+//! Slots, cells, leases and rings treat a segment of device memory like any other. This directory and `tensor/device`
+//! contain the differences. A producer writes a `DeviceDraft`, and a reader holds a `DeviceLease`. Both hold a `DeviceMap`
+//! (`segment/map.rs`): one lent segment, which the session maps once, at its first use. When the last draft or lease of the
+//! segment is dropped, the session unmaps the segment, and the janitor (`segment/janitor.rs`) reports this to the daemon.
+//! Until then the daemon counts this process as a holder. The janitor also ends leases with recorded streams, when these
+//! streams have finished their work.
 //!
-//! Device addresses are numbers here; no code makes a reference of one.
+//! Device addresses are numbers here. No code turns one into a reference.
 //!
-//! Without the feature `cuda`, this file alone is compiled: it names such tensors, and the reason why they cannot be
-//! read.
+//! Without the feature `cuda`, only this file is compiled. It names such tensors, and the reason why this process
+//! cannot read them.
 
 #[cfg(feature = "cuda")]
 pub mod lease;
@@ -39,12 +39,12 @@ pub struct Described {
     #[cfg(feature = "cuda")]
     pub byte_offset: u64,
     pub timestamp_ns: u64,
-    /// The mark of a tensor that was published before the work on it was done.
+    /// The mark of a tensor that its producer published before the work on it was finished.
     #[cfg(feature = "cuda")]
     pub early: Option<[u8; EARLY_BYTES]>,
 }
 
-/// Parses a record that was checked against its segment. Asks no driver.
+/// Parses a record that the caller has checked against its segment. Makes no call to the driver.
 pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> Result<Described> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
     let elsewhere = held.segment().elsewhere.as_ref().ok_or_else(|| damaged(BadTensor::Record))?;
@@ -68,7 +68,7 @@ pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> 
     })
 }
 
-/// Returns a reader's value of a tensor on a device.
+/// Returns a lease on a tensor on a device, as a value.
 #[cfg(feature = "cuda")]
 pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Value> {
     let lease = DeviceLease::new(session, held, info, name)?;
@@ -76,7 +76,7 @@ pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Resu
     Ok(Value::Device(lease))
 }
 
-/// Returns the error without the feature `cuda`.
+/// Returns the error of a library without the feature `cuda`.
 #[cfg(not(feature = "cuda"))]
 pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
     drop(held);

@@ -9,8 +9,9 @@ use crate::session::Session;
 use crate::tensor::device::draft::DeviceDraft;
 use std::sync::Arc;
 
-/// Keeps the memory of a [`crate::DeviceDraft`] in place, as [`Pin`] does for a draft in host memory. After its drop,
-/// which does not block, the pin ends when the work that is then in the draft's recorded streams has passed.
+/// Keeps the memory of a [`crate::DeviceDraft`] in place, as [`Pin`] does for a draft in host memory. The drop does
+/// not block: the pin ends when the draft's recorded streams have finished the work that was queued in them at the
+/// drop.
 ///
 /// ```no_run
 /// use tensorlend::{Client, DType, Device};
@@ -35,7 +36,7 @@ impl DeviceDraft {
     /// Pins the draft's memory for the life of the returned value, as [`crate::Draft::pin`] does.
     ///
     /// # Errors
-    /// As [`crate::Draft::pin`].
+    /// The errors of [`crate::Draft::pin`].
     pub fn pin(&self) -> Result<DevicePin> {
         let (session, value) = (self.session(), self.cell()?);
         let pin = Pin::new(session, value)?;

@@ -1,5 +1,5 @@
-//! The preparation of many descriptions. The client maps a sheet that many names share. The daemon reads the cells and records
-//! of all other names, for as many names at a time as fit into a packet.
+//! The preparation of many descriptions. The client maps a sheet that many names share. The daemon reads the cells and
+//! records of all other names. One packet carries as many names as fit.
 
 use super::{Attempt, Bytes, Described, Describer, Lent, find};
 use crate::error::{Error, Result};
@@ -10,7 +10,8 @@ use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{NameAt, Reply, Request, VALUES_MAX, ValueAt};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
-/// Number of names that must share a sheet for the client to map it: fewer records cost less in packets than the mapping.
+/// Number of names that must share a sheet before the client maps it. Fewer records cost less in packets than the
+/// mapping.
 const SHARED_BY: usize = 64;
 
 /// A sheet that is not mapped.
@@ -26,7 +27,7 @@ impl Describer<'_> {
     pub fn prepare<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Result<()> {
         let mut names: Vec<&str> = names.collect();
         let mut unshared = Vec::new();
-        // Two rounds: the cells that the first round maps show which records are missing.
+        // Two rounds: the cells that the client maps in the first round show which records are missing.
         for _ in 0..2 {
             let mut by_sheet: HashMap<Unmapped, Vec<(&str, NameAt)>> = HashMap::new();
             for name in names.drain(..) {
@@ -97,8 +98,8 @@ impl Describer<'_> {
         Ok(())
     }
 
-    /// Returns the contents of a name that the daemon has read, if the name's route is unchanged. `None`: this client
-    /// reads the name itself.
+    /// Returns the contents of a name that the daemon has read, if the name's route is unchanged. After `None`, this
+    /// client reads the name itself.
     pub(super) fn said(&mut self, name: &str, found: &CellRoute<'_>) -> Option<Attempt> {
         let at = NameAt { entry: found.entry?, owner_word: found.route.seen };
         Some(match self.said.remove(&at)? {
@@ -109,7 +110,7 @@ impl Describer<'_> {
             ValueAt::Slot { cell, record, segment_bytes, in_file } => {
                 match self.read(name, found, Cell(cell), &record, Bytes { count: segment_bytes, in_file }) {
                     Ok(Attempt::Doubtful(mut it)) => {
-                        // The daemon has followed the chain.
+                        // The daemon has already followed the chain.
                         it.next = SLOT_NONE;
                         Attempt::Doubtful(it)
                     }

@@ -29,13 +29,13 @@ use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, Uuid};
 
 /// A tensor that its producer is writing on a device, in the memory in which readers will read it. No other client sees
-/// it before it is published; dropping it frees the memory.
+/// the tensor before it is published. Dropping the draft frees the memory.
 ///
-/// Publishing waits on the host until the device work on the draft is done: the work of each stream recorded on it
-/// ([`DeviceDraft::record_stream`], [`DeviceDraft::slice`]), or, if none is recorded, of all streams of the device's
-/// primary context. It waits for nothing if the program has never asked for the draft's address. Dropping a draft waits
-/// for nothing if streams are recorded, and otherwise as publishing does. So record the streams: without them, a stuck
-/// stream blocks both, even one that does not use the draft.
+/// Publishing waits on the host until the device work on the draft is done. This is the work of each stream recorded on
+/// it ([`DeviceDraft::record_stream`], [`DeviceDraft::slice`]). If none is recorded, it is the work of all streams of
+/// the device's primary context. If the program has never asked for the draft's address, publishing does not wait.
+/// Dropping a draft with recorded streams does not wait. Without them, it waits as publishing does. So record the
+/// streams: without them, a stuck stream blocks both operations, even a stream that does not use the draft.
 ///
 /// ```no_run
 /// use tensorlend::{Client, DType, Device};
@@ -56,9 +56,9 @@ pub struct DeviceDraft {
     timestamp_ns: u64,
     details: Details,
     streams: Streams,
-    /// Whether device work on it may exist that no thread has waited for.
+    /// True if there may be device work on the draft for which no thread has waited.
     worked: AtomicBool,
-    /// Whether work of a former draft with the same slot may still be pending in the stream in which this draft was created.
+    /// True if work of a former draft with the same slot may still be pending in the stream in which this draft was created.
     inherits: bool,
 }
 
@@ -85,7 +85,7 @@ impl DeviceDraft {
         let taken = dropped.map_or_else(|| session.alloc().take_on(&**session, key, offer, bytes, doing), Ok)?;
         let (start, _) = taken.map.mapped(doing)?;
         let shape = Dims::new(as_u64(&spec.shape)).expect("checked with its bytes");
-        // Row-major strides are stored as none.
+        // Row-major strides are stored as `None`.
         let plain = Dims::row_major(&shape);
         let strides = spec.strides.as_ref().and_then(|s| Dims::new(s)).filter(|s| **s != *plain);
         let details = Details { strides, byte_offset: spec.byte_offset as u64, metadata: Vec::new() };
@@ -95,9 +95,9 @@ impl DeviceDraft {
         Ok(Self { session, taken, gpu, range, dtype, shape, timestamp_ns: 0, details, streams, worked, inherits })
     }
 
-    /// Returns the address of the draft's first byte on the device: a multiple of 512. The memory is uninitialized.
+    /// Returns the address of the draft's first byte on the device, a multiple of 512. The memory is uninitialized.
     pub fn ptr(&self) -> u64 {
-        // Relaxed: the thread that publishes or drops the draft received it from this one.
+        // Relaxed: the thread that publishes or drops the draft received the draft from this thread.
         self.worked.store(true, Ordering::Relaxed);
         self.range.ptr
     }
@@ -127,7 +127,7 @@ impl DeviceDraft {
         }
     }
 
-    /// Returns the device's UUID, its name in every process.
+    /// Returns the device's UUID, which identifies the device in every process.
     pub fn uuid(&self) -> Uuid {
         self.gpu.uuid
     }
@@ -137,7 +137,7 @@ impl DeviceDraft {
         self.gpu.local()
     }
 
-    /// Sets metadata that travels with the tensor, in host memory: any bytes, 64 KiB at most.
+    /// Sets metadata that readers receive with the tensor, in host memory: any bytes, 64 KiB at most.
     ///
     /// # Errors
     /// [`Error::Metadata`] for more than 64 KiB.
@@ -149,14 +149,14 @@ impl DeviceDraft {
         Ok(self)
     }
 
-    /// Sets a timestamp that travels with the tensor: as [`crate::Draft::set_timestamp`].
+    /// Sets a timestamp that readers receive with the tensor, like [`crate::Draft::set_timestamp`].
     pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
         self.timestamp_ns = nanoseconds;
         self
     }
 
-    /// Records a stream whose work writes the tensor: publishing waits for that work, and the memory is not reused
-    /// before. Once a stream is recorded, the draft ignores work in streams that are not.
+    /// Records a stream whose work writes the tensor. Publishing waits for that work, and the memory is not reused
+    /// before the work is done. If any stream is recorded, the draft ignores work in other streams.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -188,11 +188,11 @@ impl DeviceDraft {
         self.streams.add(stream);
     }
 
-    /// Orders a stream after the draft's work in all other recorded streams, without blocking the caller, and records the
-    /// stream.
+    /// Orders a stream after the draft's work in all other recorded streams, and records the stream. Does not block the
+    /// caller.
     ///
     /// # Errors
-    /// As [`DeviceDraft::record_stream`].
+    /// The errors of [`DeviceDraft::record_stream`].
     pub fn wait(&mut self, stream: impl Into<OnStream>) -> Result<&mut Self> {
         let stream = stream.into();
         self.order(&stream, "wait for the work on a draft")?;
@@ -205,19 +205,20 @@ impl DeviceDraft {
         for other in self.streams.iter().filter(|other| other.as_raw() != stream.as_raw()) {
             let event = self.gpu.record(other, doing)?;
             self.gpu.order(stream, &event, doing)?;
-            // The event may be recorded again: the stream waits for the state that the event had at the call above.
+            // Other code may record the event again: the stream waits for the state that the event had at the call
+            // above.
             self.gpu.give_event(event);
         }
         self.add(stream.clone());
         Ok(())
     }
 
-    /// Copies all elements in from the host, in memory order; blocks until the copy is done. Does not wait for pending
-    /// work in streams.
+    /// Copies all elements from the host into the draft, in memory order. Blocks until the copy is complete. Does not
+    /// wait for pending work in streams.
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Length`] for more or fewer elements; [`Error::Device`]
-    /// for errors of the driver.
+    /// [`Error::DType`] if the draft has another element type; [`Error::Length`] for more or fewer elements;
+    /// [`Error::Device`] for errors of the driver.
     pub fn copy_from_host<T: Element>(&mut self, elements: &[T]) -> Result<()> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -225,7 +226,7 @@ impl DeviceDraft {
         self.copy_from_bytes(bytemuck::cast_slice(elements))
     }
 
-    /// Copies all bytes in from the host, as [`DeviceDraft::copy_from_host`].
+    /// Copies all bytes from the host into the draft, like [`DeviceDraft::copy_from_host`].
     ///
     /// # Errors
     /// [`Error::Length`] for more or fewer bytes; [`Error::Device`] for errors of the driver.
@@ -238,8 +239,8 @@ impl DeviceDraft {
         crate::tensor::device::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
     }
 
-    /// Waits for the work of the former draft with this slot, because the next operation is in none of the draft's
-    /// streams.
+    /// Waits for the work of the former draft with this slot, because the next operation is not in the draft's
+    /// stream.
     fn disinherit(&mut self) -> Result<()> {
         if self.inherits {
             self.settle()?;
@@ -248,15 +249,16 @@ impl DeviceDraft {
         Ok(())
     }
 
-    /// Copies all bytes in from elsewhere on the device, in memory order, as work of `stream`, and records the stream. Does not
-    /// block.
+    /// Copies all bytes from another place on the device into the draft, in memory order, as work of `stream`. Records the
+    /// stream. Does not block.
     ///
     /// # Errors
-    /// As [`DeviceDraft::record_stream`]; [`Error::Device`] for errors of the driver.
+    /// The errors of [`DeviceDraft::record_stream`]; [`Error::Device`] for errors of the driver.
     ///
     /// # Safety
     /// [`DeviceDraft::nbytes`] bytes from `from` on must be readable on the device, and must not be written, until the
-    /// stream has passed the copy: at the latest when the draft is published, or [`DeviceDraft::finish`] has returned.
+    /// stream has finished the copy. It has, at the latest, when the draft is published or [`DeviceDraft::finish`] has
+    /// returned.
     pub unsafe fn copy_from_ptr(&mut self, from: u64, stream: impl Into<OnStream>) -> Result<()> {
         let doing = "copy on a device";
         let stream = stream.into();
@@ -266,15 +268,17 @@ impl DeviceDraft {
         }
         let context = self.gpu.context(doing)?;
         let _current = context.enter().map_err(trouble(doing))?;
-        // SAFETY: the caller guarantees `from`; the draft's memory is not freed before the stream has passed the copy.
+        // SAFETY: the caller guarantees `from`. The draft's memory is not freed before the stream has finished the
+        // copy.
         let copied = unsafe {
             tensorlend_cuda::copy::dtod_async(self.range.ptr, from, self.range.bytes as usize, stream.by_ref())
         };
         copied.map_err(trouble(doing))
     }
 
-    /// Copies all bytes in from the host, in memory order, as work of `stream`, and records the stream. Keeps `source` until the
-    /// stream has passed the copy. Does not block, if the pages of the bytes are locked; otherwise the driver may first copy them.
+    /// Copies all bytes from the host into the draft, in memory order, as work of `stream`. Records the stream, and keeps
+    /// `source` until the stream has finished the copy. Does not block if the pages of the bytes are locked. Otherwise the
+    /// driver may first copy the bytes.
     pub(crate) fn copy_from_shared<S: Send + Sync + 'static>(
         &mut self,
         source: Arc<S>,
@@ -295,8 +299,8 @@ impl DeviceDraft {
     /// Returns the elements as a slice of `cudarc`, for work in `stream`, and records the stream.
     ///
     /// # Errors
-    /// [`Error::DType`] if it has another element type; [`Error::Strided`] for a draft with strides or a byte offset;
-    /// otherwise as [`DeviceDraft::record_stream`].
+    /// [`Error::DType`] if the draft has another element type; [`Error::Strided`] for a draft with strides or a byte
+    /// offset; otherwise the errors of [`DeviceDraft::record_stream`].
     pub fn slice<T: Element>(&mut self, stream: &Arc<CudaStream>) -> Result<BorrowedSliceMut<'_, T>> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType { found: self.dtype, wanted: T::DTYPE });
@@ -308,8 +312,8 @@ impl DeviceDraft {
         Ok(BorrowedSliceMut::new(self.range, stream))
     }
 
-    /// Blocks until the device work on the draft is done, as publishing does. A publication right after it waits for
-    /// nothing, unless another stream is recorded or the address is asked for in between.
+    /// Blocks until the device work on the draft is done, as publishing does. If you then publish at once, publishing
+    /// does not wait. It waits if you record another stream or ask for the address in between.
     ///
     /// # Errors
     /// [`Error::Device`] if the work failed.
@@ -318,10 +322,11 @@ impl DeviceDraft {
         Ok(self.at_rest())
     }
 
-    /// As [`DeviceDraft::finish`], for work in unknown streams: waits for all work in the device's primary context.
+    /// Waits like [`DeviceDraft::finish`], for work in unknown streams: waits for all work in the device's primary
+    /// context.
     ///
     /// # Errors
-    /// [`Error::Device`] if any of it failed.
+    /// [`Error::Device`] if any of that work failed.
     pub fn finish_all(&mut self) -> Result<&mut Self> {
         self.session.check()?;
         self.gpu.synchronize("wait for the work on a tensor")?;
@@ -350,27 +355,28 @@ impl DeviceDraft {
         self.streams.iter().try_for_each(|stream| stream.by_ref().synchronize().map_err(trouble(doing)))
     }
 
-    /// Publishes the tensor under a name, after blocking until the device work on it is done: see
+    /// Blocks until the device work on the tensor is done, and publishes the tensor under a name: see
     /// [`crate::Draft::publish`].
     ///
     /// # Errors
-    /// [`Error::Device`] if the work failed; otherwise as [`crate::Draft::publish`]. On error the draft is dropped.
+    /// [`Error::Device`] if the work failed; otherwise the errors of [`crate::Draft::publish`]. On an error the draft
+    /// is dropped.
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         self.settle()?;
         self.publish_settled(name)
     }
 
-    /// As [`DeviceDraft::publish`], without pending work.
+    /// Publishes like [`DeviceDraft::publish`]. No device work on the draft may be pending.
     pub(crate) fn publish_settled(mut self, name: &str) -> Result<Version> {
         let sealed = self.hand_over(0, SLOT_NONE, None)?;
         self.session.names().publish_value(name, sealed.value)
     }
 
-    /// As [`DeviceDraft::publish`], for a name with a lifetime: see [`crate::Draft::publish_for`].
+    /// Publishes like [`DeviceDraft::publish`], for a name with a lifetime: see [`crate::Draft::publish_for`].
     ///
     /// # Errors
-    /// [`Error::Argument`] for a time to live of 0; otherwise as [`DeviceDraft::publish`].
+    /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`DeviceDraft::publish`].
     pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
@@ -379,12 +385,12 @@ impl DeviceDraft {
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
-    /// Publishes the tensor under a name while the work on it is still pending in `stream`, which first waits for the work in
-    /// all other recorded streams. Does not block.
+    /// Publishes the tensor under a name while the work on it is still pending in `stream`. This stream first waits for the
+    /// work in all other recorded streams. Does not block the caller.
     ///
     /// Readers wait for an event of this process, on the host ([`crate::Client::get_device`]) or in a stream of theirs
-    /// ([`crate::Client::get_device_early`]), so they trust the producer. If the producer is killed before the work is
-    /// done, they get [`crate::DeviceTrouble::Unfinished`].
+    /// ([`crate::Client::get_device_early`]). So readers trust the producer. If the producer is killed before the work is
+    /// done, readers receive [`crate::DeviceTrouble::Unfinished`].
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -399,7 +405,8 @@ impl DeviceDraft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Device`] where processes cannot share events; otherwise as [`DeviceDraft::publish`].
+    /// [`Error::Device`] if processes cannot share events on this device; otherwise the errors of
+    /// [`DeviceDraft::publish`].
     pub fn publish_early(mut self, name: &str, stream: impl Into<OnStream>) -> Result<Version> {
         let doing = "publish a tensor early";
         check_name(name)?;
@@ -412,14 +419,14 @@ impl DeviceDraft {
         let Some(record) = self.taken.as_ref().map(|taken| taken.record) else { return Err(Error::SessionEnded) };
         let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
         let slot = sealed.value.slot();
-        // Whatever happens to the name, the memory must not be reused before the work on it is done.
+        // Pin the slot: whatever happens to the name, the memory must not be reused before the work on it is done.
         session.alloc().pin(slot);
         let published = session.names().publish_value(name, sealed.value);
         let after = session.clone();
         let then = Box::new(move |done| {
-            // Only this store tells readers that the work is done.
+            // Only this store reports to readers that the work is done.
             if done {
-                // SAFETY: contract 1 of `bytes.rs`: the slot is pinned, so its segment and records stay mapped.
+                // SAFETY: the slot is pinned, so its segment and records stay mapped (contract 1 of `bytes.rs`).
                 unsafe { record.get() }.settle();
             }
             after.alloc().unpin(slot);
@@ -428,7 +435,7 @@ impl DeviceDraft {
         published
     }
 
-    /// Seals the slot after the work on it is done, as [`crate::Draft::seal`].
+    /// Seals the slot after the work on it is done, like [`crate::Draft::seal`].
     pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.settle()?;
         self.hand_over(sequence, next, None)
@@ -443,7 +450,7 @@ impl DeviceDraft {
         self.taken.as_ref().map(|taken| taken.value).ok_or(Error::SessionEnded)
     }
 
-    /// Returns the known work on the draft: the device, the recorded streams, and whether other work may exist.
+    /// Returns the known work on the draft: the device, the recorded streams, and whether there may be other work.
     pub(crate) fn work(&self) -> (&Arc<Gpu>, Vec<OnStream>, bool) {
         (&self.gpu, self.streams.iter().cloned().collect(), self.worked.load(Ordering::Relaxed))
     }
@@ -459,7 +466,7 @@ impl DeviceDraft {
         }
     }
 
-    /// Writes the slot's record; the draft no longer frees the slot.
+    /// Writes the slot's record. Afterwards the draft does not free the slot any more.
     fn hand_over(&mut self, sequence: u64, next: u32, early: Option<Mark>) -> Result<Sealed> {
         self.session.check()?;
         let head = self.head();
@@ -475,7 +482,8 @@ impl DeviceDraft {
         let extent = Extent { offset: taken.offset, bytes: taken.bytes };
         let mut info = self.head().info(taken.value, extent, sequence, next, extended);
         info.early = early.is_some();
-        // SAFETY: contract 1 of `bytes.rs`: the slot is handed out, and the draft holds the session.
+        // SAFETY: the slot is handed out and the draft holds the session, so the record stays mapped (contract 1 of
+        // `bytes.rs`).
         unsafe { taken.record.get() }.write(&info);
         if next != SLOT_NONE {
             self.session.alloc().chain(taken.value.slot(), next);
@@ -498,9 +506,9 @@ impl Drop for DeviceDraft {
         match self.gpu.end_of(streams.iter(), "drop a draft") {
             End::Events(events) => {
                 let session = self.session.clone();
-                // The segment stays mapped until then, because the slot is not free.
+                // The segment stays mapped until this function runs, because the slot is not free before.
                 let then = Box::new(move |_| session.alloc().drop_slot(slot));
-                // The holder of a pin may still read the slot.
+                // If the slot is pinned, the holder of the pin may still read it.
                 let pinned = self.session.alloc().has_pins();
                 let one = streams.only().filter(|_| !pinned);
                 let dropped = one.map(|stream| Dropped { taken, stream: stream.as_raw() });

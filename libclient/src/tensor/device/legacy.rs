@@ -7,10 +7,10 @@ use crate::tensor::device::staging;
 use std::sync::Arc;
 use tensorlend_cuda::ipc::PlainBlock;
 
-/// A copy of a tensor in a plain block of device memory (`cuMemAlloc`), with a handle for other processes. Dropping it
-/// frees the block: processes that have opened it must close it before.
+/// A copy of a tensor in a plain block of device memory (`cuMemAlloc`), with a handle for other processes. Dropping
+/// this value frees the block. Processes that have opened the block must close it before.
 ///
-/// [`crate::DeviceLease::legacy_export`] makes one:
+/// [`crate::DeviceLease::legacy_export`] creates one:
 ///
 /// ```no_run
 /// let client = tensorlend::Client::connect()?;

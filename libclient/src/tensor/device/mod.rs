@@ -1,4 +1,4 @@
-//! Drafts on CUDA devices, and code that leases on devices share with them.
+//! Drafts on CUDA devices, and code that these drafts and leases on devices share.
 
 pub mod draft;
 pub mod legacy;

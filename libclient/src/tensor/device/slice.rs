@@ -1,7 +1,9 @@
 //! Leased device memory as slices of `cudarc`.
 //!
-//! The contract: 1. the range contains the elements of a draft or a lease that is borrowed in the meantime, and its
-//! segment is mapped; 2. `cudarc` frees the memory of a slice that it owns, so these slices are never dropped.
+//! The contract has two parts:
+//! 1. The range contains the elements of a draft or a lease that stays borrowed in the meantime, and its segment is
+//!    mapped.
+//! 2. `cudarc` frees the memory of a slice that it owns, so these slices are never dropped.
 #![allow(unsafe_code)]
 
 use crate::segment::map::DeviceRange;
@@ -16,8 +18,8 @@ struct Unowned<T>(Option<CudaSlice<T>>);
 impl<T> Unowned<T> {
     fn new(range: DeviceRange, stream: &Arc<CudaStream>) -> Self {
         let elements = range.bytes as usize / size_of::<T>().max(1);
-        // SAFETY: the range holds that many elements, of a type for which every bit pattern is valid. `drop` leaks the
-        // slice, so cudarc never frees the range.
+        // SAFETY: the range holds this number of elements, of a type for which every bit pattern is valid. `drop`
+        // leaks the slice, so cudarc never frees the range.
         Self(Some(unsafe { stream.upgrade_device_ptr(range.ptr, elements) }))
     }
 
@@ -33,10 +35,10 @@ impl<T> Drop for Unowned<T> {
     }
 }
 
-/// The elements of a [`crate::DeviceLease`] as a slice of `cudarc`, for reading: pass it to copies and kernels that
-/// take a slice by reference. [`crate::DeviceLease::slice`] makes one.
+/// The elements of a [`crate::DeviceLease`] as a slice of `cudarc`, for reading. Pass the slice to copies and kernels
+/// that take a slice by reference. [`crate::DeviceLease::slice`] creates it.
 ///
-/// It borrows the lease and derefs to `CudaSlice<T>`. Dropping it does not free the memory.
+/// The slice borrows the lease and derefs to `CudaSlice<T>`. Dropping the slice does not free the memory.
 pub struct BorrowedSlice<'l, T> {
     slice: Unowned<T>,
     of: PhantomData<&'l T>,
@@ -56,10 +58,10 @@ impl<T> Deref for BorrowedSlice<'_, T> {
     }
 }
 
-/// The elements of a [`crate::DeviceDraft`] as a slice of `cudarc`, for writing. [`crate::DeviceDraft::slice`] makes
-/// one.
+/// The elements of a [`crate::DeviceDraft`] as a slice of `cudarc`, for writing. [`crate::DeviceDraft::slice`]
+/// creates it.
 ///
-/// It borrows the draft and derefs to `CudaSlice<T>`. Dropping it does not free the memory.
+/// The slice borrows the draft and derefs to `CudaSlice<T>`. Dropping the slice does not free the memory.
 pub struct BorrowedSliceMut<'d, T> {
     slice: Unowned<T>,
     of: PhantomData<&'d mut T>,

@@ -1,7 +1,7 @@
 //! Copies between host and device.
 //!
-//! The contract: a device range lies in a mapped segment, and belongs to a draft (to write) or a lease (to read). The
-//! copying function waits until the copy is done, so that borrows on the host last long enough.
+//! The contract on device ranges: a range is in a mapped segment, and belongs to a draft (to write) or a lease (to
+//! read). The copying function waits until the copy is complete, so that borrows on the host last long enough.
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ const STAGED_BYTES_MIN: usize = 256 << 10;
 /// Bytes of one half of the staging buffer: the host fills one half while the device reads the other.
 const HALF_BYTES: usize = 2 << 20;
 
-/// Copies all of `bytes` to the device; blocks until it is done.
+/// Copies all of `bytes` to the device. Blocks until the copy is complete.
 pub fn copy_in(session: &Arc<Session>, gpu: &Gpu, to: DeviceRange, bytes: &[u8]) -> Result<()> {
     let doing = "copy to a device";
     assert!(bytes.len() as u64 <= to.bytes, "more than there is room for");
@@ -33,14 +33,15 @@ pub fn copy_in(session: &Arc<Session>, gpu: &Gpu, to: DeviceRange, bytes: &[u8])
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: the contract on device ranges; the lengths were compared. The bytes stay borrowed until the copy is done.
+    // SAFETY: the range is in a mapped segment of a draft, and has the length of `bytes`. `bytes` stays borrowed until
+    // the copy is done.
     unsafe { copy::htod(to.ptr, bytes.as_ptr(), bytes.len()) }.map_err(trouble(doing))?;
-    // From pageable memory the call returns before the bytes have arrived.
+    // From pageable memory, `htod` returns before the bytes have arrived, so synchronize.
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }
 
-/// Queues a copy of bytes that `source` keeps unchanged to the device, as work of `stream`. The janitor drops `source` when the
-/// stream has passed the copy.
+/// Queues a copy of bytes to the device, as work of `stream`. `source` must keep the bytes unchanged. The janitor drops
+/// `source` when the stream has finished the copy.
 pub fn copy_in_later<S: Send + Sync + 'static>(
     gpu: &Arc<Gpu>,
     janitor: &Arc<Janitor>,
@@ -61,15 +62,15 @@ pub fn copy_in_later<S: Send + Sync + 'static>(
     let queued = {
         let context = gpu.context(doing)?;
         let _current = context.enter().map_err(trouble(doing))?;
-        // SAFETY: the contract on device ranges; the lengths were compared. The bytes belong to `*source`, which nothing can change
-        // or move: the code below keeps a reference to it until the stream has passed the copy.
+        // SAFETY: the range is in a mapped segment of a draft, and has the bytes' length. The bytes belong to `*source`,
+        // which nothing can change or move: the code below keeps a reference to it until the stream has finished the copy.
         unsafe { copy::htod_async(to.ptr, from.as_ptr(), from.len(), stream.by_ref()) }
     };
     drop_after(gpu, janitor, std::iter::once(stream), source);
     queued.map_err(trouble(doing))
 }
 
-/// Drops a value when the present work of these streams has passed; does not block.
+/// Drops a value when these streams have finished their present work. Does not block.
 pub fn drop_after<'s, S: Send + 'static>(
     gpu: &Arc<Gpu>,
     janitor: &Arc<Janitor>,
@@ -87,8 +88,8 @@ pub fn drop_after<'s, S: Send + 'static>(
     }
 }
 
-/// Copies `from` to the host; blocks until it is done. `out` has the same length. With `session`, a long copy runs through a
-/// page-locked slot of it; without, the driver copies by itself.
+/// Copies `from` to the host. Blocks until the copy is complete. `out` must have the same length. With `session`, a long
+/// copy runs through a page-locked slot of this session. Without it, the driver copies alone.
 pub fn copy_out(session: Option<&Arc<Session>>, gpu: &Gpu, from: DeviceRange, out: &mut [u8]) -> Result<()> {
     let doing = "copy from a device";
     assert!(out.len() as u64 <= from.bytes, "more than there is");
@@ -102,11 +103,12 @@ pub fn copy_out(session: Option<&Arc<Session>>, gpu: &Gpu, from: DeviceRange, ou
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: the contract on device ranges; the lengths were compared. The call returns when the copy is done.
+    // SAFETY: the range is in a mapped segment of a lease, and has the length of `out`. `dtoh` returns when the copy
+    // is complete.
     unsafe { copy::dtoh(out.as_mut_ptr(), from.ptr, out.len()) }.map_err(trouble(doing))
 }
 
-/// Copies on the device, as many bytes as the range has; blocks until it is done.
+/// Copies as many bytes as the range `to` has, on the device. Blocks until the copy is complete.
 pub fn copy_on(gpu: &Gpu, to: DeviceRange, from: u64) -> Result<()> {
     let doing = "copy on a device";
     if to.bytes == 0 {
@@ -114,7 +116,7 @@ pub fn copy_on(gpu: &Gpu, to: DeviceRange, from: u64) -> Result<()> {
     }
     let context = gpu.context(doing)?;
     let _current = context.enter().map_err(trouble(doing))?;
-    // SAFETY: the contract on device ranges holds for both; they are different slots or blocks.
+    // SAFETY: both ranges are in mapped memory, and they are different slots or blocks.
     unsafe { copy::dtod(to.ptr, from, to.bytes as usize) }.map_err(trouble(doing))?;
     tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))
 }
@@ -151,11 +153,12 @@ impl<'s> Stage<'s> {
                 if turn >= 2 {
                     event.synchronize().map_err(trouble(doing))?;
                 }
-                // SAFETY: contract 1 and 3 of `bytes.rs`: the slot belongs to this stage, and the device has read this
-                // half.
+                // SAFETY: the slot belongs to this stage alone and is mapped (contract 1 and 3 of `bytes.rs`), and the
+                // device has read this half.
                 let half = &mut unsafe { self.bytes.write() }[turn % 2 * HALF_BYTES..][..part.len()];
                 half.copy_from_slice(part);
-                // SAFETY: the contract on device ranges. The code below keeps the slot until the stream has passed the copy.
+                // SAFETY: the range is in a mapped segment of a draft. The code below keeps the slot until the stream has
+                // finished the copy.
                 unsafe { copy::htod_async(to, half.as_ptr(), half.len(), &self.stream) }.map_err(trouble(doing))?;
                 event.record(&self.stream).map_err(trouble(doing))?;
                 to += part.len() as u64;
@@ -170,15 +173,16 @@ impl<'s> Stage<'s> {
         copied.and(done)
     }
 
-    /// Copies to the host: while the device writes one half of the slot, this thread copies out of the other.
+    /// Copies to the host. While the device writes one half of the slot, this thread copies out of the other half.
     fn copy_out(mut self, gpu: &Gpu, from: u64, out: &mut [u8]) -> Result<()> {
         let doing = "copy from a device";
         let context = gpu.context(doing)?;
         let _current = context.enter().map_err(trouble(doing))?;
-        // The plain copy runs in the order of the legacy default stream, and this stage's stream does not.
+        // Wait first: a plain copy follows the work in the legacy default stream, but this stage's own stream does
+        // not.
         tensorlend_cuda::StreamRef::LEGACY.synchronize().map_err(trouble(doing))?;
         let events = [gpu.event(doing)?, gpu.event(doing)?];
-        // SAFETY: contract 1 and 3 of `bytes.rs`: the slot belongs to this stage.
+        // SAFETY: the slot belongs to this stage alone and is mapped (contract 1 and 3 of `bytes.rs`).
         let slot = unsafe { self.bytes.write() };
         let halves = [slot.as_mut_ptr(), slot[HALF_BYTES..].as_mut_ptr()];
         let copied = (|| {
@@ -188,16 +192,16 @@ impl<'s> Stage<'s> {
                 let next = parts.next();
                 if let Some((turn, part)) = &next {
                     let at = from + (turn * HALF_BYTES) as u64;
-                    // SAFETY: the contract on device ranges. A part is at most a half, and the code below has copied what this half
-                    // had before. It keeps the slot until the stream has passed the copy.
+                    // SAFETY: the range is in a mapped segment of a lease. A part is at most a half, and the code below has
+                    // copied the former content of this half. It keeps the slot until the stream has finished the copy.
                     unsafe { copy::dtoh_async(halves[turn % 2], at, part.len(), &self.stream) }
                         .map_err(trouble(doing))?;
                     events[turn % 2].record(&self.stream).map_err(trouble(doing))?;
                 }
                 if let Some((turn, part)) = arriving.take() {
                     events[turn % 2].synchronize().map_err(trouble(doing))?;
-                    // SAFETY: the device has written this half, and writes there again after this copy only. The parts of `out` lie
-                    // outside the slot.
+                    // SAFETY: the device has written this half, and writes to it again only after this copy. The parts of
+                    // `out` are outside the slot.
                     unsafe { std::ptr::copy_nonoverlapping(halves[turn % 2], part.as_mut_ptr(), part.len()) };
                 }
                 arriving = next;
