@@ -1,4 +1,4 @@
-//! Detection that a thread sleeps, with which the measurement of a wake-up begins.
+//! Detection that a thread sleeps. The measurement of a wake-up begins with it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::BaselineError;
 
-/// Time after the kernel reports a thread as asleep until its core is idle.
+/// Time from the kernel's report that a thread sleeps until its core is idle.
 const SETTLE: Duration = Duration::from_micros(20);
 
 /// Timeout of the wait for a thread to fall asleep.
@@ -47,7 +47,8 @@ impl Observed {
     }
 }
 
-/// Returns the letter of the thread's state. It follows the thread's name, which may itself contain parentheses.
+/// Returns the letter of the thread's state. In the file, this letter follows the thread's name,
+/// which may itself contain parentheses.
 fn state(stat: &[u8]) -> Option<u8> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end + 2).copied()

@@ -1,7 +1,8 @@
 //! The clock that producer and consumer share.
 
-/// Returns the nanoseconds of CLOCK_MONOTONIC: the same in every process of the machine, unlike [`std::time::Instant`],
-/// which two processes cannot compare. Reading it takes about 25 ns and no system call.
+/// Returns the nanoseconds of CLOCK_MONOTONIC, which is the same in every process of the machine.
+/// Two processes cannot compare values of [`std::time::Instant`]. Reading the clock takes about 25
+/// ns and no system call.
 pub fn now_ns() -> u64 {
     tensorlend_os::clock::monotonic_ns()
 }

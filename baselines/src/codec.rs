@@ -10,11 +10,11 @@ use crate::tensor::Tensor;
 pub enum Codec {
     Bincode,
     Postcard,
-    /// The bytes without a description. Both sides know their type and shape.
+    /// The bytes without a description. Both sides know the tensor's type and shape.
     Raw,
 }
 
-/// A decoded message: a tensor with its own memory, or the message itself.
+/// A decoded message, as a tensor with its own memory or as the message itself.
 pub enum Decoded<'m> {
     Tensor(Tensor),
     Message(&'m [u8]),

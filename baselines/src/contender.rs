@@ -24,7 +24,7 @@ pub enum Kind {
     RawSocket,
     /// ipc-channel's shared memory, filled once and sent again each time.
     Resend,
-    /// A copy into a segment of the shared_memory crate, and a copy out of it.
+    /// A copy into a segment of the shared_memory crate, and a copy out of the segment.
     Copy,
 }
 
@@ -55,7 +55,8 @@ impl Kind {
         }
     }
 
-    /// Returns the codec and the carrier of a kind that sends messages; `None` for the other kinds.
+    /// Returns the codec and the carrier of a kind that sends messages. Returns `None` for the
+    /// other kinds.
     pub(crate) fn message(self) -> Option<(Codec, Carrier)> {
         match self {
             Self::Serialize => Some((Codec::Bincode, Carrier::IpcChannel)),
@@ -75,30 +76,33 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The producer's side of an exchange. One thread makes and uses it.
+/// The producer's side of an exchange. A single thread makes and uses the object.
 pub trait Producer {
     /// Runs one untimed exchange. Returns true if the consumer computed the same checksum as the producer.
     fn verify(&mut self) -> Result<bool, BaselineError>;
 
-    /// Wakes the consumer before a batch of rounds. The consumer is awake when this returns.
+    /// Wakes the consumer before a batch of rounds. The consumer is awake when the call returns.
     fn wake(&mut self) -> Result<(), BaselineError>;
 
     /// Runs one timed exchange.
     fn round(&mut self) -> Result<Lap, BaselineError>;
 
-    /// Lets the consumer rest after a batch of rounds: it leaves its core to others until [`wake`](Self::wake).
+    /// Lets the consumer rest after a batch of rounds. The consumer then leaves its core to others
+    /// until [`wake`](Self::wake).
     fn rest(&mut self) -> Result<(), BaselineError>;
 }
 
-/// A function that waits for the consumer, which the caller starts, and returns the producer's side.
+/// A function that waits for the consumer, and returns the producer's side. The caller starts the
+/// consumer.
 pub type Meet = Box<dyn FnOnce(Lookout) -> Result<Box<dyn Producer>, BaselineError>>;
 
 /// An exchange whose consumer has not started yet.
 pub struct Prepared {
     /// The arguments with which the caller must start the consumer.
     pub args: Vec<String>,
-    /// The function to call after that start.
+    /// The function to call after the start of the consumer.
     pub meet: Meet,
-    /// A function that ends the wait of `meet` if the consumer will not come. It may be called at any time.
+    /// A function that ends the wait of `meet` if the consumer does not connect. It may be called
+    /// at any time.
     pub nudge: Box<dyn Fn() + Send>,
 }

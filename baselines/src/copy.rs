@@ -1,9 +1,9 @@
-//! The contender that copies: a memcpy into a segment of the shared_memory crate, a word that signals, and a memcpy out
-//! of the segment.
+//! The contender that copies. The producer copies into a segment of the shared_memory crate and
+//! stores a word as a signal. The consumer copies out of the segment.
 //!
-//! Two choices favour this contender: it reuses the segment and the consumer's buffer, and both sides spin before they
-//! yield. A program that makes a new segment for each tensor also pays for page faults, which take ten times as long as
-//! the copy of a large tensor.
+//! Two choices favor this contender. It reuses the segment and the consumer's buffer, and both
+//! sides spin before they yield. A program that makes a new segment for each tensor also pays for
+//! page faults. They take ten times as long as the copy of a large tensor.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,8 @@ use crate::lookout::Lookout;
 use crate::segment::{Segment, Word};
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// An order to the consumer, in the low bits of the order word. The high bits have the number of the exchange.
+/// An order to the consumer, in the low bits of the order word. The high bits contain the number of
+/// the exchange.
 #[derive(Clone, Copy)]
 enum Order {
     Wake,

@@ -14,7 +14,8 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Returns the first two cores that this thread may use. If it may use only one, returns that one twice.
+    /// Returns the first two cores that this thread may use. If it may use only one core, returns
+    /// that core twice.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Selects the producer and the consumer of each kind of contender.
+//! Selection of the producer and the consumer of each kind of contender.
 
 use crate::contender::{Kind, Prepared};
 use crate::{BaselineError, copy, resend, serialize};

@@ -7,22 +7,23 @@ use crate::cores::{Cores, pin};
 use crate::end::{Player, Side};
 use crate::{BaselineError, Meter};
 
-/// A thread's report about a batch: its samples, or an error.
+/// A thread's report about a batch, which is its samples or an error.
 type Report = Result<Vec<f64>, BaselineError>;
 
-/// A started thread: the channels for its orders and its reports, and its handle.
+/// A started thread, as the channels for its orders and its reports, and its handle.
 type Started = (Sender<u64>, Receiver<Report>, JoinHandle<()>);
 
 /// Two threads that exchange messages. Between two batches they sleep.
 pub struct Duo {
-    // Drop the orders before the handles are joined, because a thread ends when its channel of orders is closed.
+    // Drop the orders before joining the threads, because a thread ends when its channel of orders
+    // is closed.
     orders: Option<[Sender<u64>; 2]>,
     reports: [Receiver<Report>; 2],
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Duo {
-    /// Starts both threads. Each calls its function on its own core, to make its end.
+    /// Starts both threads. Each thread makes its end by calling its function on its own core.
     pub fn start<P: Player + 'static>(
         cores: Cores,
         first: impl FnOnce() -> Result<P, BaselineError> + Send + 'static,
@@ -41,7 +42,7 @@ impl Duo {
 impl Meter for Duo {
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
         for orders in self.orders.iter().flatten() {
-            // Ignore an error: a thread that no longer listens has sent the reason as a report.
+            // Ignore an error. A thread that no longer listens has sent the reason as a report.
             let _ = orders.send(operations);
         }
         for report in &self.reports {
@@ -55,7 +56,7 @@ impl Drop for Duo {
     fn drop(&mut self) {
         self.orders = None;
         for thread in self.threads.drain(..) {
-            // Ignore a panic here: `measure` has reported it.
+            // Ignore a panic of the thread, because `measure` has reported it.
             let _ = thread.join();
         }
     }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use crate::meter::each;
 use crate::{BaselineError, now_ns};
 
-/// Number of exchanges before the clock starts, because the responding end has just woken.
+/// Number of exchanges before the clock starts. They are needed because the responding end has just
+/// woken.
 const WARM_ROUNDS: u64 = 16;
 
-/// Number of polls between two yields of the core and checks of [`TIMEOUT`].
+/// Number of polls before the core is yielded and [`TIMEOUT`] is checked.
 const LOOKS: u32 = 4096;
 
 /// Timeout of a single response.
@@ -40,7 +41,7 @@ pub trait PingPong {
 /// A player of a ping-pong. A sample is the mean time of a batch.
 pub struct Volley<E> {
     end: E,
-    /// The divisor of the round-trip time: 2.0 if a sample is one way, otherwise 1.0.
+    /// The divisor of the round-trip time. It is 2.0 if a sample is one way, and otherwise 1.0.
     parts: f64,
 }
 
@@ -83,12 +84,12 @@ impl<E: PingPong> Player for Volley<E> {
     }
 }
 
-/// An end of an exchange with a sleeping receiver. The message contains the time at which it was sent, with which the
-/// receiver compares the time of its arrival.
+/// An end of an exchange with a sleeping receiver. The message contains the time of its sending.
+/// The receiver compares this time with the time of its arrival.
 pub trait Wake {
     /// Waits until the receiver sleeps. Called at the first end.
     fn until_asleep(&mut self) -> Result<(), BaselineError>;
-    /// Sends the time from `now`, which it calls as late as possible. Called at the first end.
+    /// Sends the time from `now`. Calls `now` as late as possible. Called at the first end.
     fn send(&mut self, now: fn() -> u64) -> Result<(), BaselineError>;
     /// Sleeps until a message arrives, and returns the time that the message contains. Called at the second end.
     fn receive(&mut self) -> Result<u64, BaselineError>;
@@ -98,7 +99,7 @@ pub trait Wake {
     fn acknowledged(&mut self) -> Result<(), BaselineError>;
 }
 
-/// A player of wake-ups, each of which is a sample.
+/// A player of wake-ups. Each wake-up is a sample.
 pub struct Alarm<E>(pub E);
 
 impl<E: Wake> Player for Alarm<E> {
@@ -121,7 +122,7 @@ impl<E: Wake> Player for Alarm<E> {
     }
 }
 
-/// Polls until there is a result. Yields the core after every [`LOOKS`] polls only.
+/// Polls until there is a result. Yields the core only after every [`LOOKS`] polls.
 #[inline]
 pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<T, BaselineError> {
     loop {
@@ -129,8 +130,8 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
             if let Some(found) = look()? {
                 return Ok(found);
             }
-            // The pause makes polls rarer, so that they take the cache line less often from its writer. That is faster
-            // for every contender.
+            // The pause makes polls rarer. So they take the cache line less often from its writer,
+            // which is faster for every contender.
             std::hint::spin_loop();
         }
         if let Some(found) = patiently(&mut look)? {
@@ -139,7 +140,7 @@ pub fn spin_until<T>(mut look: impl FnMut() -> Result<Option<T>, BaselineError>)
     }
 }
 
-/// Yields the core and checks the timeout, off the fast path.
+/// Yields the core and checks the timeout. This is the slow path.
 #[cold]
 fn patiently<T>(look: &mut impl FnMut() -> Result<Option<T>, BaselineError>) -> Result<Option<T>, BaselineError> {
     let start = Instant::now();

@@ -8,7 +8,8 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BaselineError {
-    /// /dev/shm has not enough room. If the contender wrote to the segment nevertheless, SIGBUS would kill the process.
+    /// /dev/shm does not have enough free space. If the contender still wrote to the segment,
+    /// SIGBUS would kill the process.
     #[error(
         "/dev/shm has {free} bytes free and the shared_memory segment takes {needed}: its first write would die of SIGBUS; \
          free some (ls -l /dev/shm) or give more (mount -o remount,size=..., in a container --shm-size)"
@@ -46,11 +47,12 @@ pub enum BaselineError {
         status: ExitStatus,
     },
 
-    /// The producer has ended while the consumer waited for it.
+    /// The producer ended while the consumer waited for it.
     #[error("the producer process is gone; run the measurement again")]
     ProducerGone,
 
-    /// No progress for longer than the session's timeout. The session killed the consumer.
+    /// The exchange made no progress for longer than the session's timeout. The session killed the
+    /// consumer.
     #[error("{doing} took longer than {timeout:?}; is the machine overloaded, or the consumer stopped?")]
     Stalled {
         /// The operation that stalled.
@@ -59,7 +61,7 @@ pub enum BaselineError {
         timeout: Duration,
     },
 
-    /// A call of ipc-channel failed.
+    /// A function of ipc-channel failed.
     #[error("the ipc-channel failed while {doing}: {why}")]
     Channel {
         /// The operation that failed.
@@ -101,14 +103,14 @@ pub enum BaselineError {
     #[error(transparent)]
     Tensorlend(#[from] tensorlend::Error),
 
-    /// A message's bytes differ from those that were sent.
+    /// A message's bytes differ from the sent bytes.
     #[error("the bytes of message {number} were not those that were sent")]
     Bytes {
         /// The number of the message.
         number: u64,
     },
 
-    /// The received tensor differs from the sent one.
+    /// The received tensor differs from the sent tensor.
     #[error("the bytes that arrived were not those that were sent")]
     Checksum,
 

@@ -1,12 +1,13 @@
-//! The measures with which tensorlend is compared: floors of the machine, and other libraries.
+//! The measurements with which tensorlend is compared: floors of the machine, and other libraries.
 //!
 //! - [`floors`]: the hardware floor of each part of an exchange.
 //! - [`Duel`]: two processes on two cores that play a [`Game`]: tensorlend's own, and iceoryx2's with the feature
 //!   `iceoryx2`.
-//! - `Session`, with the feature `ipc`: the cost of handing a tensor to another process without tensorlend. Each `Kind`
-//!   is a real exchange between two processes, as a performance-minded user of the usual crates would write it: serde
-//!   with bincode or postcard, or the raw bytes, over an ipc-channel or a Unix socket; ipc-channel's shared memory sent
-//!   again; a segment of the shared_memory crate, copied into by the producer and out of by the consumer.
+//! - `Session`, with the feature `ipc`: the cost of passing a tensor to another process without
+//!   tensorlend. Each `Kind` is a real exchange between two processes, as a performance-minded user
+//!   of the usual crates would write it. Some kinds send serde messages (bincode or postcard) or
+//!   raw bytes over an ipc-channel or a Unix socket. One kind sends ipc-channel's shared memory
+//!   again. One kind copies into and out of a segment of the shared_memory crate.
 //! - [`Meter`] and [`Stat`]: timing in batches, and summaries of the samples.
 //!
 //! # The three metrics of a session
@@ -25,14 +26,15 @@
 //! | get | `t2 - t1`, at least 0 | how long until the consumer can work, its detection of the tensor included |
 //! | round trip | `t3 - t0` | put + get + acknowledgement |
 //!
-//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts never overlap, and a
-//! message that streams through a full socket counts once, in put. No party reads the payload within the timed part,
-//! because neither tensorlend nor any contender has to.
+//! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts
+//! never overlap, and a message that streams through a full socket counts once, in put. No party
+//! reads the payload within the timed part, because neither tensorlend nor any contender needs to.
 //!
-//! Every exchange carries a stamp in its first bytes, which the producer checks after `t2`; one untimed exchange before
-//! the others carries a checksum of all bytes. The untimed exchange also warms memory that is reused, so the copy
-//! contender's page faults are in no metric. The serializers allocate memory for each message, and so have page faults
-//! each time, as in programs that use them.
+//! Every exchange carries a stamp in its first bytes, which the producer checks after `t2`. One
+//! untimed exchange before the others carries a checksum of all bytes. The untimed exchange also
+//! warms memory that is reused, so the copy contender's page faults are in no metric. The
+//! serializers allocate memory for each message, and so have page faults each time, as in programs
+//! that use them.
 //!
 //! # Guarantees
 //!
@@ -42,7 +44,7 @@
 //!
 //! # Example
 //!
-//! The consumer is a copy of the running program that calls [`serve`] with the arguments it was given:
+//! The consumer runs the same program, which calls [`serve`] with the arguments that it was given:
 //!
 //! ```no_run
 //! use std::process::{Child, Command};
@@ -114,8 +116,9 @@ pub use stat::Stat;
 #[cfg(feature = "ipc")]
 pub use timings::{Lap, Timings};
 
-/// The function by which [`Session::start`] and [`measure`] start the consumer: a direct child of this process, not
-/// through a shell, which runs [`serve`] with exactly these arguments.
+/// The function by which [`Session::start`] and [`measure`] start the consumer. The consumer must
+/// be a direct child of this process, without a shell. It runs [`serve`] with exactly these
+/// arguments.
 pub type Spawn<'a> = dyn FnMut(&[String]) -> std::io::Result<std::process::Child> + 'a;
 
 /// Runs `rounds` exchanges of `bytes` bytes from this process to a consumer that `spawn` starts, and ends the consumer.
@@ -131,12 +134,14 @@ pub fn measure(kind: Kind, bytes: usize, rounds: usize, spawn: &mut Spawn) -> Re
     session.run(rounds)
 }
 
-/// Runs the started consumer: takes part in the exchange that `args` names until the producer ends it.
+/// Runs a consumer. Takes part in the exchange that `args` names, until the producer ends the
+/// exchange.
 ///
 /// # Errors
 ///
-/// [`BaselineError::Arguments`] when `args` did not come from [`measure`] or [`Session::start`];
-/// [`BaselineError::ProducerGone`] when the producer vanished during an exchange; else the error that broke it.
+/// [`BaselineError::Arguments`] if `args` does not come from [`measure`] or [`Session::start`].
+/// [`BaselineError::ProducerGone`] if the producer ended during an exchange. Otherwise the error
+/// that ended the exchange.
 pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     match args.split_first() {
         Some((role, rest)) if role == duel::ROLE => duel::serve(rest),

@@ -8,31 +8,33 @@ use std::time::Duration;
 
 use crate::BaselineError;
 
-/// Number of spins before a wait yields the core. They take about 5 us, longer than the exchange of a small tensor. The
-/// yield is necessary because the scheduler may have put the other process on the same core.
+/// Number of spins before a wait yields the core. The spins take about 5 us, longer than the
+/// exchange of a small tensor. The yield is necessary because the scheduler may have put the other
+/// process on the same core.
 const SPINS: u32 = 200;
 
-/// Number of yields between two checks of the other process, which are system calls.
+/// Number of yields between two checks of the other process. Each check is a system call.
 const YIELDS_PER_CHECK: u32 = 256;
 
 /// Sleep of a resting consumer between two polls, so that it takes no CPU time from the present measurement.
 const REST: Duration = Duration::from_millis(1);
 
-/// A bound of waits for the other process: the condition that ends them early.
+/// A bound on waits for the other process, which is the condition that ends them early.
 pub enum Lookout {
-    /// In the producer: until the session reports that the consumer has ended. The session also holds the timeout.
+    /// For the producer. Waits end when the session reports that the consumer has ended. The
+    /// session also holds the timeout.
     Producer(Arc<AtomicBool>),
-    /// In the consumer: as long as its parent is the process that started it.
+    /// For the consumer. Waits end when its parent is no longer the process that started it.
     Consumer { parent: u32 },
 }
 
 impl Lookout {
-    /// Makes the bound for a consumer that process `parent` started.
+    /// Makes the bound for a consumer that the process `parent` started.
     pub fn consumer(parent: u32) -> Self {
         Self::Consumer { parent }
     }
 
-    /// Waits until `ready` returns true. It spins first, and then yields the core.
+    /// Waits until `ready` returns true. Spins first, and then yields the core.
     pub fn until(&self, ready: impl Fn() -> bool) -> Result<(), BaselineError> {
         for _ in 0..SPINS {
             if ready() {

@@ -6,19 +6,20 @@ use crate::BaselineError;
 
 /// An operation that can be timed in batches.
 pub trait Meter {
-    /// Runs the operation `operations` times, and adds times of one operation in nanoseconds. It adds one sample for
-    /// the batch or, if operations are long enough to be timed separately, one sample for each.
+    /// Runs the operation `operations` times, and adds times of one operation in nanoseconds. Adds
+    /// one sample for the batch. If operations are long enough to be timed separately, adds one
+    /// sample for each operation.
     ///
     /// # Errors
     ///
-    /// The operation's error. The meter is unusable then.
+    /// The operation's error. After an error the meter is unusable.
     fn measure(&mut self, operations: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError>;
 
     /// Returns the total time of `operations`, for callers with statistics of their own.
     ///
     /// # Errors
     ///
-    /// As for [`measure`](Self::measure).
+    /// The errors of [`measure`](Self::measure).
     fn total(&mut self, operations: u64) -> Result<Duration, BaselineError> {
         let mut samples_ns = Vec::new();
         self.measure(operations, &mut samples_ns)?;
@@ -54,10 +55,11 @@ impl<F: FnMut() -> Result<(), BaselineError>> Meter for Repeated<F> {
     }
 }
 
-/// Returns a meter of an operation on inputs that are made before the clock starts. Its results are cleared after the
-/// clock has stopped.
+/// Returns a meter of an operation on inputs that are made before the clock starts. The operation's
+/// results are cleared after the clock has stopped.
 ///
-/// `prepare` makes the inputs of one batch, `operate` is timed with each of them, and `clear` gets the results.
+/// `prepare` makes the inputs of one batch. `operate` is timed with each input. `clear` gets the
+/// results.
 pub fn prepared<T, R>(
     prepare: impl FnMut(u64) -> Result<Vec<T>, BaselineError>,
     operate: impl FnMut(T) -> Result<R, BaselineError>,

@@ -1,13 +1,14 @@
-//! The payload of an exchange, which begins with a stamp, and whose pages all differ.
+//! The payload of an exchange. It begins with a stamp, and its pages all differ.
 
 use crate::BaselineError;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Length of the stamp in bytes. A shorter payload has as many of these bytes as fit.
+/// Length of the stamp in bytes. A shorter payload contains as many of these bytes as fit.
 const STAMP_BYTES: usize = 8;
 
-/// Makes a payload of `bytes` bytes. Pages differ, so that a page in the wrong place changes the checksum.
+/// Makes a payload of `bytes` bytes. Its pages differ, so that a page in the wrong place changes
+/// the checksum.
 pub fn make(bytes: usize) -> Vec<u8> {
     let mut payload = vec![0_u8; bytes];
     let mut page = [0_u8; PAGE_BYTES];
@@ -25,13 +26,13 @@ pub fn make(bytes: usize) -> Vec<u8> {
     payload
 }
 
-/// Marks the payload as that of exchange `stamp`.
+/// Marks the payload as the payload of exchange `stamp`.
 pub fn stamp(payload: &mut [u8], stamp: u64) {
     let length = payload.len().min(STAMP_BYTES);
     payload[..length].copy_from_slice(&stamp.to_le_bytes()[..length]);
 }
 
-/// Returns the payload's stamp. Of a short payload, it has only the bytes that fit.
+/// Returns the payload's stamp. The stamp of a short payload has only the bytes that fit.
 pub fn stamp_of(payload: &[u8]) -> u64 {
     let length = payload.len().min(STAMP_BYTES);
     let mut word = [0_u8; STAMP_BYTES];
@@ -50,11 +51,11 @@ pub fn write_all(payload: &mut [u8], number: u64) {
     payload.fill(number as u8);
 }
 
-/// Reads every byte. Returns an error if one does not belong to message `number`.
+/// Reads every byte. Returns an error if a byte does not belong to message `number`.
 pub fn read_all(payload: &[u8], number: u64) -> Result<(), BaselineError> {
     let (words, rest) = payload.as_chunks::<8>();
     let expected = u64::from_le_bytes([number as u8; 8]);
-    // The loop has no early exit, so that it reads every byte, and the compiler vectorizes it.
+    // The loop has no early exit. So it reads every byte, and the compiler vectorizes it.
     let wrong = words.iter().fold(0, |wrong, word| wrong | (u64::from_le_bytes(*word) ^ expected));
     let wrong = rest.iter().fold(wrong, |wrong, &byte| wrong | u64::from(byte ^ number as u8));
     if wrong == 0 { Ok(()) } else { Err(BaselineError::Bytes { number }) }

@@ -1,4 +1,5 @@
-//! The carriers of messages between producer and consumer: an ipc-channel, or a stream socket.
+//! The carriers of messages between producer and consumer. A carrier is an ipc-channel or a stream
+//! socket.
 //!
 //! The producer opens the carrier, and the consumer connects to it.
 
@@ -26,7 +27,7 @@ type Hello = (IpcBytesSender, IpcBytesReceiver);
 /// One end of a carrier.
 pub enum Pipe {
     Channel(IpcBytesSender, IpcBytesReceiver),
-    /// A socket, on which each message follows its length, and a buffer that is reused.
+    /// A socket, on which each message follows its length, and a reused buffer.
     Socket(UnixStream, Vec<u8>),
 }
 

@@ -1,4 +1,4 @@
-//! The common style of all plots: colours, font and width.
+//! The common style of all plots: colors, font and width.
 
 use plotters::style::RGBColor;
 
@@ -7,14 +7,15 @@ pub const FONT: &str = "sans-serif";
 /// Width of a picture in pixels.
 pub const WIDTH_PX: u32 = 960;
 
-/// Colour of text and axes.
+/// Color of text and axes.
 pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-/// Colour of grid lines with a label.
+/// Color of grid lines with a label.
 pub const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
-/// Colour of grid lines without a label.
+/// Color of grid lines without a label.
 pub const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
 
-/// Green; this and the next five are from Okabe and Ito's palette, which is safe for colour-blind readers.
+/// Green. This color and the next five are from Okabe and Ito's palette, which is safe for
+/// color-blind readers.
 pub const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
 /// Vermilion.
 pub const VERMILION: RGBColor = RGBColor(0xD5, 0x5E, 0x00);

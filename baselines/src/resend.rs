@@ -1,9 +1,9 @@
-//! The contender that sends a handle of shared memory: ipc-channel's `IpcSharedMemory`, which is filled once and sent
-//! again each time.
+//! The contender that sends a handle of shared memory. The handle is ipc-channel's
+//! `IpcSharedMemory`, which is filled once and sent again each time.
 //!
-//! One choice favours this contender: the bytes are copied in before the clock starts, and never change. The timed part
-//! is the transfer of the descriptor, and the consumer's mapping. Because the bytes do not change, the message has the
-//! stamp separately.
+//! One choice favors this contender. The bytes are copied into the memory before the clock starts,
+//! and never change. The timed part is the transfer of the descriptor, and the consumer's mapping.
+//! Because the bytes do not change, the stamp is a separate part of the message.
 
 use ipc_channel::IpcError;
 use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory, channel};
@@ -13,7 +13,7 @@ use crate::lookout::Lookout;
 use crate::serialize::Answer;
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// A stamp and the memory.
+/// The stamp and the memory.
 type Message = (u64, IpcSharedMemory);
 /// A response: the time at which the consumer held the memory, and its stamp or checksum.
 type Reply = [u8; 16];

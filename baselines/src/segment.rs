@@ -1,12 +1,16 @@
-//! A segment of the shared_memory crate. It consists of a header and the bytes. The header has words, each with one
-//! writer and cache lines of its own.
+//! A segment of the shared_memory crate. It consists of a header and the bytes. The header contains
+//! words. Each word has one writer and its own cache lines.
 //!
-//! The crate hands out a raw pointer, so this file contains the unsafe code of the baselines. Its invariants:
-//! 1. The mapping is readable and writable, begins on a page, holds the header and `bytes` bytes behind it
-//!    ([`Segment::create`] requests that size, [`Segment::open`] checks it), and lives as long as the `Segment`.
-//! 2. Both processes use the header as atomic words only, and make references to nothing else in the mapping.
-//! 3. The bytes have one user at a time: the producer fills them before it stores an `Order` (Release) and after it has
-//!    loaded the `Done` of the order before (Acquire); the consumer drains them in between.
+//! The crate returns a raw pointer, so this file contains the unsafe code of the baselines. Its
+//! invariants:
+//! 1. The mapping is readable and writable, and begins on a page. It contains the header and
+//!    `bytes` bytes after it ([`Segment::create`] requests that size, and [`Segment::open`] checks
+//!    it). It lives as long as the `Segment`.
+//! 2. Both processes use the header only as atomic words, and make references to nothing else in
+//!    the mapping.
+//! 3. The bytes have one user at a time. The producer fills them before it stores an `Order`
+//!    (Release) and after it has loaded the `Done` of the previous order (Acquire). The consumer
+//!    drains them in between.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -32,17 +36,18 @@ const HEADER_BYTES: usize = 4096;
 /// The words of the header.
 #[derive(Clone, Copy)]
 pub enum Word {
-    /// Written by the producer: number of the exchange, and its operation.
+    /// The number of the exchange, and its operation. Written by the producer.
     Order,
-    /// Written by the consumer: number of the last exchange it has finished.
+    /// The number of the last exchange that the consumer has finished. Written by the consumer.
     Done,
-    /// Written by the consumer before `Done`: the time when it held the tensor.
+    /// The time at which the consumer held the tensor. Written by the consumer before `Done`.
     Held,
-    /// Written by the consumer before `Done`: the stamp or checksum it found.
+    /// The stamp or checksum that the consumer found. Written by the consumer before `Done`.
     Found,
 }
 
-/// A mapped segment. Dropping it in its creator removes the name, unless [`unlink`](Self::unlink) has done so before.
+/// A mapped segment. Dropping the segment in its creator removes the name, unless
+/// [`unlink`](Self::unlink) has removed it before.
 pub struct Segment {
     shmem: Shmem,
     bytes: usize,
@@ -94,32 +99,35 @@ impl Segment {
         let offset = word as usize * WORD_STRIDE_BYTES;
         #[allow(clippy::cast_ptr_alignment, reason = "the mapping begins on a page, the stride is a multiple of 8")]
         let word = self.shmem.as_ptr().wrapping_add(offset).cast::<u64>();
-        // SAFETY: by invariant 1, the pointer is valid for the lifetime of `self`, and aligned, because the offset is a
-        // multiple of 128 within the header. By invariant 2, all accesses to it are atomic.
+        // SAFETY: by invariant 1, the pointer is valid for the lifetime of `self`. It is aligned,
+        // because the offset is a multiple of 128 within the header. By invariant 2, all accesses
+        // to the word are atomic.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// Copies `payload` into the segment. The producer calls it between the consumer's `Done` and its own next `Order`
-    /// (invariant 3).
+    /// Copies `payload` into the segment. The producer calls this function between the consumer's
+    /// `Done` and its own next `Order` (invariant 3).
     pub fn fill(&mut self, payload: &[u8]) {
         assert_eq!(payload.len(), self.bytes, "the segment was made for another payload");
-        // SAFETY: the source is a slice of `self.bytes` bytes, as compared above. The destination is writable
-        // (invariant 1) and has no other user (invariant 3). Bytes are always aligned. The two are disjoint, because no
-        // slice lies in the mapping (invariant 2).
+        // SAFETY: the source is a slice of `self.bytes` bytes, as compared above. The destination
+        // is writable (invariant 1) and has no other user (invariant 3). Bytes are always aligned.
+        // Source and destination are disjoint, because no slice is in the mapping (invariant 2).
         unsafe { ptr::copy_nonoverlapping(payload.as_ptr(), self.payload(), self.bytes) }
     }
 
-    /// Copies the payload out of the segment. The consumer calls it between `Order` and its own `Done` (invariant 3).
+    /// Copies the payload out of the segment. The consumer calls this function between `Order` and
+    /// its own `Done` (invariant 3).
     pub fn drain(&self, copy: &mut [u8]) {
         assert_eq!(copy.len(), self.bytes, "the copy is of another size than the segment");
-        // SAFETY: the destination is a slice of `self.bytes` bytes, as compared above. The source is readable
-        // (invariant 1; zeros until it is filled) and has no writer (invariant 3). Bytes are always aligned. The two
-        // are disjoint, because no slice lies in the mapping (invariant 2).
+        // SAFETY: the destination is a slice of `self.bytes` bytes, as compared above. The source
+        // is readable (invariant 1), with zeros before the first fill, and has no writer (invariant
+        // 3). Bytes are always aligned. Source and destination are disjoint, because no slice is in
+        // the mapping (invariant 2).
         unsafe { ptr::copy_nonoverlapping(self.payload(), copy.as_mut_ptr(), self.bytes) }
     }
 
     fn payload(&self) -> *mut u8 {
-        // SAFETY: by invariant 1, the offset is within the mapping or one past its end.
+        // SAFETY: by invariant 1, the offset is within the mapping or one byte past its end.
         unsafe { self.shmem.as_ptr().add(HEADER_BYTES) }
     }
 
@@ -127,8 +135,8 @@ impl Segment {
         PathBuf::from(format!("{SHM}{}", self.name()))
     }
 
-    /// Reserves the space with fallocate. If other programs have taken it since the check, fallocate returns an error;
-    /// otherwise a later write would cause SIGBUS.
+    /// Reserves the space with fallocate. If other programs have taken the space since the check,
+    /// fallocate returns an error. Without fallocate, a later write would cause SIGBUS.
     fn reserve(&self, size: u64) -> Result<(), BaselineError> {
         let file = File::options().write(true).open(self.path()).map_err(BaselineError::NoShm)?;
         loop {
@@ -142,7 +150,7 @@ impl Segment {
     }
 }
 
-/// Returns an error if /dev/shm has not enough free bytes for the segment.
+/// Returns an error if /dev/shm does not have enough free bytes for the segment.
 fn refuse_if_short(needed: u64) -> Result<(), BaselineError> {
     let free = free_bytes()?;
     if free < needed { Err(BaselineError::TooSmall { needed, free }) } else { Ok(()) }

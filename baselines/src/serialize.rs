@@ -1,5 +1,5 @@
-//! The contenders that send a tensor as a message: the producer encodes it, a carrier transports it, and the consumer
-//! decodes it.
+//! The contenders that send a tensor as a message. The producer encodes the tensor, a carrier
+//! transports the message, and the consumer decodes it.
 
 use crate::codec::Codec;
 use crate::contender::{Prepared, Producer};
@@ -8,7 +8,8 @@ use crate::pipe::{self, Carrier, Meeting, Pipe};
 use crate::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// The consumer's response: the time at which it held the tensor, and the tensor's stamp or, on request, its checksum.
+/// The consumer's response. It contains the time at which the consumer held the tensor, and the
+/// tensor's stamp or, on request, its checksum.
 pub struct Answer {
     pub held_ns: u64,
     pub found: u64,
@@ -47,8 +48,8 @@ impl Link {
 }
 
 impl Producer for Link {
-    /// Runs the first exchange, the only one with a checksum. The consumer knows from its own count that a checksum is
-    /// due.
+    /// Runs the first exchange, which is the only one with a checksum. The consumer knows from its
+    /// own count that a checksum is due.
     fn verify(&mut self) -> Result<bool, BaselineError> {
         assert_eq!(self.sequence, 0, "the checksum comes first");
         payload::stamp(&mut self.tensor.data, self.sequence);
@@ -57,7 +58,7 @@ impl Producer for Link {
         Ok(self.answer()?.found == payload::checksum(&self.tensor.data))
     }
 
-    /// Does nothing: a consumer that is blocked in `receive` needs neither `wake` nor `rest`.
+    /// Does nothing. A consumer that is blocked in `receive` needs neither `wake` nor `rest`.
     fn wake(&mut self) -> Result<(), BaselineError> {
         Ok(())
     }

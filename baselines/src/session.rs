@@ -1,9 +1,11 @@
-//! A session: a producer on a thread of its own, its consumer process, and the caller, which watches both.
+//! A session has a producer on its own thread, a consumer process, and the caller, which watches
+//! both.
 //!
-//! The calls of ipc-channel have no timeout: `accept` and `recv` wait forever, and so does a `send` of many fragments
-//! whose receiver died, since the sender itself holds the other end of the channel over which it fragments. So the
-//! producer runs on a thread of its own. The caller watches its progress, kills a consumer that stalls, and in the
-//! worst case abandons the thread with the buffers that it holds.
+//! The functions of ipc-channel have no timeout. `accept` and `recv` wait forever. So does a `send`
+//! of many fragments whose receiver died, because the sender itself holds the other end of the
+//! channel for the fragments. So the producer runs on its own thread. The caller watches the
+//! thread's progress, and kills a consumer that stalls. In the worst case the caller abandons the
+//! thread with its buffers.
 
 use std::process::Child;
 use std::sync::Arc;
@@ -24,13 +26,13 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Time for the consumer to end after its last order, and for the thread to end after its consumer has ended.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Returns a timeout that no healthy exchange of `bytes` bytes exceeds, even in an unoptimized build on a busy machine:
-/// 10 s, plus 1 s for each 16 MiB.
+/// Returns a timeout that no healthy exchange of `bytes` bytes exceeds, even in an unoptimized
+/// build on a busy machine. The timeout is 10 s, plus 1 s for each 16 MiB.
 pub fn timeout(bytes: usize) -> Duration {
     Duration::from_secs(10 + (bytes >> 24) as u64)
 }
 
-/// A running consumer, ready for exchanges of one size.
+/// A session with a running consumer that is ready for exchanges of one size.
 ///
 /// Between two calls of [`run`](Self::run) the consumer sleeps, so that several sessions can be interleaved on few
 /// cores. Dropping the session ends the consumer, if necessary by SIGKILL.
@@ -46,21 +48,22 @@ pub struct Session {
     producer: Option<JoinHandle<()>>,
 }
 
-/// A report of the producing thread. The first has the result of the checksum, each later one the metrics of a batch.
+/// A report of the producing thread. The first report contains the result of the checksum, and each
+/// later one the metrics of a batch.
 type Report = Result<Timings, BaselineError>;
 
-/// The consumer's arguments, and the function that ends the wait for the consumer; or the error.
+/// The consumer's arguments, and the function that ends the wait for the consumer. Or an error.
 type Offer = Result<(Vec<String>, Box<dyn Fn() + Send>), BaselineError>;
 
 impl Session {
-    /// Prepares exchanges of `bytes` bytes, starts the consumer with `spawn`, and runs one untimed exchange, which
-    /// compares checksums and warms the memory of both sides.
+    /// Prepares exchanges of `bytes` bytes, and starts the consumer with `spawn`. Then runs one
+    /// untimed exchange, which compares checksums and warms the memory of both sides.
     ///
     /// `timeout` is the timeout of a single exchange; [`timeout()`] returns a suitable one.
     ///
     /// # Errors
     ///
-    /// Any [`BaselineError`]; the consumer has ended then.
+    /// Any [`BaselineError`]. After an error the consumer has ended.
     pub fn start(kind: Kind, bytes: usize, timeout: Duration, spawn: &mut Spawn) -> Result<Self, BaselineError> {
         let (offers, offer) = mpsc::sync_channel(1);
         let (orders, orders_taken) = mpsc::channel();
@@ -90,7 +93,8 @@ impl Session {
         let consumer = match spawn(&args) {
             Ok(consumer) => consumer,
             Err(error) => {
-                // The thread ends, because its channel is closed, and removes the segment or the socket.
+                // The thread ends because its channel is closed. It removes the segment or the
+                // socket.
                 drop(started);
                 let _ = producer.join();
                 return Err(BaselineError::Spawn(error));
@@ -117,10 +121,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Any [`BaselineError`]; the session is unusable then.
+    /// Any [`BaselineError`]. After an error the session is unusable.
     pub fn run(&mut self, rounds: usize) -> Result<Timings, BaselineError> {
         if let Some(orders) = &self.orders {
-            // Ignore an error: a thread that no longer listens has sent the reason as a report.
+            // Ignore an error. A thread that no longer listens has sent the reason as a report.
             let _ = orders.send(rounds);
         }
         let mut timings = self.report("an exchange")?;
@@ -140,8 +144,8 @@ impl Session {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Ok(Some(status)) = self.consumer.try_wait() {
-                // A last report may have arrived just before the consumer's end. If the report is an error, the
-                // consumer's exit status is the better cause.
+                // A last report may have arrived just before the consumer's end. If the report is
+                // an error, the consumer's exit status describes the cause better.
                 return match self.reports.try_recv() {
                     Ok(Ok(timings)) => Ok(timings),
                     Ok(Err(_)) | Err(_) => Err(BaselineError::PeerGone { status }),
@@ -164,7 +168,8 @@ impl Session {
         !matches!(self.consumer.try_wait(), Ok(None))
     }
 
-    /// Returns the consumer's exit as the error if it has ended, because the thread has only seen a closed channel.
+    /// Returns the consumer's exit as the error if the consumer has ended, because the thread has
+    /// only seen a closed channel.
     fn why(&mut self, error: BaselineError) -> BaselineError {
         let mut status = None;
         within(2 * GRACE, || {
@@ -192,7 +197,7 @@ impl Meter for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Without orders, the thread dismisses the consumer and ends, unless it hangs.
+        // Without orders, the thread dismisses the consumer and ends, unless the thread hangs.
         self.orders = None;
         let left = within(GRACE, || self.has_left() || self.has_ended());
         let ended = left && within(GRACE, || self.has_ended());
@@ -203,7 +208,7 @@ impl Drop for Session {
         self.gone.store(true, Ordering::Relaxed);
         (self.nudge)();
         if within(GRACE, || self.has_left()) {
-            // Ignore a panic here: `run` has reported it.
+            // Ignore a panic of the thread, because `run` has reported it.
             let _ = self.producer.take().map(JoinHandle::join);
         }
     }
@@ -223,7 +228,7 @@ impl Desk {
             return;
         }
         if let Err(error) = self.exchange(meet, lookout) {
-            // Ignore an error: a dropped session receives no reports.
+            // Ignore an error, because a dropped session receives no reports.
             let _ = self.reports.send(Err(error));
         }
     }

@@ -3,7 +3,7 @@
 /// The median, minimum and maximum of samples, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stat {
-    /// Median; of an even number of samples, the mean of the middle two.
+    /// Median. If the number of samples is even, the mean of the middle two.
     pub p50_ns: f64,
     /// Minimum.
     pub min_ns: f64,
@@ -12,7 +12,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Summarizes samples, which may be in any order. Returns `None` without samples.
+    /// Summarizes samples in any order. Returns `None` without samples.
     ///
     /// ```
     /// use tensorlend_baselines::Stat;

@@ -1,8 +1,9 @@
 //! A tensor in the usual form for serde.
 //!
-//! serde treats a plain `Vec<u8>` as a sequence and encodes it byte by byte. A program that sends megabytes uses the
-//! serde_bytes crate instead, so the contender does what that crate does. Measured on two cores, 1 MiB, round trip:
-//! 0.26 ms this way, 1.5 ms byte by byte. So tensorlend is compared with the faster way.
+//! serde treats a plain `Vec<u8>` as a sequence and encodes it byte by byte. A program that sends
+//! megabytes uses the serde_bytes crate instead, so the contender does the same as that crate. A
+//! round trip of 1 MiB on two cores took 0.26 ms as bytes, and 1.5 ms byte by byte. So tensorlend
+//! is compared with the faster way.
 
 use serde::{Deserialize, Serialize};
 

@@ -15,12 +15,12 @@ pub struct Lap {
     pub stamp_ok: bool,
 }
 
-/// The metrics of exchanges, in their order, and whether all bytes were right.
+/// The metrics of exchanges in their order, and whether all bytes were right.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// `t1 - t0`: time for which the producer was busy.
+    /// `t1 - t0`: time during which the producer was busy.
     pub put_ns: Vec<u64>,
-    /// `t2 - t1`, at least 0: time from then until the consumer held the tensor.
+    /// `t2 - t1`, at least 0: time from `t1` until the consumer held the tensor.
     pub get_ns: Vec<u64>,
     /// `t3 - t0`: put + get + acknowledgement.
     pub round_trip_ns: Vec<u64>,
@@ -47,7 +47,7 @@ impl Timings {
         self.checksum_ok &= lap.stamp_ok;
     }
 
-    /// Returns the median round trip in nanoseconds, 0 without rounds.
+    /// Returns the median round trip in nanoseconds; 0 without rounds.
     pub fn round_trip_median_ns(&self) -> u64 {
         let mut sorted = self.round_trip_ns.clone();
         sorted.sort_unstable();

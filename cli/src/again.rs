@@ -14,11 +14,18 @@ pub fn set(program: &[OsString]) {
     PROGRAM.get_or_init(|| program.to_owned());
 }
 
-/// Returns a command that starts this program as a peer with these arguments.
-pub fn command(arguments: &[String]) -> Command {
+/// Returns a command that starts this program, as a user does.
+pub fn program() -> Command {
     let own = || vec!["/proc/self/exe".into()];
     let program = PROGRAM.get_or_init(own);
     let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).arg(PEER).args(arguments).stdin(Stdio::null());
+    command.args(&program[1..]);
+    command
+}
+
+/// Returns a command that starts this program as a peer with these arguments.
+pub fn command(arguments: &[String]) -> Command {
+    let mut command = program();
+    command.arg(PEER).args(arguments).stdin(Stdio::null());
     command
 }

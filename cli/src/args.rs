@@ -6,8 +6,8 @@ use crate::commands::Command;
 use crate::failure::EXIT_CODES;
 use crate::options::Connection;
 
-/// The line about the demo in --help. Builds without the feature `baselines` have no comparison to show, so they omit
-/// the line.
+/// The text about the demo in --help. A build without the feature `baselines` omits the text,
+/// because its demo compares nothing.
 const DEMO_EXAMPLE: &str = if cfg!(feature = "baselines") {
     "  tensorlend demo                              what lending saves, measured here\n"
 } else {

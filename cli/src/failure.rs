@@ -36,8 +36,8 @@ const LIMIT: u8 = 7;
 const READ_ONLY: u8 = 8;
 const VERSIONS: u8 = 9;
 
-// Codes of errors that the command line itself detects. The first three are codes of the client library with the same
-// meaning.
+// Codes of errors that the command line itself detects. The first three are codes of the client
+// library with the same meaning.
 const NO_DAEMON_CODE: &str = "TL-0101";
 const NOT_FOUND_CODE: &str = "TL-0301";
 const LIMIT_CODE: &str = "TL-0202";
@@ -61,11 +61,11 @@ pub enum Failure {
     NotFound(String),
     /// A resource of this machine is exhausted.
     Limit(String),
-    /// No daemon answers.
+    /// No daemon responds.
     NoDaemon(String),
     /// Standard output cannot be written.
     Output(io::Error),
-    /// An error with the operation that it interrupted.
+    /// An error, with the operation that it interrupted.
     Context { what: String, cause: Box<Failure> },
     /// An error of the demo or the benchmark.
     Other(Box<dyn StdError>),
@@ -120,7 +120,8 @@ impl Failure {
         }
     }
 
-    /// Returns true if memory, a quota or leases do not suffice for everything at once.
+    /// Returns true if memory, a quota or leases do not suffice for everything at once. Smaller
+    /// groups may then succeed.
     pub fn is_room(&self) -> bool {
         match self {
             Self::Client(error) => error.is_limit() || matches!(error, Error::Leases(_)),
@@ -129,7 +130,7 @@ impl Failure {
         }
     }
 
-    /// Returns true if the reader of standard output has closed it, which is not an error.
+    /// Returns true if the reader of standard output has closed the pipe, which is not an error.
     fn is_broken_pipe(&self) -> bool {
         match self {
             Self::Output(e) => e.kind() == io::ErrorKind::BrokenPipe,
@@ -152,7 +153,8 @@ fn of_client(error: &Error) -> u8 {
         | Error::Sheet(_)
         | Error::Kernel(_) => VERSIONS,
         Error::Leases(_) | Error::Cursors(_) | Error::StreamFull(_) => LIMIT,
-        // The invalid shape came from a file, because the parser of the command line rejects invalid shapes.
+        // The invalid shape comes from a file, because the parser of the command line rejects
+        // invalid shapes.
         Error::Tensor { .. } => FILE,
         Error::Name { .. } | Error::Argument(_) | Error::Metadata(_) => USAGE,
         _ => OTHER,
@@ -302,8 +304,8 @@ impl From<Box<dyn StdError>> for Failure {
     }
 }
 
-/// Returns one line: the error, and each of its sources that its text does not already contain. Paths and labels are
-/// untrusted, so their control characters are escaped.
+/// Returns one line with the error, and with each of its sources that its text does not already
+/// contain. Paths and labels are untrusted, so their control characters are escaped.
 fn line(failure: &Failure) -> String {
     let mut text = failure.to_string();
     let mut next = failure.source();
@@ -322,7 +324,7 @@ pub fn tell(failure: &Failure) {
     crate::output::note(&format!("error: {} [{}]", line(failure), failure.code()));
 }
 
-/// Reports the failure, as JSON if the command line asks for that, and returns the exit status.
+/// Reports the failure, as JSON if `is_json` is true. Returns the exit status.
 pub fn exit(done: Result<(), Failure>, is_json: bool) -> u8 {
     match done {
         Ok(()) => 0,
@@ -338,7 +340,7 @@ pub fn exit(done: Result<(), Failure>, is_json: bool) -> u8 {
     }
 }
 
-/// Reports an invalid command line as JSON, and returns the exit status.
+/// Reports an invalid command line as JSON. Returns the exit status.
 pub fn exit_usage(text: &str) -> u8 {
     tell_json(text, USAGE_CODE, USAGE);
     USAGE
@@ -347,7 +349,7 @@ pub fn exit_usage(text: &str) -> u8 {
 /// Writes an error as one line of JSON to standard error.
 fn tell_json(text: &str, code: &str, status: u8) {
     let error = serde_json::json!({ "error": text, "code": code, "status": status });
-    // A failure to write to standard error cannot be reported.
+    // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{error}");
 }
 

@@ -27,12 +27,12 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
-/// Runs a command line, whose first argument is the program's name, and returns the exit status. `program` is a program
-/// and its first arguments that call this function again. The demo and the benchmark start it as peer processes.
+/// Runs a command line and returns the exit status. Its first argument is the program's name.
+/// `program` is a command (a program and its first arguments) that calls this function again. The
+/// demo and the benchmark use it to start peer processes.
 pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     again::set(program);
-    // The arguments of peer processes of the demo and the benchmark bypass clap, so that neither help nor completions
-    // show them.
+    // The arguments of peer processes bypass clap, so that neither help nor completions show them.
     if arguments.get(1).is_some_and(|word| word == again::PEER) {
         let words: Vec<String> = arguments[2..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
         return failure::exit(demo::peer(&words).map_err(Into::into), false);
@@ -57,7 +57,7 @@ pub fn completions(shell: clap_complete::Shell) -> String {
     commands::completions::script(shell)
 }
 
-/// Logs the embedded daemon's warnings and errors; `TENSORLEND_LOG` can enable more.
+/// Logs the embedded daemon's warnings and errors. `TENSORLEND_LOG` can select more.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENSORLEND_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));

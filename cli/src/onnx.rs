@@ -1,7 +1,9 @@
-//! A quick check that rejects files that are not ONNX, or truncated, before the model is published.
+//! A quick check before a model is published. It rejects files that are not ONNX, or that are
+//! truncated.
 //!
-//! An ONNX file is a message of Protocol Buffers, `ModelProto`. The check walks its fields without decoding weights,
-//! and needs no runner. Only a runner finds out whether its engine supports the operators.
+//! An ONNX file is a message of Protocol Buffers, `ModelProto`. The check reads the message's
+//! fields without decoding weights, and needs no runner. Only a runner detects whether its engine
+//! supports the operators.
 
 /// Number of the field of a model that contains its graph.
 const GRAPH: u64 = 7;

@@ -52,12 +52,12 @@ impl Connection {
         self.daemon_timeout
     }
 
-    /// Returns the socket if the user named one. An empty environment variable counts as none.
+    /// Returns the socket if the user named one. An empty environment variable has no effect.
     pub fn socket(&self) -> Option<&std::path::Path> {
         self.socket.as_deref().filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// Connects; listings show this client as `tensorlend VERB`.
+    /// Connects to the daemon. Listings show this client as `tensorlend VERB`.
     pub fn open(&self, verb: &str) -> Result<Client, Failure> {
         Ok(self.builder(verb)?.connect()?)
     }
@@ -194,7 +194,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| "give a number of seconds from 0 on".to_owned())
 }
 
-/// Parses a time with a unit; a bare number is seconds.
+/// Parses a time with a unit. A number without a unit is in seconds.
 pub fn time(text: &str) -> Result<Duration, String> {
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
     let (number, scale) =

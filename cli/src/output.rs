@@ -1,4 +1,4 @@
-//! Functions that print. A closed pipe is an ordinary error here, and never a panic.
+//! Functions that print. They return an ordinary error for a closed pipe, and never panic.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -18,7 +18,8 @@ pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     line(json_text(value).map_err(|e| Failure::Output(e.into()))?)
 }
 
-/// Returns a value as JSON. Many programs read numbers of JSON as `f64`, so that integers beyond 2^53 are texts.
+/// Returns a value as JSON. Integers beyond 2^53 become strings, because many programs read JSON
+/// numbers as `f64`.
 pub fn json_text(value: &impl Serialize) -> serde_json::Result<String> {
     let mut text = Vec::new();
     value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Exact))?;
@@ -26,10 +27,10 @@ pub fn json_text(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Greatest integer of which `f64` distinguishes all neighbours.
+/// Greatest integer up to which `f64` represents all integers exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
-/// Formats JSON without spaces, and integers beyond 2^53 as texts.
+/// Formats JSON without spaces, and integers beyond 2^53 as strings.
 struct Exact;
 
 impl serde_json::ser::Formatter for Exact {
@@ -42,7 +43,7 @@ impl serde_json::ser::Formatter for Exact {
     }
 }
 
-/// Prints text that includes its line ends.
+/// Prints text that already contains its line ends.
 pub fn text_block(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
@@ -50,7 +51,7 @@ pub fn text_block(text: &str) -> Result<(), Failure> {
 
 /// Prints a note on standard error.
 pub fn note(text: &str) {
-    // A failure to write to standard error cannot be reported.
+    // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "tensorlend: {text}");
 }
 
@@ -63,8 +64,9 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Returns true if a character is invisible and changes the order or the appearance of others: direction marks, line
-/// ends, zero-width spaces, tags. The two zero-width joiners are allowed, because some scripts need them.
+/// Returns true if a character is invisible and changes the order or the appearance of other
+/// characters. Such characters are direction marks, line ends, zero-width spaces and tags. The two
+/// zero-width joiners are allowed, because some scripts need them.
 fn is_misleading(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}' | '\u{200E}' | '\u{200F}' | '\u{2028}'..='\u{202E}'
@@ -90,7 +92,7 @@ pub fn bytes_text(bytes: u64) -> String {
     format!("{value:.1} {unit}")
 }
 
-/// Formats a number with its noun: "1 name", "2 names".
+/// Formats a number with its noun, such as "1 name" or "2 names".
 pub fn count(number: impl Into<u64>, what: &str) -> String {
     let number = number.into();
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
@@ -109,12 +111,12 @@ pub fn refused_text(refusals: &Refusals) -> String {
 /// A table of aligned columns.
 pub struct Table {
     rows: Vec<Vec<String>>,
-    /// For each column, whether it is right-aligned.
+    /// Whether each column is right-aligned.
     right: Vec<bool>,
 }
 
 impl Table {
-    /// Creates a table with a header; a name that begins with `>` right-aligns its column.
+    /// Creates a table with a header. A header that begins with `>` right-aligns its column.
     pub fn new(head: &[&str]) -> Self {
         let right = head.iter().map(|h| h.starts_with('>')).collect();
         Self { rows: vec![head.iter().map(|h| h.trim_start_matches('>').to_owned()).collect()], right }
@@ -129,7 +131,8 @@ impl Table {
         self.rows.len() > 1
     }
 
-    /// Returns the table's text. In a terminal, the first column is cut so that each row fits into one line.
+    /// Returns the table's text. In a terminal, truncates the first column so that each row fits
+    /// into one line.
     pub fn fitting(mut self) -> String {
         let is_terminal = io::stdout().is_terminal();
         let size = is_terminal.then(|| rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()).flatten();
@@ -139,7 +142,8 @@ impl Table {
         self.text()
     }
 
-    /// Cuts the first column in the middle, so that rows have at most `columns` characters, if 12 characters of it remain.
+    /// Truncates the first column in the middle, so that rows have at most `columns` characters.
+    /// Does nothing if fewer than 12 characters of the column would remain.
     fn fit(&mut self, columns: usize) {
         const FIRST_MIN: usize = 12;
         let others: usize = (1..self.right.len()).map(|column| self.width(column) + 2).sum();
@@ -172,7 +176,8 @@ impl Table {
     }
 }
 
-/// Returns text of at most `most` characters: its beginning and its end, which tell names apart.
+/// Returns text of at most `most` characters. Keeps its beginning and its end, which distinguish
+/// names.
 fn elided(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {

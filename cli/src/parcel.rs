@@ -1,4 +1,4 @@
-//! Reading a file into shared memory.
+//! Reading of a file into shared memory.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// Reads a whole file; a damaged file is an error.
+    /// Reads a whole file. A damaged file is an error.
     pub fn read(client: &Client, path: &Path, raw: Option<RawSpec>) -> Result<Self, Failure> {
         let entries = files::open(path, raw)?;
         let total = entries.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
@@ -33,7 +33,8 @@ impl Parcel {
         Ok(Self { path: path.to_owned(), tensors })
     }
 
-    /// Returns true if the file becomes a dataset. A file with named tensors does, even if it has only one.
+    /// Returns true if the file becomes a dataset. Each file with named tensors becomes a dataset,
+    /// even if it has only one tensor.
     fn is_dataset(&self) -> bool {
         !matches!(self.tensors.as_slice(), [(None, _)])
     }
@@ -63,7 +64,8 @@ impl Parcel {
         Ok(dataset.into())
     }
 
-    /// Returns each tensor as a value of its own, with its name in the file; each gets the metadata.
+    /// Returns each tensor as a separate value, with its name in the file. Each value gets the
+    /// metadata.
     pub fn split(self, metadata: &[u8]) -> Result<Vec<(Option<String>, TensorSummary, ValueDraft)>, Failure> {
         let each = self.tensors.into_iter().map(|(name, draft)| {
             let summary = TensorSummary::new(None, draft.dtype(), draft.shape());

@@ -1,4 +1,4 @@
-//! SVG plots: the common style, the drawing area, and the errors.
+//! The common style, the drawing area, and the errors of SVG plots.
 
 use std::error::Error;
 use std::io;
@@ -20,7 +20,7 @@ pub enum PlotError {
     /// There is no row to plot.
     #[error("nothing to plot: no row was measured")]
     NoRows,
-    /// plotters could not draw.
+    /// The crate plotters could not draw.
     #[error("the plot cannot be drawn: {0}")]
     Draw(String),
     /// The file could not be written.

@@ -1,4 +1,4 @@
-//! Progress bars on standard error, if it is a terminal.
+//! Progress bars on standard error, which are shown if it is a terminal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,11 +12,11 @@ const FILES_MIN: usize = 32;
 /// Pause between two frames.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes that this process has read from files and written to files for tensors.
+/// Number of bytes that this process has read from files and written to files, for tensors only.
 static MOVED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts bytes that were read from a file or written to one. One tensor may be most of the work of a command, so that its
-/// bytes must count before it is complete.
+/// Counts bytes that were read from a file or written to a file. One tensor may be most of the work
+/// of a command, so its bytes must count before it is complete.
 pub fn count(bytes: usize) {
     MOVED.fetch_add(bytes as u64, Ordering::Relaxed);
 }
@@ -41,7 +41,8 @@ impl Progress {
             let (bar, is_over, before) = (it.bar.clone(), it.is_over.clone(), MOVED.load(Ordering::Relaxed));
             std::thread::spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
-                    // Compressed files are shorter than their tensors, and headers count, too.
+                    // Compressed files are shorter than their tensors, but headers count, too. So
+                    // limit the position.
                     let moved = MOVED.load(Ordering::Relaxed).saturating_sub(before).min(bytes);
                     bar.set_position(moved.max(bar.position()));
                     std::thread::sleep(PAUSE);
@@ -59,7 +60,7 @@ impl Progress {
     fn new(target: ProgressDrawTarget, doing: &str, length: u64, template: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(length), target);
         if !bar.is_hidden() {
-            // The default style is never used: all templates are valid constants.
+            // The default style is never used, because all templates are valid constants.
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(crate::output::printable(doing));
             bar.enable_steady_tick(PAUSE);
@@ -73,7 +74,8 @@ impl Progress {
     }
 }
 
-/// Returns standard error for long work, which hides a bar unless it is a terminal.
+/// Returns standard error for long work, and otherwise a hidden target. A bar on standard error is
+/// hidden unless it is a terminal.
 fn target(is_long: bool) -> ProgressDrawTarget {
     if is_long { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }

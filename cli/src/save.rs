@@ -1,4 +1,4 @@
-//! Writing leased values to files.
+//! Writing of leased values to files.
 
 use std::borrow::Cow;
 use std::fs::Permissions;
@@ -11,15 +11,16 @@ use tensorlend::{DType, Tensor, Value, ValueKind};
 use crate::failure::Failure;
 use crate::files::{self, FileError, TensorView};
 
-/// Returns the elements in C order: borrowed from shared memory, or copied if the tensor is strided.
+/// Returns the elements in C order. Borrows them from shared memory, or copies them if the tensor
+/// is strided.
 pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     if let Some(bytes) = tensor.row_major_bytes() {
         return Ok(Cow::Borrowed(bytes));
     }
     let mut copy = Vec::new();
     let length = tensor.nbytes();
-    // Check the available memory. With strides of 0 a small tensor can have very many elements, and Linux overcommits,
-    // so the allocation alone would succeed.
+    // Check the available memory. With strides of 0, a small tensor can have very many elements.
+    // Linux overcommits, so the allocation alone would succeed.
     let refused = crate::meminfo::available_bytes().is_some_and(|available| length as u64 > available);
     if refused || copy.try_reserve_exact(length).is_err() {
         return Err(Failure::Limit(format!(
@@ -31,12 +32,13 @@ pub fn elements(tensor: &Tensor) -> Result<Cow<'_, [u8]>, Failure> {
     Ok(Cow::Owned(copy))
 }
 
-/// Returns the shape as `u64`, which file formats use.
+/// Returns the shape as `u64`, the type that file formats use.
 pub fn sizes(tensor: &Tensor) -> Vec<u64> {
     tensor.shape().iter().map(|&size| size as u64).collect()
 }
 
-/// Returns the error for a value in a device's memory, which this program does not read.
+/// Returns the error for a value in a device's memory, because this program does not read such
+/// memory.
 #[cold]
 pub fn on_device(name: &str) -> Failure {
     let (found, wanted) = (ValueKind::DeviceTensor, ValueKind::HostValue);
@@ -62,7 +64,7 @@ pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     Ok(files::write(path, &views)?)
 }
 
-/// Writes only the elements of a tensor, whatever the path's extension.
+/// Writes only the elements of a tensor, for any extension of the path.
 pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let fail = |source: io::Error| FileError::Io {
         path: path.to_owned(),
@@ -100,7 +102,7 @@ fn numpy_knows(value: &Value) -> bool {
     }
 }
 
-/// Returns the default extension for a value, whose format can store the value.
+/// Returns the default extension for a value. Its format can store the value.
 pub fn natural_extension(value: &Value) -> &'static str {
     match value {
         _ if !numpy_knows(value) => "safetensors",
@@ -110,14 +112,14 @@ pub fn natural_extension(value: &Value) -> &'static str {
     }
 }
 
-/// A folder for numbered files.
+/// A directory for numbered files.
 pub struct Folder {
     path: PathBuf,
     extension: Option<String>,
 }
 
 impl Folder {
-    /// Creates the folder if needed. Without an extension, each file gets a suitable one.
+    /// Creates the directory if needed. Without `extension`, each file gets a suitable extension.
     pub fn open(path: &Path, extension: Option<&str>) -> Result<Self, Failure> {
         let extension = extension.map(str::to_owned);
         if let Some(extension) = &extension {

@@ -11,19 +11,21 @@ use tensorlend::{Client, Error, Listing, Value};
 
 use crate::failure::Failure;
 
-/// Maximum number of checks of all names. After it, the snapshot fails and reports the names that change.
+/// Maximum number of checks of all names. Then the snapshot fails and reports the names that
+/// change.
 const ROUNDS: usize = 64;
 
 /// A name to lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
-    /// True if the user wrote this name, so that it must exist. A name that only matched a glob may have been deleted
-    /// since.
+    /// Whether the user wrote this name, so that it must exist. A name that only matched a glob may
+    /// have been deleted since.
     pub is_required: bool,
 }
 
-/// Returns the names that the words name or match, sorted. A word without a glob's characters is a name.
+/// Returns the names that the words name or match, sorted. A word without the special characters of
+/// globs is a name.
 ///
 /// # Errors
 /// [`Failure::NotFound`] for a glob that matches no name.
@@ -31,7 +33,8 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
     let mut names = BTreeMap::new();
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
-            // An overview does not read spilled values back. The snapshot reads each back when it leases the value.
+            // An overview does not read spilled values back. The snapshot reads each spilled value
+            // back when it leases the value.
             let Listing { infos, unreadable, spilled, .. } = client.overview(word)?;
             if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
                 return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
@@ -40,8 +43,8 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
                 names.entry(name).or_insert(false);
             }
             for (name, cause) in unreadable {
-                // A damaged record stays unreadable, so the name is left out. Other errors may be temporary, for
-                // example a lack of memory, so the name stays.
+                // A damaged record stays unreadable, so omit the name. Other errors may be
+                // temporary, for example a lack of memory, so keep the name.
                 if let Error::Damaged { .. } = cause {
                     crate::output::note(&format!("left out: {}", crate::output::printable(&cause.to_string())));
                 } else {
@@ -86,7 +89,7 @@ impl Snapshot {
                 return Ok(Self { values });
             }
             for it in &moved {
-                // Drop the lease on the replaced value before the next lease.
+                // Drop the lease on the replaced value before taking the next lease.
                 values.insert(&it.name, None);
             }
         }

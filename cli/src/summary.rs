@@ -20,7 +20,7 @@ pub struct TensorSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strides: Option<Vec<i64>>,
     pub nbytes: u64,
-    /// xxh3-64 of the elements in C order, in hexadecimal.
+    /// The xxh3-64 checksum of the elements in C order, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum_xxh3: Option<String>,
 }
@@ -87,7 +87,7 @@ impl Summary {
         }
     }
 
-    /// Describes a leased value; `checksum` reads every byte of it.
+    /// Describes a leased value. If `checksum` is true, reads every byte of the value.
     pub fn of_value(value: &Value, checksum: bool) -> Result<Self, Failure> {
         match value {
             Value::Tensor(lease) => TensorSummary::of_tensor(None, lease, checksum).map(Self::Tensor),
@@ -106,7 +106,7 @@ impl Summary {
         }
     }
 
-    /// Returns element type and shape for a table.
+    /// Returns the element type and the shape, for the columns of a table.
     pub fn columns(&self) -> (String, String) {
         match self {
             Self::Tensor(tensor) => (tensor.dtype.to_owned(), format!("{:?}", tensor.shape)),

@@ -36,12 +36,13 @@ pub struct Args {
 }
 
 impl Args {
-    /// Returns true if the log consists of JSON objects, as in containers: `TENSORLEND_LOG_FORMAT`.
+    /// Returns true if `TENSORLEND_LOG_FORMAT` selects a log of JSON objects, as is usual in
+    /// containers.
     pub fn logs_json() -> bool {
         std::env::var_os("TENSORLEND_LOG_FORMAT").is_some_and(|format| format == "json")
     }
 
-    /// Returns the log filter: `TENSORLEND_LOG`, else the default.
+    /// Returns the log filter: `TENSORLEND_LOG`, or the default filter.
     pub fn filter() -> EnvFilter {
         EnvFilter::try_from_env("TENSORLEND_LOG")
             .unwrap_or_else(|_| EnvFilter::new("tensorlend_gateway=info,zenoh=warn"))

@@ -1,5 +1,6 @@
-//! The budget of bytes in flight to this node. It counts two kinds: bytes of values that this node has requested and
-//! not yet copied into drafts, by sending node; and the windows that this node has granted to streams.
+//! The budget of bytes in flight to this node. The budget counts bytes of values that this node has
+//! requested and not yet copied into drafts, by sending node. It also counts the windows that this
+//! node has granted to streams.
 //!
 //! ```text
 //! values + streams <= bytes_max, except for one range
@@ -7,13 +8,14 @@
 //! values == the sum of held
 //! ```
 //!
-//! If the minimum windows of many streams leave no room for a range, one range may still be in flight: otherwise no
-//! value would ever arrive.
+//! If the minimum windows of many streams leave no room for a range, one range may still be in
+//! flight. Otherwise no value would ever arrive.
 //!
-//! A sending node's bytes may not exceed the bytes that are then still free; only a node's first range is exempt, and
-//! needs no more than room for itself. So a slow node that delivers nothing occupies at most half of the budget. Two
-//! nodes that take and give in turn converge to a third each, which leaves a third for another node. The rule works
-//! without measuring which nodes are slow.
+//! A sending node's bytes may not exceed the bytes that are still free. Only a node's first range
+//! is exempt, and needs no more than room for itself. So a slow node that delivers nothing occupies
+//! at most half of the budget. Two nodes that take and return bytes in turn converge to a third
+//! each, which leaves a third for another node. The rule does not need to measure which nodes are
+//! slow.
 
 use crate::wire::NodeName;
 use std::collections::BTreeMap;
@@ -58,9 +60,9 @@ impl Budget {
         Share { budget: self, node }
     }
 
-    /// Returns the window of one of `links` streams while the windows of the others sum to `others` bytes. Each stream
-    /// gets an equal part of half the budget, or less while the others have not yet shrunk their windows to their
-    /// parts.
+    /// Returns the window of one of `links` streams. The windows of the other streams sum to
+    /// `others` bytes. Each stream gets an equal part of half the budget. It gets less while the
+    /// others have not yet shrunk their windows to their parts.
     pub fn window(&self, links: usize, others: u64, window_max: u64) -> u64 {
         let half = self.bytes_max / 2;
         let part = half / links.max(1) as u64;
@@ -89,8 +91,9 @@ pub struct Share<'b> {
 }
 
 impl Share<'_> {
-    /// Takes `bytes` for the node. Returns false and takes nothing if the budget has less room, or if the node would
-    /// then hold more bytes than are left free. While no value holds bytes, every range is accepted.
+    /// Takes `bytes` for the node. Returns false and takes nothing if the budget has less room, or
+    /// if the node would then hold more bytes than remain free. While no value holds bytes, every
+    /// range is accepted.
     pub fn take(&mut self, bytes: u64) -> bool {
         let (left, held) = (self.budget.left(), self.held());
         let is_first = self.budget.values == 0;

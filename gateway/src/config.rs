@@ -1,5 +1,5 @@
-//! The configuration: a TOML file in which every option has a default. Zenoh's own file configures the connections to
-//! other nodes.
+//! The configuration: a TOML file in which every option has a default. Zenoh's own file configures
+//! the connections to other nodes.
 
 use crate::settings::{Globs, Settings, SpaceSettings};
 use crate::wire::{CHUNK_BYTES_LEAST, CHUNK_BYTES_MAX, NodeName, Packing, check_name};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tensorlend::Policy;
 pub use tensorlend_layout::size::Bytes;
 
-/// The configuration file with every option, its default and its unit: the output of `--print-config`.
+/// The configuration file with every option, its default and its unit. `--print-config` prints it.
 pub const EXAMPLE: &str = include_str!("config.toml");
 
 /// The reason why a configuration is invalid.
@@ -55,7 +55,7 @@ pub enum StreamPolicy {
 pub struct Config {
     /// This node's name. Default: the host name, up to its first dot.
     pub node: Option<String>,
-    /// The daemon's control socket. Default: that of all clients.
+    /// The daemon's control socket. Default: the default socket of all clients.
     pub socket: Option<PathBuf>,
     /// Zenoh's own configuration file (`.json5`, `.yaml`). Default: zenoh's defaults.
     pub zenoh: Option<PathBuf>,
@@ -69,7 +69,7 @@ pub struct Config {
     pub packing: Packing,
     /// Whether the bytes that other nodes send carry checksums.
     pub checksum: bool,
-    /// Bytes of a value that one request asks for.
+    /// Number of bytes of a value that one request asks for.
     pub chunk_bytes: Bytes,
     /// Maximum bytes in flight of one value or stream.
     pub window_bytes: Bytes,
@@ -81,7 +81,7 @@ pub struct Config {
     pub answer_timeout_ms: u64,
     /// Time in milliseconds after which a transfer without progress fails.
     pub patience_ms: u64,
-    /// The served namespaces. Default: the private one of the gateway's user.
+    /// The served namespaces. Default: the private namespace of the gateway's user.
     pub namespace: Vec<SpaceConfig>,
 }
 
@@ -141,7 +141,7 @@ impl Config {
     /// [`BadConfig`].
     pub fn parse(text: &str) -> Result<Self, BadConfig> {
         let config: Self = toml::from_str(text)?;
-        // The conversion into settings finds the values with which a gateway cannot start.
+        // The conversion into settings finds invalid values.
         config.settings_of(config.node.as_deref().unwrap_or("node"))?;
         Ok(config)
     }
@@ -207,10 +207,8 @@ impl Config {
 
 #[cfg(feature = "zenoh")]
 impl Config {
-    /// Returns the options for zenoh: those of zenoh's own file, overridden by those of this configuration.
-    ///
-    /// # Errors
-    /// [`BadConfig::Value`] with zenoh's error message.
+    /// Returns the options for zenoh. Options of this configuration override those of zenoh's own
+    /// file.
     pub fn zenoh_options(&self) -> Result<crate::transport::ZenohOptions, BadConfig> {
         use crate::transport::ZenohOptions;
         let fail = |trouble| value("zenoh", &trouble);

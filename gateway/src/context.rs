@@ -20,14 +20,16 @@ use tensorlend::{Call, Client};
 /// reported the loss of the node, if it was lost.
 const LOSS_DELAY: Duration = Duration::from_millis(200);
 
-/// A handler of one response. The first call takes the handler out and runs it; later calls do nothing.
+/// A handler of one response. The first call takes the handler out and runs it. Later calls do
+/// nothing.
 type Handler = Arc<Mutex<Option<OnAnswer>>>;
 
 fn take(handler: &Handler) -> Option<OnAnswer> {
     handler.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// The services that all parts of a gateway use: the transport, the daemon's clients, worker threads, and counters.
+/// The services that all parts of a gateway use: the transport, the daemon's clients, worker
+/// threads, and counters.
 pub struct Context {
     /// The configuration.
     pub settings: Arc<Settings>,
@@ -49,9 +51,9 @@ pub struct Context {
     pub senders: Workers,
     /// Threads that send requests to other nodes.
     pub askers: Workers,
-    /// One thread, so that notifications are sent in order.
+    /// A single thread, so that notifications are sent in order.
     pub notifier: Workers,
-    /// One thread, which delays reports of missing responses: see [`Context::ask_settled`].
+    /// A single thread, which delays reports of missing responses for [`Context::ask_settled`].
     late: Workers,
 }
 
@@ -105,7 +107,7 @@ impl Context {
     /// Parses the name of a request of a client of this machine.
     ///
     /// # Errors
-    /// A text for the client: the name is not a remote name, or its node is this one.
+    /// A text for the client if the name is not a remote name, or its node is this node.
     pub fn remote_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
         let name = RemoteName::parse(space, name)?;
         if name.node == *self.nodes.here() {
@@ -117,7 +119,8 @@ impl Context {
     /// Parses the name of a request that copies something to this machine.
     ///
     /// # Errors
-    /// A text for the client, as in [`Context::remote_name`], or that the configuration does not import the name.
+    /// A text for the client, as in [`Context::remote_name`], or if the configuration does not
+    /// import the name.
     pub fn imported_name(&self, space: usize, name: &str) -> Result<RemoteName, String> {
         let remote = self.remote_name(space, name)?;
         if !self.spaces[space].settings.import.is_match(name) {
@@ -129,8 +132,9 @@ impl Context {
     /// Returns true if nodes may read this machine's value of the name. Copies, names that look like copies, and
     /// internal names are not exported.
     pub fn is_exported(&self, space: usize, name: &str) -> bool {
-        // A client of this machine treats every name below a node's document as a copy, even if another client
-        // published the document. If such a name were exported, this gateway would send requests to itself.
+        // A client of this machine treats every name below a node's document as a copy, even if
+        // another client published the document. If this gateway exported such a name, it would
+        // send requests to itself.
         let client = self.client(space);
         let is_below_a_node =
             || client.version(&node_name(first_part(name))).is_ok_and(|known| known.is_some()) || self.is_of_node(name);
@@ -159,8 +163,9 @@ impl Context {
         is_loop
     }
 
-    /// Sends a request to another node. `done` gets the response, on a thread of the transport, or an error on the
-    /// calling thread if the queue of requests is full. `done` may only post an event for later.
+    /// Sends a request to another node. `done` gets the response, on a thread of the transport. If
+    /// the queue of requests is full, `done` gets an error on the calling thread. `done` may only
+    /// post an event for later.
     pub fn ask(
         &self,
         key: Key,
@@ -181,9 +186,9 @@ impl Context {
         }
     }
 
-    /// Sends a request as [`Context::ask`] does, but passes [`Trouble::Nobody`] to `done` only after [`LOSS_DELAY`].
-    /// Use it if `done` calls [`Nodes::absence`]: zenoh fails the requests in flight to a lost node before it reports
-    /// that the node is lost.
+    /// Sends a request as [`Context::ask`] does, but passes [`Trouble::Nobody`] to `done` only
+    /// after [`LOSS_DELAY`]. Zenoh fails the requests in flight to a lost node before it reports the
+    /// loss of the node. So a `done` that calls [`Nodes::absence`] needs this delay.
     pub fn ask_settled(
         &self,
         key: Key,
@@ -197,8 +202,8 @@ impl Context {
             let due = Instant::now() + LOSS_DELAY;
             let done: Handler = Arc::new(Mutex::new(Some(Box::new(done))));
             let settled = done.clone();
-            // One thread can sleep for all reports in turn: all delays are equal, so the reports are due in the order
-            // of the queue.
+            // One thread can sleep for all reports in turn. All delays are equal, so the reports
+            // are due in the order of the queue.
             let is_queued = late.run(move || {
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
                 if let Some(done) = take(&settled) {
@@ -211,8 +216,8 @@ impl Context {
         });
     }
 
-    /// Sends a request about a name or a list's item of another node. `body` has bytes only if the request offers a
-    /// value.
+    /// Sends a request about a name of another node, or about an item of its list. `body` contains
+    /// bytes only if the request offers a value.
     pub fn ask_about(
         &self,
         key: Key,
@@ -230,7 +235,7 @@ impl Context {
         self.senders.run(move || answer(Frame { head: encode(&head), body: Body::default() }));
     }
 
-    /// Sends a notification after all earlier ones; no response follows.
+    /// Sends a notification after all earlier ones. No response follows.
     pub fn notify(&self, key: Key, head: &impl Head) {
         let (transport, frame) = (self.transport.clone(), Frame { head: encode(head), body: Body::default() });
         self.notifier.run(move || {

@@ -8,7 +8,7 @@ use crate::transport::Transport;
 use std::sync::Arc;
 use tensorlend_os::thread;
 
-/// A gateway that runs in this process. Dropping it ends it.
+/// A gateway that runs in this process. Dropping the object ends the gateway.
 pub struct Gateway {
     mailbox: Mailbox<Hub>,
     clock: Option<std::thread::JoinHandle<()>>,
@@ -35,8 +35,8 @@ impl Gateway {
         }
     }
 
-    /// Sets the function that the gateway calls when it ends without [`Gateway::stop`], because the daemon has ended
-    /// its session for good.
+    /// Sets the function to call when the gateway ends without [`Gateway::stop`]. This happens when
+    /// the daemon has ended the gateway's session for good.
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
         self.mailbox.post(Event::OnEnd(Box::new(on_end)));
         self

@@ -1,16 +1,17 @@
-//! The state of a gateway: it routes each event to the part that owns the subject of the event.
+//! The state of a gateway. It routes each event to the part that owns the subject of the event.
 //!
 //! One thread at a time changes the state ([`crate::runtime::Mailbox`]). The parts wait only for the daemon of this
 //! machine. Worker threads do long work (copies, packing, sends into a full transport) and post the result.
 //!
 //! # How to add a kind of object
 //!
-//! A kind (streams, lists, listings) is a part with private fields. Its methods take the [`Context`] and their other
-//! inputs as parameters, and never the hub. The part is a field of [`Hub`] and appears in [`Hub::on_question`]
-//! (requests of other gateways), [`Hub::on_frame`] (their messages), [`Hub::on_asked`] (requests of clients of this
-//! machine), and [`Hub::on_tick`]. Results of its worker threads and responses of other nodes come back as events of
-//! the part's own type, a variant of [`Event`]. A part that needs a value of another node returns a [`Request`]. The
-//! hub passes the request to [`Transfers`], and the outcome back to the part.
+//! A kind (streams, lists, listings) is a part with private fields. Its methods take the
+//! [`Context`] and their other inputs as parameters, and never the hub. The part is a field of
+//! [`Hub`] and appears in [`Hub::on_question`] (requests of other gateways), [`Hub::on_frame`]
+//! (their messages), [`Hub::on_asked`] (requests of clients of this machine), and [`Hub::on_tick`].
+//! Results of its worker threads and responses of other nodes arrive as events of the part's own
+//! type, a variant of [`Event`]. A part that needs a value of another node returns a [`Request`].
+//! The hub passes the request to [`Transfers`], and the outcome back to the part.
 
 use crate::context::Context;
 use crate::error::CannotStart;
@@ -111,7 +112,7 @@ pub struct Hub {
     on_end: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// The statistics as last published, and the time of that.
+/// The statistics as last published, and the time of that publication.
 #[derive(Default)]
 struct Published {
     statistics: Statistics,
@@ -313,13 +314,15 @@ impl Hub {
 
     fn on_offer(&mut self, event: offers::Event, now: Instant) {
         let Some(settled) = self.offers.on_event(&mut self.context, &mut self.exports, event, now) else { return };
-        // Invalidate the copy before the client gets its response: a client that has put a value must not read the old
-        // value on this machine, and the other node's invalidation message may arrive after the response.
+        // Invalidate the copy before the client gets its response. A client that has put a value
+        // must not read the old value on this machine. The other node's invalidation message may
+        // arrive after the response.
         self.imports.on_put(&self.context, &settled.name, now);
         self.context.answer(settled.name.space, settled.call, &settled.answer);
     }
 
-    /// Starts a transfer. If it ends at once, its outcome may request the next transfer, which starts, too.
+    /// Starts a transfer. If the transfer ends at once, its outcome may request the next transfer,
+    /// which this function also starts.
     fn fetch(&mut self, mut request: Option<Request<Purpose>>, now: Instant) {
         while let Some(next) = request {
             let finished = self.transfers.start(&mut self.context, next);
@@ -456,7 +459,8 @@ impl State for Hub {
         self.is_over
     }
 
-    /// Ends the gateway: withdraws its declarations to other nodes first, then answers the clients of this machine.
+    /// Ends the gateway. Withdraws its declarations to other nodes first, and then responds to the
+    /// clients of this machine.
     fn end(mut self) {
         drop(std::mem::take(&mut self.declared));
         self.imports.end(&self.context);

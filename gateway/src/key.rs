@@ -10,10 +10,10 @@
 //! tensorlend/1/NODE/to/OTHER/message/LINK      messages of a stream: from NODE, for OTHER
 //! ```
 //!
-//! The node comes first, so that zenoh's access control can restrict the requests that one node may send to another.
-//! Keys have the canonical form of zenoh's key expressions. A tensor's name may contain characters that a key
-//! expression may not: `*`, `$`, `?`, `#`, and `@` at the start of a chunk. These are percent-encoded; an empty chunk
-//! becomes a single `%`.
+//! The node comes first, so that zenoh's access control can restrict the requests that one node may
+//! send to another. Keys have the canonical form of zenoh's key expressions. A tensor's name may
+//! contain characters that a key expression may not contain: `*`, `$`, `?`, `#`, and `@` at the
+//! start of a chunk. They are percent-encoded. An empty chunk becomes a single `%`.
 
 use crate::wire::{BadNode, Epoch, NodeName};
 use std::fmt::Write;
@@ -42,12 +42,13 @@ impl Kind {
     }
 }
 
-/// A key, or an expression that matches several keys: `None` is a wildcard.
+/// A key, or an expression that matches several keys. `None` is a wildcard.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// The liveliness token of a node, in one epoch of its gateway.
     Alive(Option<NodeName>, Option<Epoch>),
-    /// One name, list or stream of a node; with `name: None`, all of that kind in the namespace.
+    /// One name, list or stream of a node. With `name: None`, all objects of that kind in the
+    /// namespace.
     About {
         /// The node.
         node: NodeName,
@@ -55,27 +56,27 @@ pub enum Key {
         kind: Kind,
         /// The namespace, by its name between gateways.
         space: String,
-        /// The object's name; `None`: all names.
+        /// The object's name; `None` matches all names.
         name: Option<String>,
     },
     /// The names of a node's namespace.
     Names(NodeName, String),
     /// Invalidation messages from one node to another, in a namespace.
     Changed {
-        /// The sender; `None`: any.
+        /// The sender; `None` matches any node.
         from: Option<NodeName>,
         /// The receiver.
         to: NodeName,
-        /// The namespace; `None`: any.
+        /// The namespace; `None` matches any namespace.
         space: Option<String>,
     },
     /// Messages of one link, from one node to another.
     Message {
-        /// The sender; `None`: any.
+        /// The sender; `None` matches any node.
         from: Option<NodeName>,
         /// The receiver.
         to: NodeName,
-        /// The link's number, which the receiver drew; `None`: any.
+        /// The link's number, which the receiver drew; `None` matches any link.
         link: Option<u64>,
     },
 }
@@ -162,7 +163,8 @@ impl Key {
     /// Parses a key.
     ///
     /// # Errors
-    /// [`BadKey`] for a key that this version does not know, or that is not in the canonical form.
+    /// [`BadKey`] for a key that this version does not support, or that is not in the canonical
+    /// form.
     pub fn parse(text: &str) -> Result<Self, BadKey> {
         let unknown = || BadKey::Unknown(text.chars().take(200).collect());
         let rest = text.strip_prefix(ROOT).and_then(|rest| rest.strip_prefix('/')).ok_or_else(unknown)?;
@@ -197,7 +199,8 @@ impl Key {
             }
             _ => return Err(unknown()),
         };
-        // Each name has exactly one accepted form. So an access rule for a name cannot be evaded by another spelling.
+        // Each name has exactly one accepted form. So no other spelling of a name can evade an
+        // access rule for that name.
         if key.expression() == text { Ok(key) } else { Err(unknown()) }
     }
 }
@@ -211,7 +214,8 @@ fn any(key: &mut String, what: Option<&impl std::fmt::Display>) {
     }
 }
 
-/// Appends an encoded name to a key. With `whole`, the name becomes one chunk, so its slashes are encoded, too.
+/// Appends an encoded name to a key. If `whole` is true, the name becomes one chunk, so its slashes
+/// are encoded, too.
 fn escape(key: &mut String, name: &str, whole: bool) {
     let chunks = if whole { vec![name] } else { name.split('/').collect() };
     for (at, chunk) in chunks.iter().enumerate() {

@@ -1,16 +1,17 @@
 //! `tensorlend-gateway`: tensors of other machines' daemons.
 //!
-//! A gateway is a client of the daemon like any other: the daemon knows nothing of networks. It *exports* names, lists
-//! and streams of its machine, and *imports* those of other machines: the value `sim/pressure` of node `node7` is named
-//! `node7/sim/pressure` here. A client that finds no such name in its own daemon's directory sends a request to the
-//! gateway ([`tensorlend::remote`]), which fetches the value.
+//! A gateway is an ordinary client of the daemon, which itself has no network code. The gateway
+//! *exports* names, lists and streams of its machine, and *imports* those of other machines. For
+//! example, the value `sim/pressure` of node `node7` is named `node7/sim/pressure` on this machine.
+//! A client that finds no such name in its own daemon's directory sends a request to the gateway
+//! ([`tensorlend::remote`]), which fetches the value.
 //!
 //! ```text
 //! client --lease-- daemon --lease-- gateway ==zenoh== gateway --lease-- daemon --lease-- client
 //!                                   import/           export/
 //! ```
 //!
-//! The modules from the bottom up; each uses only modules above it in this table:
+//! The modules from the bottom up. Each module uses only modules above it in this table.
 //!
 //! | module | contents |
 //! |---|---|
@@ -37,11 +38,12 @@
 //!
 //! # Invalidation
 //!
-//! A gateway that fetches a name subscribes to one invalidation message. At the first change of the name, its gateway
-//! sends the message and ends the subscription. It sends nothing for later changes until the other gateway fetches the
-//! name again. So a name that changes a thousand times a second and is read once costs one message. A subscription also
-//! ends when the gateways lose the connection. A gateway that loses another one marks its copies stale, and revalidates
-//! each of them when the other gateway is back.
+//! A gateway that fetches a name subscribes to one invalidation message. At the first change of the
+//! name, its gateway sends the message and ends the subscription. It sends nothing for later
+//! changes until the other gateway fetches the name again. So a name that changes a thousand times
+//! a second and is read once costs one message. A subscription also ends when the gateways lose the
+//! connection. A gateway that loses the connection to another gateway marks copies from that
+//! gateway as stale. It revalidates each of them when the other gateway is reachable again.
 //!
 //! # Streams
 //!

@@ -31,8 +31,8 @@ impl RemoteName {
     }
 }
 
-/// Returns true for names of the gateway's own documents and of request-response services, which other machines neither
-/// read nor write.
+/// Returns true for names of the gateway's own documents and of request-response services. Other
+/// machines neither read nor write these names.
 pub fn is_internal(name: &str) -> bool {
     first_part(name) == SERVICE || ["/.server/", "/.door/", "/.line/"].iter().any(|part| name.contains(part))
 }

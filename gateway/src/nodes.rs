@@ -1,6 +1,6 @@
 //! The known nodes, and which of them can be reached.
 //!
-//! A pure state machine: no clock, no socket.
+//! This is a pure state machine without clock and socket.
 
 use crate::wire::{Epoch, NodeName};
 use std::collections::BTreeMap;
@@ -15,18 +15,20 @@ pub struct Known {
     pub epoch: Epoch,
     /// Whether the node can be reached.
     pub alive: bool,
-    /// The number of the node's connection, the present one or the last: see [`Nodes::connection`].
+    /// The number of the node's present or last connection, as [`Nodes::connection`] describes it.
     pub connection: u64,
 }
 
 /// The meaning of [`Trouble::Nobody`](crate::transport::Trouble::Nobody) as the outcome of a request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// The connection is still the one on which the request was sent: the node does not serve the key.
+    /// The connection is still the one on which the request was sent. So the node does not serve
+    /// the key.
     Unserved,
     /// The node cannot be reached.
     Lost,
-    /// The node was lost after the request was sent, and can be reached again: the request may be repeated.
+    /// The node was lost after the request was sent, and can be reached again. The request may be
+    /// repeated.
     Returned,
 }
 
@@ -37,10 +39,11 @@ pub enum Change {
     Up {
         /// The epoch of its gateway.
         epoch: Epoch,
-        /// Whether the epoch is the previous one: stamps and subscriptions of the node may still be valid.
+        /// Whether the epoch is the previous one. Then stamps and subscriptions of the node may
+        /// still be valid.
         same: bool,
     },
-    /// The node cannot be reached any more.
+    /// The node has become unreachable.
     Down,
     /// Another gateway declares this node's name.
     Double,
@@ -70,7 +73,8 @@ impl Nodes {
         self.epoch
     }
 
-    /// Handles the declaration of a node (`alive`), or the end of its declaration. Returns the change, if there is one.
+    /// Handles the declaration of a node if `alive` is true, or else the end of its declaration.
+    /// Returns the change, if there is one.
     pub fn on_token(&mut self, node: &NodeName, epoch: Epoch, alive: bool) -> Option<Change> {
         if *node == self.here {
             return (alive && epoch != self.epoch).then_some(Change::Double);
@@ -90,7 +94,8 @@ impl Nodes {
                 *known = Known { epoch, alive, connection };
                 news.then_some(Change::Up { epoch, same })
             }
-            // The declaration of an earlier epoch ends late: the node is alive in its present epoch.
+            // The declaration of an earlier epoch ends late. The node is alive in its present
+            // epoch.
             (Some(known), false) if known.epoch != epoch => None,
             (Some(known), false) => std::mem::take(&mut known.alive).then_some(Change::Down),
         }
@@ -112,8 +117,8 @@ impl Nodes {
         self.get(node).filter(|known| known.alive).map(|known| known.connection)
     }
 
-    /// Returns why no gateway responded to a request to a node. `sent`: the number of the connection when the request
-    /// was sent.
+    /// Returns why no gateway responded to a request to a node. `sent` is the number of the
+    /// connection at the time of the request.
     pub fn absence(&self, node: &NodeName, sent: Option<u64>) -> Absence {
         match self.connection(node) {
             None => Absence::Lost,

@@ -29,8 +29,8 @@ pub fn main() -> ExitCode {
     } else {
         log.without_time().init();
     }
-    // A panic of any thread ends the process, because the rest would no longer work. The daemon then deletes the
-    // gateway's copies, and the service manager starts a new process.
+    // A panic of any thread ends the process, because the other threads would no longer work. The
+    // daemon then deletes the gateway's copies, and the service manager starts a new process.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -70,15 +70,15 @@ fn run(args: &Args) -> Result<(), End> {
         return Ok(());
     }
     let other = |error: Box<dyn std::error::Error>| End::Other(error);
-    // Install the handlers before any thread starts, so that no signal finds a default handler.
+    // Install the handlers before any thread starts, so that no signal reaches a default handler.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).map_err(|error| other(error.into()))?;
     let transport: Arc<dyn Transport> = Arc::new(Zenoh::open(options).map_err(|error| other(error.into()))?);
     let node = settings.node.clone();
     let gateway = Gateway::start(settings, transport).map_err(|error| other(error.into()))?;
     tracing::info!(%node, "serving");
     tell(&[NotifyState::Ready, NotifyState::Status(&format!("node {node}"))]);
-    // The loop below ends at a signal, or when `on_end` closes the signals' iterator because the daemon has ended the
-    // gateway's session for good.
+    // The loop below ends at a signal. It also ends when `on_end` closes the signals' iterator,
+    // because the daemon has ended the gateway's session for good.
     let handle = signals.handle();
     let gateway = gateway.on_end(move || handle.close());
     let signal = signals.forever().next();

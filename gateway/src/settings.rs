@@ -11,13 +11,13 @@ use tensorlend::Policy;
 pub struct Settings {
     /// This node's name.
     pub node: NodeName,
-    /// The daemon's socket; `None`: the default of clients.
+    /// The daemon's socket; `None` means the default of clients.
     pub socket: Option<PathBuf>,
     /// The namespaces that the gateway serves.
     pub spaces: Vec<SpaceSettings>,
-    /// Compression of the bytes that other nodes send to this one.
+    /// Compression of the bytes that other nodes send to this node.
     pub packing: Packing,
-    /// Whether these bytes carry checksums.
+    /// Whether the bytes that other nodes send carry checksums.
     pub checksum: bool,
     /// Maximum bytes of one chunk.
     pub chunk_bytes: u32,
@@ -36,7 +36,7 @@ pub struct Settings {
 /// The settings of one namespace.
 #[derive(Clone, Debug)]
 pub struct SpaceSettings {
-    /// The namespace's name on this machine; `None`: the user's private namespace.
+    /// The namespace's name on this machine; `None` means the user's private namespace.
     pub local: Option<String>,
     /// The namespace's name between gateways.
     pub name: String,
@@ -79,8 +79,8 @@ impl Globs {
 }
 
 impl Settings {
-    /// Makes the settings of a node that exports all names of the user's private namespace, imports all, and accepts no
-    /// puts.
+    /// Makes the settings of a node that exports all names of the user's private namespace. The
+    /// node imports all names of other nodes, and accepts no puts.
     pub fn of_node(node: NodeName) -> Self {
         let all = || Globs::new(&["*"]).expect("a glob");
         let none: [&str; 0] = [];

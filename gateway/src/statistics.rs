@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-/// Counters since the start of the gateway, and present sizes: the JSON of `.gateway/stat`.
+/// Counters since the start of the gateway, and present sizes. They form the JSON of
+/// `.gateway/stat`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Statistics {
     /// Version of this document: 1.
@@ -13,9 +14,9 @@ pub struct Statistics {
     pub nodes_alive: usize,
     /// Messages dropped as unknown or invalid.
     pub dropped: u64,
-    /// Messages dropped because they came back to the node that sent them first.
+    /// Messages dropped because they returned to the node that sent them first.
     pub loops: u64,
-    /// Requests of other nodes that this gateway has answered.
+    /// Requests of other nodes to which this gateway has responded.
     pub answered: u64,
     /// Bytes of values sent to other nodes.
     pub sent_bytes: u64,
@@ -29,14 +30,14 @@ pub struct Statistics {
     pub kept: usize,
     /// Values fetched from other nodes.
     pub fetched: u64,
-    /// Bytes of these values.
+    /// Bytes of the values fetched from other nodes.
     pub fetched_bytes: u64,
     /// Revalidations that found a copy unchanged.
     pub unchanged: u64,
     /// Transfers that have not ended.
     pub transfers: usize,
-    /// Bytes requested and not yet received, plus the windows of streams: the maximum that other nodes may send at
-    /// once.
+    /// Bytes requested and not yet received, plus the windows of streams. This is the maximum that
+    /// other nodes may send at once.
     pub in_flight_bytes: u64,
     /// The limit of `in_flight_bytes`.
     pub in_flight_bytes_max: u64,
@@ -50,7 +51,7 @@ pub struct Statistics {
     pub cached_bytes: u64,
     /// Remote names in the cache, with or without a copy.
     pub cached_names: usize,
-    /// Values that other nodes put here and that were published.
+    /// Published values that other nodes put on this machine.
     pub puts_taken: u64,
     /// Streams sent to other nodes, counted once per receiver.
     pub streams_sent: usize,
@@ -58,9 +59,9 @@ pub struct Statistics {
     pub messages_dropped: u64,
     /// Remote streams received.
     pub streams_received: usize,
-    /// Stream messages received whole.
+    /// Stream messages received completely.
     pub messages_received: u64,
-    /// Messages of remote streams lost: dropped by the sender, or in transit. The loss counters of local subscribers do
-    /// not contain these.
+    /// Messages of remote streams that the sender dropped or that were lost in transit. The loss
+    /// counters of local subscribers do not include them.
     pub messages_lost: u64,
 }

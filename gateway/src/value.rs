@@ -1,4 +1,5 @@
-//! Values at both ends of a transfer: the sender reads one from a lease, the receiver writes one into drafts.
+//! Values at both ends of a transfer. The sender reads a value from a lease, and the receiver
+//! writes it into drafts.
 
 use crate::wire::{BadChunk, BadDescriptor, Body, Chunk, Codec, Descriptor, NodeName, Shape, TensorShape};
 use bytes::Bytes;
@@ -7,7 +8,8 @@ use std::sync::Arc;
 use tensorlend::{Client, Draft, Tensor, TensorSpec, Value, ValueDraft};
 use xxhash_rust::xxh3::Xxh3;
 
-/// A leased value to be sent without a copy of its bytes. It holds the lease while any of its bytes are in flight.
+/// A leased value to be sent without a copy of its bytes. The object holds the lease while any of
+/// the bytes are in flight.
 #[derive(Clone)]
 pub struct Outgoing {
     parts: Vec<Part>,
@@ -22,7 +24,7 @@ struct Part {
     element: usize,
 }
 
-/// The bytes of a tensor in a leased value. It holds the lease.
+/// The bytes of a tensor in a leased value. The object holds the lease.
 struct LeasedBytes {
     value: Arc<Value>,
     member: usize,
@@ -45,7 +47,8 @@ impl AsRef<[u8]> for LeasedBytes {
 }
 
 impl Outgoing {
-    /// Makes a value to send from a leased one. `origin` is the node that first published it.
+    /// Makes a value to send from a leased value. `origin` is the node that first published the
+    /// value.
     ///
     /// # Errors
     /// [`BadDescriptor`] for a value that cannot be sent.
@@ -56,7 +59,8 @@ impl Outgoing {
             let leased = LeasedBytes { value: value.clone(), member };
             let element = shape.dtype().map_or(1, tensorlend::DType::item_bytes);
             let bytes = match leased.tensor() {
-                // The bytes of a strided tensor are not in row-major order, so they are copied into this order once.
+                // The bytes of a strided tensor are not in row-major order, so copy them into this
+                // order once.
                 Some(tensor) if !tensor.is_row_major() => {
                     let mut bytes = vec![0; tensor.nbytes()];
                     tensor.copy_to(&mut bytes).expect("as long as the tensor");
@@ -92,8 +96,8 @@ impl Outgoing {
         self.len() == 0
     }
 
-    /// Returns a range of the value's bytes without a copy, cut at the value's end, and the element size in bytes of
-    /// the tensor in which the range begins.
+    /// Returns a range of the value's bytes without a copy, truncated at the value's end. Also
+    /// returns the element size in bytes of the tensor in which the range begins.
     pub fn range(&self, offset: u64, bytes: u64) -> (Body, usize) {
         let wanted = offset..offset.saturating_add(bytes);
         let mut element = None;
@@ -131,7 +135,7 @@ impl Incoming {
     /// Allocates drafts for a checked descriptor.
     ///
     /// # Errors
-    /// The client's, if it cannot allocate memory.
+    /// The client's error, if it cannot allocate memory.
     pub fn new(client: &Client, descriptor: Arc<Descriptor>) -> tensorlend::Result<Self> {
         let draft = |tensor: &TensorShape| {
             let dtype = tensor.dtype().map_err(|bad| tensorlend::Error::Argument(bad.to_string()))?;
@@ -158,11 +162,11 @@ impl Incoming {
         self.bytes == 0
     }
 
-    /// Writes a chunk to its range. An uncompressed chunk is copied once, from the engine's buffers; a compressed one
-    /// that spans several tensors is decompressed into a buffer first.
+    /// Writes a chunk to its range. An uncompressed chunk is copied once, from the engine's
+    /// buffers. A compressed chunk that spans several tensors is decompressed into a buffer first.
     ///
     /// # Errors
-    /// [`BadChunk`]; the contents of the range are unspecified then.
+    /// [`BadChunk`]. Then the contents of the range are unspecified.
     pub fn receive(&mut self, chunk: &Chunk, body: &Body) -> Result<(), BadChunk> {
         let to = chunk.offset.saturating_add(u64::from(chunk.bytes));
         if to > self.bytes {
@@ -172,7 +176,7 @@ impl Incoming {
             if body.len() as u64 != u64::from(chunk.bytes) {
                 return Err(BadChunk::Length { found: body.len() as u64, wanted: u64::from(chunk.bytes) });
             }
-            // Hash each piece right after its copy, while the bytes are in the cache.
+            // Hash each piece immediately after its copy, while the bytes are in the cache.
             let mut hash = chunk.checksum.map(|sum| (Xxh3::new(), sum));
             let mut at = chunk.offset;
             body.for_each(|piece| {
@@ -219,7 +223,7 @@ impl Incoming {
         }
     }
 
-    /// Finishes a complete value: returns a draft to publish or send.
+    /// Finishes a complete value, and returns a draft to publish or send.
     ///
     /// # Errors
     /// The client's error, if the dataset cannot be made.

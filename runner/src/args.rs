@@ -95,7 +95,8 @@ impl Args {
     }
 }
 
-/// Returns true if the log consists of JSON objects, as in containers: `TENSORLEND_LOG_FORMAT`.
+/// Returns true if the log consists of JSON objects, as in containers. The variable
+/// `TENSORLEND_LOG_FORMAT` selects this.
 pub fn logs_json() -> bool {
     std::env::var_os(LOG_FORMAT).is_some_and(|format| format == "json")
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_model::ModelOptions;
 
-/// Duration of a run after which the caller sleeps instead of spinning. After such a run the worker announces the
-/// response ([`Job::soon`]), so that the caller wakes up while the worker writes the response.
+/// Duration of a run from which the caller sleeps instead of spinning. After such a run the worker
+/// announces the response ([`Job::soon`]). So the caller wakes up while the worker writes the
+/// response.
 const SOON: Duration = Duration::from_millis(1);
 
 /// Limits of a batch.
@@ -19,13 +20,13 @@ pub struct Limits {
     pub rows_max: u64,
     /// Number of rows at which a batch runs without waiting for more requests.
     pub rows_min: u64,
-    /// Maximum time that the first request of a batch waits for others.
+    /// Maximum time for which the first request of a batch waits for other requests.
     pub wait: Duration,
 }
 
 impl Limits {
-    /// Returns the limits according to the model's options. If the model's first dimension is fixed, each batch has one
-    /// request.
+    /// Returns the limits from the model's options. If the model's first dimension is fixed, each
+    /// batch has one request.
     pub fn new(options: &ModelOptions, signature: &Signature) -> Self {
         if !signature.is_batchable() {
             return Self { rows_max: 1, rows_min: 1, wait: Duration::ZERO };
@@ -37,13 +38,13 @@ impl Limits {
         }
     }
 
-    /// Returns true if a job can run with others.
+    /// Returns true if a job can run together with other jobs.
     pub fn admits(&self, job: &Job) -> bool {
         self.rows_max > 1 && job.rows().is_some_and(|rows| rows < self.rows_max)
     }
 }
 
-/// Runs jobs on a model, and sends the responses.
+/// The environment that runs jobs on a model and sends the responses.
 pub struct Bench<'b> {
     pub client: &'b Client,
     pub signature: &'b Signature,
@@ -51,8 +52,8 @@ pub struct Bench<'b> {
 }
 
 impl Bench<'_> {
-    /// Runs jobs together, and responds to each. If that run fails, runs each job separately, so that one job that the
-    /// model cannot compute does not make the others fail.
+    /// Runs jobs together, and responds to each. If that run fails, runs each job separately. So a
+    /// job that the model cannot compute does not make the other jobs fail.
     pub fn run(&self, engine: &mut dyn Engine, mut jobs: Vec<Job>) {
         self.record(|recorder| jobs.iter_mut().for_each(|job| recorder.waited(job.begin())));
         if jobs.len() > 1 {
@@ -70,7 +71,8 @@ impl Bench<'_> {
             match self.alone(engine, &job) {
                 Ok((outputs, took)) => {
                     self.answer(job, outputs, took);
-                    // Record the run after the response, so that the caller does not wait for the statistics.
+                    // The run is recorded after the response, so that the caller does not wait for
+                    // the statistics.
                     self.record(|recorder| recorder.ran(1, rows, took));
                 }
                 Err(why) => self.fail(job, &why),
@@ -86,7 +88,7 @@ impl Bench<'_> {
         self.record(|recorder| recorder.said(said.is_ok()));
     }
 
-    /// Sends the reason of a failure to the caller of `job`.
+    /// Sends the reason for a failure to the caller of `job`.
     pub fn fail(&self, job: Job, why: &str) {
         if let Err(error) = job.fail(why) {
             tracing::warn!("a failure could not be told: {error}");
@@ -100,7 +102,8 @@ impl Bench<'_> {
         recorder.as_mut().map(write);
     }
 
-    /// Runs one job. The engine reads the inputs in place, and writes into the memory of the response.
+    /// Runs one job. The engine reads the inputs in place, and writes into the memory of the
+    /// response.
     fn alone(&self, engine: &mut dyn Engine, job: &Job) -> Result<(Vec<Output>, Duration), String> {
         let mut make = |dtype: DType, shape: &[u64]| {
             self.client.create(dtype, shape).map(Buffer::Lent).map_err(|error| error.to_string())
@@ -114,7 +117,7 @@ impl Bench<'_> {
         Ok((outputs, took))
     }
 
-    /// Runs several jobs at once: concatenates their inputs, and splits each output.
+    /// Runs several jobs at once. Concatenates their inputs, and splits each output.
     fn together(&self, engine: &mut dyn Engine, jobs: &[Job]) -> Result<(Vec<Vec<Output>>, Duration), String> {
         let rows: Vec<u64> = jobs.iter().filter_map(Job::rows).collect();
         let total: u64 = rows.iter().sum();

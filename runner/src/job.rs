@@ -11,13 +11,13 @@ use tensorlend_os::clock::monotonic_ns;
 /// Maximum bytes of a strided tensor that the worker copies into row-major order.
 const ORDERED_BYTES_MAX: u64 = 1 << 30;
 
-/// An input of a job, by the location of its elements.
+/// The location of an input's elements.
 enum Source {
-    /// In place in the request: a member of its dataset, or its only tensor.
+    /// The elements are in place in the request: in a member of its dataset, or in its only tensor.
     Brought(Option<String>),
-    /// In place in a value that was published under a name.
+    /// The elements are in place in a value that a client published under a name.
     Leased(Lease),
-    /// In a copy that this process has prepared or reordered.
+    /// The elements are in a copy that this process has prepared or reordered.
     Made { dtype: DType, shape: Vec<u64>, data: Own },
 }
 
@@ -33,16 +33,16 @@ pub struct Job {
     call: Call,
     sources: Vec<Source>,
     wanted: Vec<Wanted>,
-    /// Time between the sending of the request and its receipt.
+    /// Time between the send of the request and its receipt.
     before: Duration,
     taken: Instant,
-    /// Time between the sending of the request and the start of its run.
+    /// Time between the send of the request and the start of its run.
     queue: Duration,
 }
 
 impl Job {
-    /// Reads a request. If the request is invalid, sends the reason as the response, and returns `Err` with the result
-    /// of sending it.
+    /// Reads a request. If the request is invalid, sends the reason as the response, and returns
+    /// the result of that send as `Err`.
     pub fn read(call: Call, client: &Client, signature: &Signature) -> Result<Self, tensorlend::Result<()>> {
         let (before, taken) = (since(&call), Instant::now());
         let read = sources_of(&call, client, signature);
@@ -77,7 +77,8 @@ impl Job {
         self.wanted.iter().map(|wanted| wanted.output).collect()
     }
 
-    /// Returns the first dimension of the inputs, if it is the same for all.
+    /// Returns the first dimension of the inputs. Returns `None` if it is not the same for all
+    /// inputs.
     pub fn rows(&self) -> Option<u64> {
         let mut rows = self.feeds().into_iter().map(|feed| feed.shape.first().copied());
         let first = rows.next().flatten().filter(|&rows| rows > 0)?;
@@ -91,7 +92,7 @@ impl Job {
         self.feeds().iter().map(rest).eq(other.feeds().iter().map(rest))
     }
 
-    /// Notes the start of the run, and returns the time since the request was sent.
+    /// Records the start of the run, and returns the time since the send of the request.
     pub fn begin(&mut self) -> Duration {
         self.queue = self.before + self.taken.elapsed();
         self.queue
@@ -102,18 +103,19 @@ impl Job {
         self.taken
     }
 
-    /// Announces to the caller that the response comes soon, so that it wakes up.
+    /// Announces to the caller that the response comes soon, so that the caller wakes up.
     pub fn soon(&self) {
         self.call.soon();
     }
 
-    /// Sends the reason of a failure as the response.
+    /// Sends the reason for a failure as the response.
     pub fn fail(self, why: &str) -> tensorlend::Result<()> {
         self.call.fail(why)
     }
 
-    /// Publishes the outputs for which the request gives a name, and sends the others as the response. `outputs` are
-    /// the requested outputs in shared memory, in the order of [`Job::wanted`]; `run` is the duration of the run.
+    /// Publishes the outputs for which the request gives a name, and sends the other outputs as the
+    /// response. `outputs` are the requested outputs in shared memory, in the order of
+    /// [`Job::wanted`]. `run` is the duration of the run.
     ///
     /// # Errors
     /// The reason why the caller got an error, or got no response.
@@ -191,8 +193,8 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
     Ok((sources, wanted))
 }
 
-/// Finds the request's member for each input, by the input's name or position. An input must not be both a member and
-/// published under a name.
+/// Finds the request's member for each input, by the input's name or position. Fails if an input is
+/// both a member and a published value.
 fn members(request: &Value, signature: &Signature, named: &[Option<&str>]) -> Result<Vec<Option<String>>, String> {
     let mut members: Vec<Option<String>> = vec![None; signature.inputs.len()];
     if let Value::Dataset(dataset) = request {
@@ -217,13 +219,15 @@ fn brought<'c>(call: &'c Call, member: Option<&str>) -> Option<&'c Tensor> {
     }
 }
 
-/// Copies a tensor that cannot be used in place, because it has strides or must be prepared.
+/// Copies a tensor that the engine cannot use in place, because the tensor has strides or must be
+/// prepared.
 fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     let dtype = tensor.dtype();
     let ordered = if tensor.row_major_bytes().is_some() {
         None
     } else {
-        // Bound the copy: with strides of 0, a small tensor can describe arbitrarily many elements.
+        // The length of the copy is limited, because a small tensor with strides of 0 can describe
+        // arbitrarily many elements.
         if tensor.nbytes() as u64 > ORDERED_BYTES_MAX {
             return Err(format!(
                 "{} bytes with strides, and {ORDERED_BYTES_MAX} are the most that is put in order here: publish it row-major",
@@ -246,8 +250,8 @@ fn made(tensor: &Tensor, steps: &[Step]) -> Result<Option<Source>, String> {
     Ok(Some(Source::Made { dtype: image.dtype, shape: image.shape, data: image.data }))
 }
 
-/// Returns the time since a request was sent. The request's timestamp is from a clock that all processes of the machine
-/// share.
+/// Returns the time since the send of a request. The request's timestamp is from a clock that all
+/// processes of the machine share.
 fn since(call: &Call) -> Duration {
     let Value::Dataset(dataset) = call.value() else { return Duration::ZERO };
     match dataset.timestamp() {

@@ -1,11 +1,14 @@
-//! `tensorlend-runner`: runs ONNX models on the machine whose daemon lends the tensors.
+//! `tensorlend-runner`: a program that runs ONNX models on the machine whose daemon lends the
+//! tensors.
 //!
-//! The runner is a client of the daemon, which does not execute models itself. The *supervisor* (`supervisor.rs`) lists
-//! the models and runs one *worker* for each, in a child process, so a model that crashes or hangs affects only its
-//! worker. The worker (`worker.rs`) reads the model, serves it ([`tensorlend::Client::serve`]), and reports its state
-//! to the supervisor by lines on its standard output (`report.rs`).
+//! The runner is a client of the daemon, which does not execute models itself. The *supervisor*
+//! (`supervisor.rs`) lists the models and runs one *worker* for each, in a child process. So a
+//! model that crashes or hangs affects only its worker. The worker (`worker.rs`) loads the model
+//! and serves it ([`tensorlend::Client::serve`]). It reports its state to the supervisor by lines
+//! on its standard output (`report.rs`).
 //!
-//! If the engine supports it, workers read inputs in place, and write outputs into the memory of the response.
+//! If the engine supports it, workers read inputs in place, and write outputs into the memory of
+//! the response.
 
 pub mod args;
 mod batch;

@@ -1,21 +1,24 @@
 //! Spinning for the next request after a response, before the worker sleeps.
 //!
-//! A caller often sends the next request right after a response. After a long run the caller's memory has left the
-//! caches, so the request comes later than the client library's own spin. Waking a sleeping worker costs both sides
-//! about ten microseconds. Spinning for 1% of the run's duration costs at most 1% of a core.
+//! A caller often sends the next request right after a response. After a long run the caller's
+//! memory has left the caches, so the request comes after the end of the client library's own spin.
+//! The wakeup of a sleeping worker costs both sides about ten microseconds. Spinning for 1% of the
+//! run's duration costs at most 1% of a core.
 
 use std::time::{Duration, Instant};
 
-/// After a run, the worker spins for 1/PART of its duration.
+/// Divisor for the duration of a spin. After a run, the worker spins for 1/PART of the run's
+/// duration.
 const PART: u32 = 100;
-/// Maximum duration of a spin. If the request comes later than this, the cost of a wakeup hardly matters.
+/// Maximum duration of a spin. If the request comes later, the cost of a wakeup hardly matters.
 const LONGEST: Duration = Duration::from_millis(1);
 /// Number of successive spins without a request after which the worker omits most spins.
 const IN_VAIN_MAX: u32 = 4;
-/// After that, the worker still does one of this many spins, because callers may change their behaviour.
+/// Number of possible spins of which the worker still does one, after it has begun to omit spins.
+/// Callers may change their behaviour.
 const TRIED_AGAIN: u32 = 16;
 
-/// Decides how long to spin.
+/// The decision how long the worker spins.
 #[derive(Debug, Default)]
 pub struct Linger {
     /// Maximum duration of the next spin.
@@ -27,18 +30,19 @@ pub struct Linger {
 }
 
 impl Linger {
-    /// Notes the duration of a run whose response was just sent.
+    /// Records the duration of a run whose response was just sent.
     pub fn worked(&mut self, took: Duration) {
         self.budget = (took / PART).min(LONGEST);
         self.since = Some(Instant::now());
     }
 
-    /// Calls `poll` until it returns a request, but not longer than the last run allows.
+    /// Calls `poll` until it returns a request. Stops when the spin that the last run allows is
+    /// over.
     ///
     /// # Errors
     /// The errors of `poll`.
     pub fn poll<T, E>(&mut self, mut poll: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
-        // Each run allows one spin only: later waits sleep at once.
+        // Each run allows only one spin. Later waits sleep at once.
         let Some(since) = self.since.take() else { return Ok(None) };
         if self.in_vain >= IN_VAIN_MAX {
             self.in_vain = self.in_vain.wrapping_add(1);

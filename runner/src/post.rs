@@ -13,26 +13,28 @@ use tensorlend::Version;
 
 /// Time without a report after which a worker counts as hung. A worker reports four times a second.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Maximum bytes that the supervisor stores of the last line of a worker's standard error.
+/// Maximum length, in bytes, that the supervisor stores of the last line on a worker's standard
+/// error.
 const WORDS_MAX: usize = 512;
 
-/// A worker's number and its report; `None`: the worker has ended.
+/// A worker's number and its report. `None` means that the worker has ended.
 pub type News = (u64, Option<Report>);
 
 /// The reason why a worker has ended unexpectedly.
 pub struct Wrong {
     /// The reason, as text for the log.
     pub why: String,
-    /// Whether another process, or the kernel for lack of memory, killed the worker. The model may be valid then.
+    /// Whether another process killed the worker, or the kernel did for lack of memory. The model
+    /// may then be valid.
     pub from_outside: bool,
 }
 
-/// Signals by which other processes or the kernel kill a worker.
+/// Signals with which other processes or the kernel kill a worker.
 const FROM_OUTSIDE: [Signal; 5] = [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
 /// A worker process and its last reports.
 pub struct Post {
-    /// The worker's number; no other worker of this supervisor has it.
+    /// The worker's number. No other worker of this supervisor has the same number.
     pub number: u64,
     /// The version of the model for which the supervisor started the worker.
     pub of: Version,
@@ -49,16 +51,17 @@ pub struct Post {
 }
 
 impl Post {
-    /// Starts a worker for a model: this program with the same options, and `--worker`.
+    /// Starts a worker for a model. The worker runs this program with the same options, and
+    /// `--worker`.
     ///
     /// # Errors
-    /// The kernel's error, if the process cannot be started.
+    /// The kernel's error, if the process cannot start.
     pub fn start(model: &str, of: Version, number: u64, news: Sender<News>) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Without a backtrace, the last line of a panic's output is its reason. A worker logs plain lines, since callers
-        // get the last one.
+        // Without a backtrace, the last line of a panic's output is the reason. A worker logs plain
+        // lines, because callers get the last line.
         command.env("RUST_BACKTRACE", "0").env_remove(args::LOG_FORMAT);
         let mut child = command.spawn()?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -79,7 +82,8 @@ impl Post {
                 } else {
                     eprintln!("{name}: {line}");
                 }
-                // Skip the panic's hint about backtraces, so that its reason remains the last line.
+                // The panic's hint about backtraces is skipped, so that the reason remains the last
+                // line.
                 if !line.starts_with("note: ") {
                     *words.lock().unwrap_or_else(PoisonError::into_inner) = line;
                 }
@@ -103,7 +107,7 @@ impl Post {
         self.child.id()
     }
 
-    /// Notes a worker's report, and kills the worker if its run has exceeded `run_timeout`.
+    /// Records a worker's report. Kills the worker if its run has exceeded `run_timeout`.
     pub fn hear(&mut self, report: Report, run_timeout: Duration) {
         self.heard = Instant::now();
         match report {
@@ -119,7 +123,8 @@ impl Post {
         }
     }
 
-    /// Kills the worker if it has sent no report for [`SILENCE`], or has read its model for longer than `load_timeout`.
+    /// Kills the worker if it has sent no report for [`SILENCE`], or if it has been loading its
+    /// model for longer than `load_timeout`.
     pub fn watch(&mut self, load_timeout: Duration) {
         let pid = self.pid();
         if self.heard.elapsed() > SILENCE {
@@ -140,8 +145,8 @@ impl Post {
         }
     }
 
-    /// Waits for the end of the worker, which has already closed its output. Returns the reason if the end was
-    /// unexpected.
+    /// Waits for the end of the worker, which has already closed its output. Returns the reason for
+    /// an unexpected end, or `None`.
     pub fn end(&mut self) -> Option<Wrong> {
         let status = self.ended();
         let own = |why: String| Some(Wrong { why, from_outside: false });
@@ -149,7 +154,8 @@ impl Post {
             return own(verdict);
         }
         let doing = if self.serving.is_some() { "while it served" } else { "while it read the model" };
-        // Standard error is another pipe than that of the reports: give its thread time to read the last line.
+        // Standard error has another pipe than the reports. This pause gives the thread of standard
+        // error time to read the last line.
         std::thread::sleep(Duration::from_millis(20));
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let words = &words[..words.floor_char_boundary(WORDS_MAX)];
@@ -193,7 +199,7 @@ impl Drop for Post {
     }
 }
 
-/// Reads lines as text, replaces invalid bytes, and bounds the length of a line.
+/// Reads lines as text. Replaces invalid bytes, and bounds the length of a line.
 fn lines(from: Option<impl Read>) -> impl Iterator<Item = String> {
     let mut reader = from.map(BufReader::new);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! A worker's reports to its supervisor: lines on its standard output.
+//! A worker's reports to its supervisor. Each report is a line on the worker's standard output.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,7 +10,8 @@ pub enum Report {
     Serving { version: [u64; 2], engine: String },
     /// The worker cannot serve this version of the model.
     Refused { version: [u64; 2], why: String },
-    /// The worker is alive, and has been busy with its present run for this time (0: idle).
+    /// The worker is alive. `busy` is the time for which its current run has taken so far (0:
+    /// idle).
     Beat { busy: Duration },
 }
 

@@ -1,15 +1,15 @@
-//! The statistics of a worker, which it publishes.
+//! The statistics that a worker publishes about itself.
 
 use std::time::Duration;
 use tensorlend_model::{ModelStatistics, Quantiles};
 
-/// Number of latest measurements from which the quantiles are computed.
+/// Number of latest measurements for the quantiles.
 const KEPT: usize = 1024;
-/// Runs are counted by their number of requests, up to this number. Runs with more requests are counted as runs with
-/// this number.
+/// Maximum number of requests for which runs are counted separately. Runs with more requests count
+/// as runs with this number.
 const BATCHES: usize = 64;
 
-/// Counts the requests and runs of a worker, and measures their times.
+/// The counters of a worker's requests and runs, and the measurements of their times.
 #[derive(Debug, Default)]
 pub struct Recorder {
     statistics: ModelStatistics,
@@ -19,14 +19,14 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes empty statistics of a worker with this engine.
+    /// Returns empty statistics of a worker with this engine.
     pub fn new(engine: String) -> Self {
         let statistics = ModelStatistics { v: 1, pid: std::process::id(), engine, ..ModelStatistics::default() };
         // `changed` is true so that the worker publishes the statistics as soon as it serves.
         Self { statistics, changed: true, ..Self::default() }
     }
 
-    /// Counts a run: its duration, and its numbers of requests and rows.
+    /// Counts a run. Records its duration, and its numbers of requests and rows.
     pub fn ran(&mut self, requests: usize, rows: u64, took: Duration) {
         self.changed = true;
         self.statistics.runs += 1;
@@ -40,18 +40,18 @@ impl Recorder {
         self.statistics.batches[at] += 1;
     }
 
-    /// Counts a request's wait for its run.
+    /// Records the time for which a request waited for its run.
     pub fn waited(&mut self, time: Duration) {
         self.queue.add(time);
     }
 
-    /// Counts a response (`well`) or an error.
+    /// Counts a response (`well` is true) or an error.
     pub fn said(&mut self, well: bool) {
         self.changed = true;
         if well { self.statistics.requests += 1 } else { self.statistics.failures += 1 }
     }
 
-    /// Returns the statistics to publish, if they have changed.
+    /// Returns the statistics to publish. Returns `None` if they have not changed.
     pub fn news(&mut self) -> Option<ModelStatistics> {
         if !std::mem::take(&mut self.changed) {
             return None;

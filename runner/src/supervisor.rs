@@ -12,22 +12,23 @@ use tensorlend_model::{Fault, Models, model_fault_name};
 
 /// Minimum interval between two listings of the models.
 const POLL: Duration = Duration::from_millis(250);
-/// The supervisor spends at most 1/SHARE of its time on listings.
+/// Divisor for the time of listings. The supervisor spends at most 1/SHARE of its time on listings.
 const SHARE: u32 = 20;
 /// Delay before a restart after a worker's first fault. Each further fault doubles the delay.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Maximum delay before a restart.
 const AGAIN_MAX: Duration = Duration::from_secs(30);
-/// Number of successive workers that may end while they read the same version of a model. After that the supervisor
-/// starts no worker until there is another version. Workers that another process killed do not count.
+/// Number of successive workers that may end while they load the same version of a model. The
+/// supervisor then starts no worker for the model until there is another version. Workers that
+/// another process killed do not count.
 const UNREAD_MAX: u32 = 3;
-/// Time of service after which the supervisor forgets a worker's faults.
+/// Time of service after which the supervisor forgets a worker's earlier faults.
 const WELL: Duration = Duration::from_mins(1);
 
 /// Runs the supervisor until the daemon ends its session.
 ///
 /// # Errors
-/// If the supervisor cannot connect, or its session ends.
+/// An error if the supervisor cannot connect, or if its session ends.
 pub fn run(args: &Args) -> Result<(), Trouble> {
     let client = args.client("tensorlend-runner").connect()?;
     tracing::info!("serving models that match {:?} in namespace {}", args.model, client.namespace());
@@ -69,21 +70,23 @@ struct Supervisor<'s> {
 
 /// The supervisor's state of one model.
 struct Tended {
-    /// The current version; `None`: the model was removed.
+    /// The current version. `None` if the model was removed.
     version: Option<Version>,
-    /// A version that workers could not read. The supervisor starts no worker for it again.
+    /// A version that workers could not load. The supervisor starts no worker for this version
+    /// again.
     refused: Option<Version>,
     post: Option<Post>,
     /// Number of successive unexpected ends of workers.
     faults: u32,
-    /// Number of successive workers that ended unexpectedly, but were not killed, while they read this version.
+    /// Number of successive workers that ended unexpectedly while they loaded this version. Killed
+    /// workers do not count.
     unread: u32,
     /// Earliest time at which the next worker may start.
     again: Instant,
 }
 
 impl Supervisor<'_> {
-    /// Lists the models of the namespace, and notes new, replaced and removed ones.
+    /// Lists the models of the namespace, and records new, replaced and removed models.
     fn poll(&mut self) -> tensorlend::Result<()> {
         let found = Models::new(&self.client).list(&self.args.model)?;
         let found: BTreeMap<String, Version> = found.into_iter().map(|model| (model.name, model.version)).collect();
@@ -110,7 +113,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Starts missing workers, and checks the others.
+    /// Starts missing workers, and checks the running ones.
     fn tend(&mut self) {
         for (name, tended) in &mut self.models {
             if let Some(post) = &mut tended.post {
@@ -142,7 +145,8 @@ impl Supervisor<'_> {
             }
             post.hear(report, self.args.timeout);
         } else {
-            // Ignore the fault of a removed model's worker, because no caller sends requests for that model.
+            // The fault of a removed model's worker is ignored, because no caller sends requests
+            // for that model.
             let fault = Self::ended(name, tended).filter(|_| tended.version.is_some());
             if let Some(fault) = fault
                 && let Err(error) = publish(&self.client, name, &fault)
@@ -152,7 +156,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Handles the end of a worker. Returns a fault to publish, if there is one.
+    /// Handles the end of a worker. Returns a fault to publish, or `None`.
     fn ended(name: &str, tended: &mut Tended) -> Option<Fault> {
         let mut post = tended.post.take()?;
         let wrong = post.end();
@@ -171,13 +175,14 @@ impl Supervisor<'_> {
             return fault(format!("it cannot be read: {why}"), Some(version), Duration::ZERO);
         }
         let Some(wrong) = wrong else {
-            // The worker ended because it noticed, before the supervisor did, that its model was replaced or removed.
+            // The worker detected before the supervisor that its model was replaced or removed, and
+            // ended.
             tended.again = Instant::now();
             return None;
         };
         let served = post.serving.is_some();
         tended.unread = if served || wrong.from_outside { 0 } else { tended.unread + 1 };
-        // A version that has made [`UNREAD_MAX`] workers end would also make the next one end.
+        // A version that has made [`UNREAD_MAX`] workers end would also make the next worker end.
         if tended.unread == UNREAD_MAX {
             tended.refused = Some(post.of);
             return fault(format!("{}, as {UNREAD_MAX} did in a row", wrong.why), Some(post.of), Duration::ZERO);

@@ -1,5 +1,5 @@
-//! The worker, the child process for one model. It reads the model, and serves it until the model is replaced or
-//! removed, or the supervisor ends.
+//! The worker: the child process for one model. It loads the model, and serves it until the model
+//! is replaced or removed, or the supervisor ends.
 
 use crate::args::Args;
 use crate::batch::{Bench, Limits};
@@ -50,8 +50,8 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
             return Ok(());
         }
     };
-    // Drop the lease on the model's bytes. The engine has a copy of them, and a lease would keep the memory of a
-    // replaced model from being freed.
+    // The lease on the model's bytes is dropped. The engine has a copy of the bytes, and a lease
+    // would keep the memory of a replaced model in use.
     drop(lease);
     let server = client.serve(&model_service(model)).open()?;
     let name = engine.name();
@@ -67,9 +67,10 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     Worker { model, version, server, limits, bench, pulse: &pulse, later: VecDeque::new(), linger }.serve(engine)
 }
 
-/// Limits the private memory of this process, and disables core files. Shared mappings, such as tensors, do not count.
+/// Limits the private memory of this process, and disables core files. Shared mappings, such as
+/// tensors, do not count.
 fn confine(args: &Args) -> std::io::Result<()> {
-    // The runner's parent may have set a lower limit, which a process cannot raise.
+    // The runner's parent may have set a lower limit. A process cannot raise such a limit.
     let bytes =
         Some(getrlimit(Resource::Data).maximum.map_or(args.memory_bytes(), |most| most.min(args.memory_bytes())));
     setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?;
@@ -100,7 +101,7 @@ struct Worker<'w> {
     limits: Limits,
     bench: Bench<'w>,
     pulse: &'w Pulse,
-    /// Received jobs that could not join the batch before them. They run next.
+    /// Received jobs that could not join the previous batch. They run next.
     later: VecDeque<Job>,
     linger: Linger,
 }
@@ -133,7 +134,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Returns the next request. Spins first if [`Linger`] allows it, then sleeps.
+    /// Returns the next request. First spins if [`Linger`] allows it, then sleeps.
     fn wait(&mut self) -> Result<Call, Error> {
         if let Some(call) = self.linger.poll(|| self.server.try_recv())? {
             return Ok(call);
@@ -141,7 +142,8 @@ impl Worker<'_> {
         self.server.recv_timeout(POLL)
     }
 
-    /// Serves the requests that callers have already sent to this worker. They send later ones to another worker.
+    /// Serves the requests that callers have already sent to this worker. Callers send later
+    /// requests to another worker.
     fn drain(&mut self, engine: &mut dyn Engine) -> Result<(), Trouble> {
         loop {
             let job = match self.later.pop_front() {
@@ -156,7 +158,8 @@ impl Worker<'_> {
     }
 
     fn read(&self, call: Call) -> Option<Job> {
-        // Reading a job counts as busy, because preparing a large image takes long.
+        // The worker counts as busy while it reads a job, because the preparation of a large image
+        // takes long.
         let _busy = self.pulse.busy();
         match Job::read(call, self.bench.client, self.bench.signature) {
             Ok(job) => Some(job),
@@ -220,7 +223,8 @@ impl Worker<'_> {
     fn is_current(&self) -> bool {
         match self.bench.client.info(&model_bytes_name(self.model)) {
             Ok(info) => info.version == self.version,
-            // Only the error "not found" means that the model was removed. A lost session, for example, does not.
+            // Only the error "not found" means that the model was removed. A lost session, for
+            // example, does not mean that.
             Err(error) => !error.is_not_found(),
         }
     }
@@ -265,8 +269,8 @@ impl Pulse {
         }
     }
 
-    /// Sends reports to the supervisor. When the supervisor has ended, the worker ends after its current run, or after
-    /// the timeout of a run.
+    /// Sends reports to the supervisor. After the end of the supervisor, the worker ends when its
+    /// current run or the timeout of a run ends.
     fn beat(&self, timeout: Duration) {
         while (Report::Beat { busy: self.busy_for() }).say().is_ok() {
             std::thread::sleep(POLL);
@@ -289,7 +293,7 @@ impl Pulse {
     }
 }
 
-/// A guard: the worker counts as busy until it is dropped.
+/// A guard. The worker counts as busy until the guard is dropped.
 struct Busy<'p>(&'p Pulse);
 
 impl Drop for Busy<'_> {

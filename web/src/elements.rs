@@ -11,7 +11,8 @@ pub struct Elements<'t> {
 }
 
 impl<'t> Elements<'t> {
-    /// Returns a reader of a tensor; `None` if an element of its type is not a single number.
+    /// Returns a reader of a tensor. Returns `None` if an element of its type is not a single
+    /// number.
     pub fn of(tensor: &'t Tensor) -> Option<Self> {
         let read = reader(tensor.dtype())?;
         Some(Self { bytes: tensor.bytes(), tensor, read, item: tensor.dtype().item_bytes() })
@@ -38,7 +39,8 @@ impl<'t> Elements<'t> {
     }
 }
 
-/// Returns the function that converts an element's bytes to `f64`, in which large 64-bit integers lose precision.
+/// Returns the function that converts an element's bytes to `f64`. Large 64-bit integers lose
+/// precision.
 fn reader(dtype: DType) -> Option<fn(&[u8]) -> f64> {
     macro_rules! number {
         ($type:ty) => {

@@ -1,11 +1,12 @@
-//! A log of events derived from successive samples: clients that came and went, refusals, evictions, ended streams.
+//! A log of events derived from successive samples, such as new and disconnected clients, refusals,
+//! evictions and ended streams.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientState, Observation};
 
-/// Maximum number of stored events; the oldest are dropped.
+/// Maximum number of stored events. The oldest events are dropped.
 const KEPT: usize = 500;
 /// Maximum number of events logged for one sample.
 const SAMPLE_MAX: usize = 100;
@@ -13,7 +14,7 @@ const SAMPLE_MAX: usize = 100;
 /// A change between two successive samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Sequence number, from 1 on.
+    /// Sequence number, counted from 1.
     pub number: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
@@ -70,7 +71,7 @@ impl Kind {
 struct Before {
     clients: HashMap<(u16, u32), (String, bool)>,
     streams: HashMap<u64, (String, bool)>,
-    /// Bytes by owner's member number.
+    /// Bytes of lent segments, by the owner's member number.
     lent: BTreeMap<u16, u64>,
 }
 
@@ -151,7 +152,7 @@ impl Log {
         self.namespaces.insert(seen.namespace.clone(), now);
     }
 
-    /// Logs the changes in the daemon's metrics; `None`: the daemon does not respond.
+    /// Logs the changes in the daemon's metrics. `stat` is `None` if the daemon does not respond.
     pub fn daemon(&mut self, at_ms: u64, stat: Option<&Stat>) {
         let Some(stat) = stat else {
             if !std::mem::replace(&mut self.is_away, true) {

@@ -16,12 +16,14 @@ pub enum Door {
     Unix,
 }
 
-/// The Content-Security-Policy: the browser loads nothing from other origins, and runs only this server's scripts.
-/// Images may be blobs, because the page draws pictures from data that it has fetched.
+/// The Content-Security-Policy. The browser loads nothing from other origins, and runs only this
+/// server's scripts. Images may be blobs, because the page draws pictures from data that it has
+/// fetched.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// Returns the error response of a request that is not allowed; `None` for one that is.
+/// Returns the error response for a request that is not allowed. Returns `None` for an allowed
+/// request.
 pub fn refuse(
     method: &Method,
     version: Version,
@@ -40,8 +42,8 @@ pub fn refuse(
     if version == Version::HTTP_10 || version == Version::HTTP_11 {
         let mut hosts = headers.get_all(header::HOST).iter();
         let (host, more) = (hosts.next(), hosts.next());
-        // Prevent DNS rebinding: in the browser, a foreign page whose name resolves to this machine would have the same
-        // origin as this server.
+        // Prevent DNS rebinding. Otherwise a foreign page whose name resolves to this machine would
+        // have the same origin as this server in the browser.
         if more.is_some() || door == Door::Loopback && !host.is_some_and(|host| is_loopback(host.as_bytes())) {
             return Some((StatusCode::MISDIRECTED_REQUEST, "ask for localhost or 127.0.0.1"));
         }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::observe::{Observation, States};
 
-/// Maximum number of stored points; the oldest are dropped.
+/// Maximum number of stored points. The oldest points are dropped.
 const POINTS: usize = 600;
-/// Maximum number of clients in a point: those with the most bytes.
+/// Maximum number of clients in a point. Only the clients with the most bytes are included.
 const CLIENTS: usize = 8;
 
 /// Bytes and counts at one time.
@@ -38,7 +38,7 @@ impl Point {
 pub struct History(VecDeque<Point>);
 
 impl History {
-    /// Adds a point and returns all points.
+    /// Adds a point, and returns all points.
     pub fn add(&mut self, point: Point) -> Arc<Vec<Point>> {
         if self.0.len() == POINTS {
             self.0.pop_front();

@@ -1,5 +1,5 @@
-//! JSON responses of `/api/v1`. docs/web.md documents their fields; a field stays for the whole life of the API
-//! version.
+//! JSON responses of `/api/v1`. docs/web.md documents their fields. A field stays for the whole
+//! life of the API version.
 
 use crate::events::Event;
 use crate::history::Point;
@@ -108,7 +108,7 @@ fn namespace(ns: &Namespace) -> Value {
     })
 }
 
-/// Returns a limit, or null where there is none.
+/// Returns a limit; `None`, which becomes null, if there is no limit.
 fn limit(most: u64) -> Option<u64> {
     (most < u64::MAX).then_some(most)
 }
@@ -172,7 +172,7 @@ pub fn segment(ns: &Namespace, segment: &SegmentSeen, with_slots: bool) -> Value
     it
 }
 
-/// Maximum number of values that stand for the contents of a segment.
+/// Maximum number of values shown as the contents of a segment.
 const NAMED: usize = 4;
 
 /// Returns the largest values in a segment.

@@ -1,11 +1,12 @@
 //! `tensorlend web`: the daemon's state over HTTP, as metrics, JSON and a dashboard.
 //!
-//! It runs in its own process. It joins each namespace as a client, samples the directory and the members' sheets
-//! ([`tensorlend::observe`]) once a second, however many viewers there are, and requests the daemon's metrics twice a
-//! second. The daemon itself serves no HTTP. This process takes leases for previews only, and publishes nothing.
+//! The server runs in its own process. It joins each namespace as a client. Once a second it
+//! samples the directory and the tables that the members share ([`tensorlend::observe`]),
+//! independently of the number of viewers. Twice a second it requests the daemon's metrics. The
+//! daemon itself serves no HTTP. The server takes leases only for previews, and publishes nothing.
 //!
-//! Names of tensors and streams, and labels of clients, are untrusted text: this process emits them in JSON only, and
-//! the page shows them as text. The server accepts `GET` and `HEAD` only.
+//! Names of tensors and streams, and labels of clients, are untrusted text. The server emits them
+//! only in JSON, and the page shows them as text. The server accepts only `GET` and `HEAD`.
 
 mod body;
 mod elements;
@@ -49,8 +50,8 @@ use tensorlend::observe::Inspector;
 pub struct Options {
     /// Addresses to listen on; at least one.
     pub listen: Vec<Listen>,
-    /// The token that requests from other machines must carry. If it is set, local TCP requests must carry it too;
-    /// requests over Unix sockets need none.
+    /// The token that requests from other machines must carry. If a token is set, local TCP
+    /// requests must carry it, too. Requests over Unix sockets need no token.
     pub token: Option<Token>,
     /// Whether elements of tensors may be shown.
     pub previews: bool,
@@ -65,12 +66,12 @@ pub struct Options {
     pub otlp: Option<Otlp>,
 }
 
-/// The way in which the server observes a namespace. Each function opens a new connection: the server calls it again when
-/// the daemon has lost the connection.
+/// The way in which the server observes a namespace. Each function opens a new connection. The
+/// server calls the function again when the connection to the daemon is lost.
 pub enum Source {
     /// As a client of the namespace.
     Join(Connect),
-    /// As an observer of all namespaces: the server sees no values.
+    /// As an observer of all namespaces, in which case the server sees no values.
     Observe {
         /// Opens the connection.
         connect: Arc<dyn Fn() -> tensorlend::Result<Inspector> + Send + Sync>,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
 
-/// An address: `127.0.0.1:9470`, or `unix:` followed by a path.
+/// An address, such as `127.0.0.1:9470`, or `unix:` followed by a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A TCP port.
@@ -38,7 +38,7 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// The file of a Unix socket; the server removes it at its end.
+/// The file of a Unix socket. The server removes the file when it ends.
 pub struct File(PathBuf, FileId);
 
 fn taken(why: &str) -> std::io::Error {
@@ -79,8 +79,8 @@ impl Listen {
                     };
                     return Err(failed(taken(&why)));
                 }
-                // The umask restricts the socket's permissions from its creation on, so that no other user can connect
-                // before a chmod.
+                // The umask restricts the socket's permissions from its creation on. So no other
+                // user can connect in the time before a chmod.
                 let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
                 let listener = UnixListener::bind(path);
                 rustix::process::umask(before);

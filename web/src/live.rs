@@ -9,7 +9,7 @@ use std::time::Duration;
 use tensorlend::observe::{ClientSeen, ClientState, LeaseSeen};
 use tokio::sync::{mpsc, watch};
 
-/// Maximum number of entries of each kind in one update; the page requests the rest.
+/// Maximum number of entries of each kind in one update. The page requests the rest.
 const CLIENTS: usize = 200;
 const SEGMENTS: usize = 64;
 const LEASES: usize = 50;
@@ -34,7 +34,7 @@ pub fn piece(snapshot: &Snapshot, previews: bool) -> Bytes {
 fn namespace(ns: &Namespace) -> Value {
     let seen = &ns.seen;
     let mut clients: Vec<&ClientSeen> = seen.clients.iter().collect();
-    // Connected clients first: many may have ended and left values.
+    // Sort connected clients first, because many clients may have ended and left values.
     clients.sort_by_key(|client| {
         (client.state == ClientState::Ended, std::cmp::Reverse((client.bytes, client.leased_bytes)))
     });
@@ -63,7 +63,8 @@ fn notable(leases: &[LeaseSeen]) -> Vec<&LeaseSeen> {
     at.into_iter().map(|at| &leases[at]).collect()
 }
 
-/// Sends a viewer each sample until it disconnects; a slow viewer skips to the latest.
+/// Sends each sample to a viewer until the viewer disconnects. A slow viewer skips to the latest
+/// sample.
 pub async fn follow(mut snapshots: watch::Receiver<Arc<Snapshot>>, viewer: mpsc::Sender<Bytes>, previews: bool) {
     loop {
         let snapshot = snapshots.borrow_and_update().clone();

@@ -1,17 +1,19 @@
-//! A map of a segment: a row of places, each of which stands for the same number of bytes.
+//! A map of a segment, which is a row of characters. Each character stands for the same number of
+//! bytes.
 
 use tensorlend::observe::{SegmentSeen, SlotState};
 
 /// Maximum number of characters in a map.
 pub const PLACES: usize = 256;
 
-/// Returns a letter for each place: `L` leased, `R` retired, `V` live (has a value), `.` free or unknown. If slots of
-/// several states share a place, the letter is `R` if one of them is retired, else `L` if one is leased, else `V`.
+/// Returns a letter for each part of the segment: `L` leased, `R` retired, `V` live (has a value),
+/// `.` free or unknown. If slots of several states share a part, `R` has precedence, then `L`, then
+/// `V`.
 pub fn map(segment: &SegmentSeen) -> String {
     if segment.bytes == 0 || !segment.is_mapped {
         return String::new();
     }
-    // A place has at least 64 bytes, because slots begin on cache lines of 64 bytes.
+    // A part has at least 64 bytes, because slots begin on cache lines of 64 bytes.
     let places = (segment.bytes.div_ceil(64)).min(PLACES as u64);
     let mut row = vec![0; places as usize];
     let place = |byte: u64| (u128::from(byte) * u128::from(places) / u128::from(segment.bytes)) as usize;

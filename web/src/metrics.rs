@@ -1,7 +1,8 @@
 //! `/metrics`: Prometheus' text format, version 0.0.4.
 //!
-//! The number of label values is bounded: no label is the name of a tensor or a stream. Series exist per namespace, per
-//! user, per client (the largest clients only), per stream number, and per runner of a model (32 at most).
+//! The number of label values is bounded, because no label is the name of a tensor or a stream.
+//! Series exist per namespace, per user, per client (only the largest clients), per stream number,
+//! and per runner of a model (at most 32).
 
 use crate::services::{Runner, number};
 use crate::view::{Namespace, Snapshot};
@@ -9,7 +10,8 @@ use std::fmt::Write;
 use tensorlend::Stat;
 use tensorlend::observe::{ClientSeen, ClientState};
 
-/// Maximum number of clients in a namespace with their own series: those with the most bytes.
+/// Maximum number of clients in a namespace with their own series. Only the clients with the most
+/// bytes have series.
 const CLIENTS: usize = 128;
 /// Maximum number of streams in a namespace with their own series.
 const STREAMS: usize = 256;

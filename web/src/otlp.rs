@@ -1,5 +1,5 @@
-//! Export of the metrics of `/metrics`, under the same names, to an OpenTelemetry collector: JSON over HTTP. The export
-//! reads the same samples and sends the daemon no requests of its own.
+//! Export of the metrics of `/metrics`, under the same names, to an OpenTelemetry collector by JSON
+//! over HTTP. The export reads the same samples and sends the daemon no requests of its own.
 
 use crate::error::Error;
 use crate::metrics::{METRICS, Samples, samples};
@@ -20,10 +20,11 @@ use tokio::sync::watch;
 const PATH: &str = "/v1/metrics";
 /// Timeout of a collector's response.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of bytes read of a collector's response.
+/// Maximum number of bytes to read of a collector's response.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// A collector's address: `http://127.0.0.1:4318`, with a path if it is not `/v1/metrics`.
+/// A collector's address, such as `http://127.0.0.1:4318`. It contains a path if the path is not
+/// `/v1/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(String);
 
@@ -50,7 +51,7 @@ pub struct Otlp {
     pub interval: Duration,
 }
 
-/// Exports from its own thread until it is dropped.
+/// Exports metrics from its own thread. Dropping this object ends the export.
 pub struct Export {
     _provider: SdkMeterProvider,
 }
@@ -74,7 +75,7 @@ impl Export {
         for &(name, kind, help) in METRICS {
             let latest = latest.clone();
             let observe = move |to: &dyn AsyncInstrument<f64>| latest.observe(name, to);
-            // The instrument need not be stored, because the provider keeps the callback.
+            // Do not store the instrument, because the provider keeps the callback.
             if kind == "counter" {
                 meter.f64_observable_counter(name).with_description(help).with_callback(observe).build();
             } else {
@@ -85,7 +86,7 @@ impl Export {
     }
 }
 
-/// The metrics of the latest sample, computed once for all of them.
+/// The metrics of the latest sample, computed once for all metrics.
 struct Latest {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     of: Mutex<(u64, Samples)>,
@@ -112,8 +113,8 @@ struct Http(ureq::Agent);
 impl Http {
     fn new() -> Self {
         let config = ureq::Agent::config_builder();
-        // The exporter checks the status itself, so a status must not become an error of ureq. The environment's proxy
-        // is ignored, because it serves other networks.
+        // The exporter checks the status itself, so ureq must not turn a status into an error.
+        // Ignore the environment's proxy, because it serves other networks.
         Self(config.timeout_global(Some(TIMEOUT)).http_status_as_error(false).proxy(None).build().into())
     }
 

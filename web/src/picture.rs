@@ -1,9 +1,10 @@
-//! Pictures of tensors that have the shape of an image: rows and columns of grey or coloured pixels.
+//! Pictures of tensors that have the shape of an image, with rows and columns of grey or colored
+//! pixels.
 
 use crate::elements::Elements;
 use tensorlend::{DType, Tensor};
 
-/// Maximum number of pixels along an edge; larger images are subsampled.
+/// Maximum number of pixels along an edge. Larger images are subsampled.
 const EDGE_MAX: usize = 512;
 /// Range of edge lengths at which a tensor counts as an image.
 const EDGE: std::ops::RangeInclusive<usize> = 2..=1 << 16;
@@ -15,7 +16,8 @@ pub struct Kind {
     width: usize,
     /// Channels: 1, 3 or 4.
     channels: usize,
-    /// Whether bytes are used unchanged. Other elements are scaled from their least to their greatest.
+    /// Whether bytes are used unchanged. Other elements are scaled from their minimum to their
+    /// maximum.
     is_bytes: bool,
 }
 
@@ -40,11 +42,11 @@ impl Kind {
 pub struct Picture {
     /// The PNG file.
     pub png: Vec<u8>,
-    /// The numbers that are black and white; `None`: bytes, unchanged.
+    /// The numbers shown as black and as white. `None` for bytes, which are unchanged.
     pub range: Option<(f64, f64)>,
 }
 
-/// Encodes the picture as PNG; `None` if the tensor is not an image.
+/// Encodes the picture as PNG. Returns `None` if the tensor is not an image.
 pub fn draw(tensor: &Tensor) -> Option<Picture> {
     let kind = Kind::of(tensor)?;
     let elements = Elements::of(tensor)?;
@@ -82,7 +84,7 @@ pub fn draw(tensor: &Tensor) -> Option<Picture> {
     Some(Picture { png: file, range })
 }
 
-/// Returns the least and the greatest finite number; `None`: there is none.
+/// Returns the smallest and the largest finite number. Returns `None` if there is no finite number.
 fn range(values: &[f64]) -> Option<(f64, f64)> {
     let finite = values.iter().copied().filter(|value| value.is_finite());
     finite.fold(None, |range, value| {

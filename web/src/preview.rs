@@ -1,6 +1,7 @@
-//! Previews: statistics of a tensor's elements.
+//! Previews, which are statistics of a tensor's elements.
 //!
-//! Only this module takes leases. It holds a lease while it reads at most [`SAMPLES`] elements of a tensor.
+//! The server takes leases only for previews. It holds a lease while this module reads at most
+//! [`SAMPLES`] elements of a tensor.
 
 use crate::elements::Elements;
 use crate::picture;
@@ -22,16 +23,16 @@ pub fn describe(tensor: &Tensor) -> Value {
         "metadata_bytes": tensor.metadata().len(),
         "timestamp_ns": tensor.timestamp().to_string(),
         "is_picture": picture::Kind::of(tensor).is_some(),
-        // The numbers that the picture shows black and white.
+        // The numbers that the picture shows as black and white.
         "picture_range": picture::draw(tensor).and_then(|it| it.range).map(|(min, max)| [min, max]),
         "statistics": Elements::of(tensor).map(|elements| statistics(&elements, tensor.elements())),
     })
 }
 
 fn statistics(elements: &Elements<'_>, count: usize) -> Value {
-    // The step is odd. An even one could sample the same columns in every row.
+    // Make the step odd. An even step could sample the same columns in every row.
     let step = if count > SAMPLES { count.div_ceil(SAMPLES) | 1 } else { 1 };
-    // Read each element once, because a publisher may change the bytes at any time.
+    // Read each element once, because its publisher may change the bytes at any time.
     let values: Vec<f64> = (0..count).step_by(step).filter_map(|number| elements.nth(number)).collect();
     let nans = values.iter().filter(|value| value.is_nan()).count();
     let infinite = values.iter().filter(|value| value.is_infinite()).count();

@@ -1,19 +1,21 @@
-//! The daemon's process, as /proc shows it.
+//! The daemon's process, as /proc describes it.
 
 use std::fs::{read_dir, read_to_string};
 
 /// Memory and descriptors of the daemon's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// Resident bytes, without the pages of shared memory; `None`: /proc does not show the process.
+    /// Resident bytes, without the pages of shared memory. `None` if /proc does not show the
+    /// process.
     pub resident_bytes: Option<u64>,
-    /// Open descriptors; `None`: only the daemon's own user and root may count them.
+    /// Open descriptors. `None` if this user may not count them: only the daemon's own user and
+    /// root may.
     pub descriptors: Option<u64>,
 }
 
 impl Process {
-    /// Returns the state of the process with this pid. In another pid namespace than the daemon's, the pid may be that of
-    /// another process.
+    /// Returns the state of the process with this pid. If the daemon is in another pid namespace,
+    /// the pid may belong to another process.
     pub fn of(pid: u32) -> Self {
         let resident_bytes = read_to_string(format!("/proc/{pid}/status")).ok().and_then(|text| resident(&text));
         let descriptors = read_dir(format!("/proc/{pid}/fd")).ok().map(|all| all.count() as u64);
@@ -21,7 +23,8 @@ impl Process {
     }
 }
 
-/// Returns the resident bytes of a process less those of shared memory: lent segments count in the pool already.
+/// Returns the resident bytes of a process minus those of shared memory, because lent segments are
+/// already part of the pool.
 fn resident(status: &str) -> Option<u64> {
     let field = |name: &str| -> Option<u64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,5 +1,5 @@
-//! A check whether the daemon responds. It has threads of its own, so that a sample that waits for the daemon does not
-//! delay the check.
+//! A check whether the daemon responds. The check has its own threads, so that a sample that waits
+//! for the daemon does not delay the check.
 
 use crate::view::{Last, Snapshot, now_ms};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -43,7 +43,7 @@ impl Pulse {
         self.asker.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stores a response. Returns true if the daemon has begun or ceased to respond.
+    /// Stores a response. Returns true if the daemon has just started or stopped to respond.
     fn take(&self, stat: Option<Stat>) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = last.stat.is_some() != stat.is_some();
@@ -54,11 +54,12 @@ impl Pulse {
         changes
     }
 
-    /// Starts to send requests, until `tell` has no receivers. If the daemon ceases to respond or responds again, the
-    /// check updates the last sample at once, without waiting for the next one.
+    /// Starts to send requests, until `tell` has no receivers. If the daemon stops to respond or
+    /// responds again, the check updates the last sample at once, without waiting for the next
+    /// sample.
     ///
     /// # Errors
-    /// If a thread cannot be started.
+    /// The system's error if a thread cannot be started.
     pub fn start(self: &Arc<Self>, tell: watch::Sender<Arc<Snapshot>>, interval: Duration) -> std::io::Result<()> {
         let (ask, asked) = channel::<()>();
         let (answer, answers) = channel();
@@ -99,8 +100,9 @@ impl Pulse {
 
     fn take_and_tell(&self, stat: Option<Stat>, tell: &watch::Sender<Arc<Snapshot>>) {
         if self.take(stat) {
-            // Read the daemon's state inside `send_modify`, which locks the sample. The sampler does the same at the
-            // end of a sample. So the last of the two writers always stores the latest state.
+            // Read the daemon's state inside `send_modify`, which locks the sample. The sampler
+            // does the same at the end of a sample. So the later of the two writers always stores
+            // the latest state.
             tell.send_modify(|snapshot| *snapshot = Arc::new(snapshot.with(self.last())));
         }
     }

@@ -1,16 +1,16 @@
-//! Parses query strings.
+//! Parser of query strings.
 
 use percent_encoding::percent_decode_str;
 
 /// Maximum number of pairs in a query string.
 const PAIRS_MAX: usize = 16;
 
-/// A request's query: decoded names and values.
+/// A request's query, as decoded names and values.
 #[derive(Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses a query; `None` for invalid UTF-8 and for too many pairs.
+    /// Parses a query. Returns `None` for invalid UTF-8, and for too many pairs.
     pub fn parse(text: Option<&str>) -> Option<Self> {
         let mut pairs = Vec::new();
         for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {

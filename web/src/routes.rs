@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tensorlend::Value as Leased;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// Default and maximum number of entries in one response.
+/// Default number of entries in one response. The maximum number follows.
 const LIMIT: usize = 200;
 const LIMIT_MAX: usize = 10_000;
 /// Maximum number of simultaneous viewers of live updates.
@@ -26,7 +26,8 @@ const PREVIEWS: usize = 2;
 /// The data behind all responses.
 pub struct Site {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// Each namespace shown, and the function that joins it, unless an observer of all namespaces shows it.
+    /// The namespaces, each with the function that joins it. `None` if the server shows the
+    /// namespace as an observer of all namespaces.
     pub namespaces: Vec<(String, Option<Connect>)>,
     pub token: Option<Token>,
     pub previews: bool,
@@ -151,8 +152,8 @@ impl Site {
     }
 }
 
-/// Builds a response on a blocking thread. One thread serves all connections, and a response with ten thousand entries
-/// takes milliseconds.
+/// Builds a response on a blocking thread. A single thread serves all connections, and a response
+/// with ten thousand entries takes milliseconds.
 async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let answer = tokio::task::spawn_blocking(make).await;
     answer.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"))
@@ -196,8 +197,8 @@ fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Resul
     })
 }
 
-/// Leases a value and reads it, in a session of its own. The end of the session unmaps all memory, because the daemon
-/// cannot free a segment that a process has mapped.
+/// Leases a value and reads it, in a session of its own. The end of the session unmaps all memory,
+/// because the daemon cannot free a segment that a process has mapped.
 fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
     let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
     let value = match client.get_value(name) {

@@ -1,4 +1,4 @@
-//! The sampling thread: it takes one sample for all viewers.
+//! The sampling thread, which takes each sample once for all viewers.
 
 use crate::events::Log;
 use crate::history::{History, Point};
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 /// A namespace, and the session that observes it.
 struct Watched {
-    /// Opens a session for a preview; `None` for an observer of all namespaces, who sees no values.
+    /// The function that opens a session for a preview. `None` for an observer of all namespaces,
+    /// which sees no values.
     connect: Option<Connect>,
     sampler: observe::Sampler,
     history: History,
@@ -33,17 +34,18 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Joins the namespaces, and makes the sampler of them.
+    /// Joins the namespaces, and creates their sampler.
     pub fn new(namespaces: Vec<Source>, interval: Duration, socket: String) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
-        // One client suffices, because one daemon serves all namespaces, and its metrics cover all of them.
+        // One connection suffices, because one daemon serves all namespaces, and its metrics cover
+        // all of them.
         let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.asker())));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let place = Arc::new(Place { host, socket });
         Ok(Self { watched, pulse, log: Log::default(), number: 0, interval, place })
     }
 
-    /// Returns the function that joins each namespace, by the namespace's name.
+    /// Returns each namespace's name with the function that joins the namespace.
     pub fn namespaces(&self) -> Vec<(String, Option<Connect>)> {
         let named = |watched: &Watched| (watched.sampler.namespace().to_owned(), watched.connect.clone());
         self.watched.iter().map(named).collect()
@@ -80,7 +82,7 @@ impl Sampler {
     /// Starts the check whether the daemon responds.
     ///
     /// # Errors
-    /// If a thread cannot be started.
+    /// The system's error if a thread cannot be started.
     pub fn start_pulse(&self, tell: &watch::Sender<Arc<Snapshot>>) -> std::io::Result<()> {
         self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.start(tell.clone(), self.interval))
     }
@@ -93,13 +95,14 @@ impl Sampler {
             let snapshot = self.sample();
             // Read the daemon's state again, because it may have changed during the sample.
             tell.send_modify(|last| *last = Arc::new(snapshot.with(self.daemon())));
-            // A slow sample is followed by a pause of at least half an interval.
+            // A pause of at least half an interval follows a slow sample.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Opens new sessions in namespaces whose sample failed, and in all of them if the daemon does not respond.
+    /// Opens new sessions in namespaces whose sample failed. Opens new sessions in all namespaces
+    /// if the daemon does not respond.
     fn reconnect(&mut self) {
         for (at, watched) in self.watched.iter_mut().enumerate() {
             if watched.sampler.reconnect()
@@ -142,7 +145,7 @@ impl Watched {
             }
         };
         log.namespace(at_ms, &seen);
-        // An observer of all namespaces sees no values, and so no documents.
+        // An observer of all namespaces sees no values, so it cannot read these documents.
         let services = self.sampler.client().map(|client| Services::read(client, &seen)).unwrap_or_default();
         let mut now = Namespace { seen, error: None, bytes, rates, lost, services, history: Arc::default() };
         let uids = now.bytes_by_uid();

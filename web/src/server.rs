@@ -1,4 +1,5 @@
-//! The HTTP server. It bounds the number of connections, the length of a request, and the time of both.
+//! The HTTP server. It limits the number of connections, the length of a request, and the time of
+//! both.
 
 use crate::guard::Door;
 use crate::listen::{File, Listener};
@@ -21,17 +22,17 @@ use tokio::sync::{Semaphore, watch};
 /// Maximum number of connections per listener. Each listener has its own bound, so TCP connections cannot starve the
 /// Unix socket.
 const CONNECTIONS: usize = 64;
-/// Maximum time for receiving a request's head, and maximum pause between two requests.
+/// Maximum time to receive a request's head, and maximum pause between two requests.
 const HEAD: Duration = Duration::from_secs(10);
 /// Maximum bytes of a request's head, and maximum number of its headers.
 const HEAD_BYTES: usize = 16 * 1024;
 const HEADERS: usize = 64;
-/// Maximum life of a connection. Viewers reconnect by themselves.
+/// Maximum duration of a connection. Viewers reconnect by themselves.
 const LIFE: Duration = Duration::from_mins(10);
 /// Time in milliseconds after which a connection is closed if its peer reads nothing.
 const UNREAD_MS: u32 = 20_000;
 
-/// A listening server; it responds once it [runs](Server::run).
+/// A listening server. It responds once [`Server::run`] is called.
 pub struct Server {
     listeners: Vec<(Listener, Door)>,
     files: Vec<File>,
@@ -48,8 +49,9 @@ impl Server {
     /// Joins the namespaces, takes a first sample, and listens.
     ///
     /// # Errors
-    /// [`Error::Open`] for a port that other machines reach, if there is no token; [`Error::Listen`]; [`Error::Client`]
-    /// if a namespace cannot be joined.
+    /// [`Error::Open`] for a port that other machines reach, if there is no token.
+    /// [`Error::Listen`] if an address cannot be opened. [`Error::Client`] if a namespace cannot be
+    /// joined.
     pub fn new(options: Options) -> Result<Self, Error> {
         let open = options.listen.iter().find(|listen| !listen.is_local() && options.token.is_none());
         if let Some(Listen::Tcp(address)) = open {
@@ -85,7 +87,7 @@ impl Server {
         })
     }
 
-    /// Returns the addresses at which the server can be reached.
+    /// Returns the addresses of the server, for display.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -130,7 +132,7 @@ impl Server {
     }
 }
 
-/// Pause after a failed `accept`, mostly for lack of descriptors.
+/// Pause after a failed `accept`. Most failures are due to a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 async fn accept_tcp(listener: tokio::net::TcpListener, door: Door, site: Arc<Site>, limit: Arc<Semaphore>) {

@@ -1,7 +1,8 @@
-//! The gateway and the runners of a namespace: they publish their own metrics as JSON under names of the namespace.
+//! Metrics of a namespace's gateway and runners. They publish their own metrics as JSON under names
+//! of the namespace.
 //!
-//! Any member may write to these names. So each document is an allegation: its length is bounded, and only known numbers of it
-//! are shown.
+//! Any member may write to these names. So the documents are untrusted. Their length is bounded,
+//! and the server shows only known numbers of a document.
 
 use serde_json::{Map, Value, json};
 use tensorlend::Client;
@@ -28,14 +29,15 @@ pub struct Services {
 pub struct Runner {
     /// The model.
     pub model: String,
-    /// The number in the name of its document, the runner's pid.
+    /// The runner's pid, which is a part of its document's name.
     pub number: u32,
-    /// Its metrics.
+    /// The metrics of the runner.
     pub metrics: Map<String, Value>,
 }
 
 impl Services {
-    /// Reads the documents whose names an observation has found. Each is leased for the time of a copy.
+    /// Reads the documents whose names an observation has found. Leases each document only for the
+    /// time of a copy.
     pub fn read(client: &Client, seen: &Observation) -> Self {
         let names = seen.values.iter().filter(|value| value.bytes <= BYTES_MAX);
         let names = names.filter_map(|value| match &value.origin {
@@ -68,7 +70,7 @@ pub fn number(document: &Map<String, Value>, field: &str) -> Option<f64> {
     document.get(field).and_then(Value::as_f64).filter(|number| number.is_finite() && *number >= 0.0)
 }
 
-/// Returns the model and the runner of a document's name: `model/NAME/.stat/PID`.
+/// Returns the model and the runner from a document's name, `model/NAME/.stat/PID`.
 fn runner_of(name: &str) -> Option<(&str, u32)> {
     let (model, runner) = name.strip_prefix("model/")?.split_once("/.stat/")?;
     Some((model, runner.parse().ok()?)).filter(|(model, _)| !model.is_empty())

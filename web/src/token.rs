@@ -12,13 +12,14 @@ const BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
 pub struct Token(Vec<u8>);
 
 impl Token {
-    /// Reads a token: the first line of a file that only its owner can read or write. The token must have at least 16
-    /// bytes. The group may read another user's file: systemd (`LoadCredential=`) and Kubernetes (`fsGroup`) hand a
-    /// secret of root to this process in this way.
+    /// Reads a token from the first line of a file that only its owner can read or write. The token
+    /// must have at least 16 bytes. If the file belongs to another user, its group may read it.
+    /// systemd (`LoadCredential=`) and Kubernetes (`fsGroup`) pass a secret of root to this process
+    /// in this way.
     ///
     /// # Errors
-    /// [`Error::Token`] for a file that cannot be read or that others can access, and for a token that is too short or
-    /// has characters that HTTP does not allow in a header.
+    /// [`Error::Token`] for a file that cannot be read or that others can access. Also for a token
+    /// that is too short, or has characters that HTTP does not allow in a header.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |why: String| Error::Token { path: path.display().to_string(), why };
         let file = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?;
@@ -40,16 +41,17 @@ impl Token {
         Ok(Self(text.as_bytes().to_vec()))
     }
 
-    /// Returns true if an `Authorization` header contains the token. The comparison's time depends on the header's
-    /// length only, and not on its contents.
+    /// Returns true if an `Authorization` header contains the token. The time of the comparison
+    /// depends only on the header's length, and not on its contents.
     pub fn is_in(&self, authorization: Option<&[u8]>) -> bool {
         let Some(said) = authorization.and_then(|header| header.split_at_checked(7)) else { return false };
         said.0.eq_ignore_ascii_case(b"Bearer ") && bool::from(self.0.ct_eq(said.1))
     }
 }
 
-/// Returns true if a file of this mode is for its owner, or for the owner and the processes to which the owner has given
-/// the file through its group or its access control list.
+/// Returns true if a file of this mode is private. If `is_own` is true, only its owner may access
+/// the file. Otherwise its group may read the file, too. The group's mode also covers an access
+/// control list.
 fn is_private(mode: u32, is_own: bool) -> bool {
     mode & if is_own { 0o077 } else { 0o037 } == 0
 }

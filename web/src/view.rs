@@ -1,4 +1,5 @@
-//! Samples: observations, and values that are derived from an observation and the one before it.
+//! Samples, which consist of observations, and of values derived from an observation and the
+//! previous one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -16,15 +17,15 @@ use hyper::body::Bytes;
 /// A sample of all namespaces at one time. All viewers share it.
 #[derive(Default)]
 pub struct Snapshot {
-    /// Sequence number, from 1 on; 0: no sample yet.
+    /// Sequence number, counted from 1; 0 before the first sample.
     pub number: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
     /// The namespaces, sorted by name.
     pub namespaces: Vec<Arc<Namespace>>,
-    /// The daemon's metrics; `None`: the daemon does not respond.
+    /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Arc<Stat>>,
-    /// Time of the daemon's last response, in milliseconds since 1970; 0: never.
+    /// Time of the daemon's last response, in milliseconds since 1970; 0 if it has never responded.
     pub answered_ms: u64,
     /// The daemon's process.
     pub process: Process,
@@ -34,11 +35,11 @@ pub struct Snapshot {
     pub interval: Duration,
     /// The event log, the latest event last.
     pub events: Arc<Vec<Event>>,
-    /// The encoded live update, made when the first viewer needs it.
+    /// The encoded live update. It is encoded when the first viewer needs it.
     pub live: OnceLock<Bytes>,
 }
 
-/// The daemon that the server shows, for a reader with several such pages.
+/// The daemon that the server shows. Users with several pages distinguish the pages by the daemon.
 #[derive(Debug, Default)]
 pub struct Place {
     /// The machine's name.
@@ -51,7 +52,8 @@ pub struct Place {
 #[derive(Default)]
 pub struct Namespace {
     pub seen: Observation,
-    /// The reason why the namespace cannot be observed; `seen` is then the last successful observation.
+    /// The reason why the namespace cannot be observed. Then `seen` is the last successful
+    /// observation.
     pub error: Option<String>,
     /// Bytes by state of their slot.
     pub bytes: States,
@@ -70,7 +72,7 @@ pub struct Namespace {
 pub struct Last {
     /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Arc<Stat>>,
-    /// Time of the last response, in milliseconds since 1970; 0: never.
+    /// Time of the last response, in milliseconds since 1970; 0 if there was none.
     pub answered_ms: u64,
 }
 
@@ -91,7 +93,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the namespace with this name, or the first.
+    /// Returns the namespace with this name. Without a name, returns the first namespace.
     pub fn namespace(&self, name: Option<&str>) -> Option<&Arc<Namespace>> {
         match name {
             Some(name) => self.namespaces.iter().find(|ns| ns.seen.namespace == name),

@@ -7,8 +7,8 @@ use crate::BaselineError;
 pub enum Game {
     /// tensorlend's stream. Both ends poll, and do not touch the payload. A sample is one way.
     StreamPoll,
-    /// As [`StreamPoll`](Self::StreamPoll), but the sender writes every byte of each message, and the receiver reads
-    /// every byte.
+    /// Works as [`StreamPoll`](Self::StreamPoll), but the sender writes every byte of each message,
+    /// and the receiver reads every byte.
     StreamWrittenRead,
     /// tensorlend's stream to a receiver that sleeps in `recv`. A sample is one way.
     StreamWake,
@@ -16,11 +16,12 @@ pub enum Game {
     StreamEpoll,
     /// A lent tensor, which is created, sent, received with `recv`, and acknowledged. A sample is a round trip.
     Lend,
-    /// As [`Lend`](Self::Lend), with a copy of the producer's own array into the tensor. A sample is a round trip.
+    /// Works as [`Lend`](Self::Lend), with a copy of the producer's own array into the tensor. A
+    /// sample is a round trip.
     Put,
-    /// As [`StreamPoll`](Self::StreamPoll), by iceoryx2's publish-subscribe.
+    /// Works as [`StreamPoll`](Self::StreamPoll), by iceoryx2's publish-subscribe.
     IceoryxPoll,
-    /// As [`StreamWrittenRead`](Self::StreamWrittenRead), by iceoryx2's publish-subscribe.
+    /// Works as [`StreamWrittenRead`](Self::StreamWrittenRead), by iceoryx2's publish-subscribe.
     IceoryxWrittenRead,
 }
 

@@ -22,9 +22,9 @@ use crate::{BaselineError, payload};
 /// Timeout of the wait for the other party.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// An end that polls. With `TOUCHED`, it writes and reads every byte.
+/// An end that polls. If `TOUCHED` is true, it writes and reads every byte.
 ///
-/// Fields drop in this order: all objects that the node has made, and then the node.
+/// The fields' order makes all objects of the node drop before the node itself.
 pub(super) struct Poller<const TOUCHED: bool> {
     sample: Option<SampleMut<Service, [u8], ()>>,
     publisher: Publisher<Service, [u8], ()>,
@@ -81,8 +81,9 @@ impl<const TOUCHED: bool> Poller<TOUCHED> {
 
     fn loan(&mut self) -> Result<(), BaselineError> {
         let sample = self.publisher.loan_slice_uninit(self.bytes).map_err(failed)?;
-        // SAFETY: any eight bits are a valid `u8`. The memory is a shared mapping, which the kernel has zeroed, so even
-        // bytes that were never written have a value. iceoryx2's own benchmark does the same.
+        // SAFETY: any eight bits are a valid `u8`. The memory is a shared mapping, which the kernel
+        // has zeroed. So even bytes that no process has written have a value. iceoryx2's own
+        // benchmark does the same.
         self.sample = Some(unsafe { sample.assume_init() });
         Ok(())
     }

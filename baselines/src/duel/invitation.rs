@@ -8,7 +8,7 @@ use super::game::Game;
 use crate::BaselineError;
 use crate::end::Side;
 
-/// The argument in place of a socket's path, if the client must find the socket itself.
+/// The argument in place of a socket's path. The client then finds the socket itself.
 pub(super) const SOCKET_DEFAULT: &str = "-";
 
 /// The arguments of a party.
@@ -22,7 +22,7 @@ pub(super) struct Invitation {
     pub(super) tag: String,
     pub(super) folder: PathBuf,
     pub(super) parent: u32,
-    /// For the first party: the pid of the other party.
+    /// The pid of the other party. Used only by the first party.
     pub(super) receiver: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Removal of the files that a peer creates: those in a folder of its own, and those in /dev/shm.
+//! Removal of the files that a peer creates in its own directory and in /dev/shm.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,20 @@ use crate::BaselineError;
 
 const SHM: &str = "/dev/shm";
 
-/// The prefix of the names. The pid of the process that started the peer, and a number, follow.
+/// The prefix of the names. The pid of the process that started the peer follows the prefix, and
+/// then a number.
 const PREFIX: &str = "tensorlend-peer-";
 
-/// A folder for a peer's files. Dropping it removes the folder, and the peer's names in /dev/shm, even if the peer was
-/// killed.
+/// A directory for a peer's files. Dropping the object removes the directory, and the peer's names
+/// in /dev/shm, even if the peer was killed.
 pub(super) struct Leftovers {
     folder: PathBuf,
     prefix: String,
 }
 
 impl Leftovers {
-    /// Makes the folder. Also removes the files of earlier processes that were killed before they could remove them.
+    /// Makes the directory. Also removes the files of earlier processes that were killed before
+    /// they could remove them.
     pub(super) fn new(tag: &str) -> Result<Self, BaselineError> {
         for folder in [Path::new(SHM), &std::env::temp_dir()] {
             remove(folder, &|name| starter(name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()));
@@ -39,7 +41,7 @@ pub(super) fn prefix(tag: &str) -> String {
     format!("{PREFIX}{tag}_")
 }
 
-/// Returns the pid of the process that started the peer to which this name belongs.
+/// Returns the pid in a name. It belongs to the process that started the peer.
 fn starter(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').find_map(|word| word.parse().ok())
 }
@@ -47,7 +49,7 @@ fn starter(name: &str) -> Option<u32> {
 fn remove(folder: &Path, is_it: &dyn Fn(&str) -> bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if is_it(&entry.file_name().to_string_lossy()) {
-            // Ignore errors: the file may belong to another user, or be removed already.
+            // Ignore errors, because the file may belong to another user, or be removed already.
             let path = entry.path();
             let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }

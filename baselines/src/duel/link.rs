@@ -25,7 +25,7 @@ pub(super) struct Sleeper {
 impl Sleeper {
     pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
         let bytes = invitation.bytes.max(size_of::<u64>());
-        // Only the second party sleeps in epoll. The first polls for the acknowledgement.
+        // Only the second party sleeps in epoll. The first party polls for the acknowledgement.
         let polls = invitation.game == Game::StreamEpoll && invitation.side == Side::Second;
         let mut lines = Lines::meet(invitation, polls, true)?;
         let receiver = match invitation.side {
@@ -33,8 +33,8 @@ impl Sleeper {
             Side::Second => None,
         };
         let epoll = if polls { Some(descriptor::watch(&lines.into)?) } else { None };
-        // Make the client's first wait now, because it then reads the number of usable cores. From here on this process
-        // is pinned to one core, with which the client would not spin.
+        // Do the client's first wait now, because it reads the number of usable cores. Later this
+        // process is pinned to one core, and a client with one core would not spin.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
         Ok(Self { draft: Some(lines.draft(bytes)?), lines, receiver, epoll, bytes })
     }
@@ -83,7 +83,8 @@ impl Wake for Sleeper {
     }
 }
 
-/// An end that sends a tensor as a program would do it, and receives a small one as acknowledgement.
+/// An end that sends a tensor in the way of an ordinary program. The end receives a small tensor as
+/// acknowledgement.
 pub(super) struct Lender {
     lines: Lines,
     /// The array that the first party copies into each tensor, if the game copies.
@@ -99,7 +100,8 @@ impl Lender {
         let copies = invitation.game == Game::Put && invitation.side == Side::First;
         let bytes = if invitation.side == Side::First { invitation.bytes } else { ANSWER_BYTES };
         let mut lines = Lines::meet(invitation, false, true)?;
-        // Make the client's first wait now, for the reason in `Sleeper::meet`.
+        // Do the client's first wait before this process is pinned to one core, as in
+        // `Sleeper::meet`.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
         Ok(Self { lines, own: copies.then(|| payload::make(bytes)), bytes })
     }

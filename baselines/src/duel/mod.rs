@@ -1,8 +1,8 @@
 //! Two processes on two cores.
 //!
-//! Both are copies of the running program, which call [`serve`](crate::serve). They read the number of exchanges from
-//! their standard input, and write samples to their standard output; in between they sleep. If the process that started
-//! them ends, for any reason, they end, too.
+//! Both processes run this program, and call [`serve`](crate::serve). They read the number of
+//! exchanges from their standard input, and write samples to their standard output. In between they
+//! sleep. If the process that started them ends, for any reason, they end, too.
 
 mod game;
 #[cfg(feature = "iceoryx2")]
@@ -39,8 +39,8 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// Time for the parties to end by themselves before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A function that makes a command that runs this program so that it calls [`serve`](crate::serve) with exactly these
-/// arguments.
+/// A function that makes a command. The command runs this program so that it calls
+/// [`serve`](crate::serve) with exactly these arguments.
 pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
 
 /// Two processes that play a [`Game`].
@@ -66,8 +66,8 @@ pub type Launch<'a> = dyn Fn(&[String]) -> Command + 'a;
 /// ```
 pub struct Duel {
     parties: [Party; 2],
-    /// Files of the parties. This field must follow `parties`, so that the files are removed after the parties have
-    /// ended.
+    /// Files of the parties. This field must follow `parties`, so that the files are removed after
+    /// the end of the parties.
     _leftovers: Option<Leftovers>,
 }
 
@@ -78,13 +78,14 @@ struct Party {
 }
 
 impl Duel {
-    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the daemon's socket, for
-    /// the games of tensorlend. Without one, the processes find it as [`tensorlend::Client::connect`] does.
+    /// Starts both processes, each on its core, with payloads of `bytes` bytes. `socket` is the
+    /// daemon's socket, for the games of tensorlend. Without a socket, the processes find it as
+    /// [`tensorlend::Client::connect`] does.
     ///
     /// # Errors
     ///
-    /// [`BaselineError::NotBuilt`] if this program was built without the game's library; otherwise the cause of the
-    /// failure. Both processes have ended then.
+    /// [`BaselineError::NotBuilt`] if this program was built without the game's library. Otherwise
+    /// the cause of the failure. After an error both processes have ended.
     pub fn start(
         game: Game,
         bytes: usize,
@@ -158,7 +159,8 @@ impl Party {
         let mut child = command.spawn().map_err(BaselineError::Spawn)?;
         let (sender, lines) = channel();
         if let Some(out) = child.stdout.take() {
-            // A thread of its own reads the pipe, because the read has no timeout. The thread ends with the child.
+            // A separate thread reads the pipe, because the read has no timeout. The thread ends
+            // with the child.
             std::thread::spawn(move || party::forward(out, &sender));
         }
         Ok(Self { orders: child.stdin.take(), child, lines })
@@ -166,7 +168,8 @@ impl Party {
 
     fn order(&mut self, rounds: u64) {
         if let Some(orders) = &mut self.orders {
-            // Ignore an error: a party that has ended has reported the reason, or its exit status shows it.
+            // Ignore an error. A party that has ended has reported the reason, or its exit status
+            // shows it.
             let _ = writeln!(orders, "{rounds}");
         }
     }
@@ -190,7 +193,8 @@ impl Party {
 }
 
 impl Drop for Party {
-    /// Kills the process if it still runs, as in a duel that could not start. In a complete duel it has ended already.
+    /// Kills the process if it is still running, as in a duel that could not start. In a complete
+    /// duel the process has ended already.
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();

@@ -20,11 +20,12 @@ pub(super) const ERROR: &str = "error: ";
 pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
     let Some(invitation) = Invitation::read(words) else { return Err(BaselineError::Arguments(words.to_vec())) };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(BaselineError::system("ask to end with the parent"))?;
-    // Check the parent: it may have ended before the call above.
+    // Check the parent, because it may have ended before the call above.
     if getppid().is_none_or(|pid| pid.as_raw_nonzero().get().cast_unsigned() != invitation.parent) {
         return Err(BaselineError::ProducerGone);
     }
-    // Undo the pinning that this process may have inherited: a client that may use only one core never spins.
+    // Undo the pinning that this process may have inherited, because a client that may use only one
+    // core never spins.
     unpin()?;
     let played = play(&invitation);
     if let Err(error) = &played {

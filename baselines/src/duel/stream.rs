@@ -11,9 +11,9 @@ use crate::{BaselineError, payload};
 /// Timeout of the wait for the other party.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// Capacity in messages of a stream whose bytes are touched. It is one, as in the other contenders, because the bytes
-/// of further buffers would not be in the caches. If the bytes are not touched, a larger capacity saves the sender
-/// loads of the receiver's cursor.
+/// Capacity in messages of a stream whose bytes are touched. The capacity is 1, as in the other
+/// contenders, because the bytes of more buffers would not be in the caches. If the bytes are not
+/// touched, a larger capacity saves the sender loads of the receiver's cursor.
 const CAPACITY_TOUCHED: u32 = 1;
 
 /// A stream to the other party, and a subscription to the other party's stream.
@@ -24,7 +24,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Opens this party's stream and waits for the other's.
+    /// Opens this party's stream, and waits for the other party's stream.
     pub(super) fn meet(invitation: &Invitation, pollable: bool, touched: bool) -> Result<Self, BaselineError> {
         let client = invitation.client()?;
         let (ours, theirs) = match invitation.side {
@@ -35,7 +35,7 @@ impl Lines {
         let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
         let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
         let into = if pollable { into.pollable() } else { into }.open()?;
-        // Wait until the other party has subscribed, so that it receives the first message.
+        // Wait until the other party has subscribed. Then it receives the first message.
         out.wait_subscribers(1, MEETING)?;
         Ok(Self { client, out, into })
     }
@@ -59,11 +59,11 @@ impl Drop for Lines {
     }
 }
 
-/// An end that polls. With `TOUCHED`, it writes and reads every byte.
+/// An end that polls. If `TOUCHED` is true, it writes and reads every byte.
 pub(super) struct Poller<const TOUCHED: bool> {
     lines: Lines,
-    /// The next draft. It is made before the wait for the previous response, so that this does not delay the other
-    /// party.
+    /// The next draft. It is made before the wait for the previous response, so that making it does
+    /// not delay the other party.
     draft: Option<Draft>,
     bytes: usize,
     sent: u64,

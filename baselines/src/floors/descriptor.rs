@@ -72,7 +72,8 @@ pub(crate) fn wait(epoll: &OwnedFd) -> Result<(), BaselineError> {
     }
 }
 
-/// Measures one way: from just before a write to an eventfd until a receiver that slept in epoll has read it.
+/// Measures one way, from just before a write to an eventfd until a receiver that slept in epoll
+/// has read the eventfd.
 ///
 /// # Errors
 ///

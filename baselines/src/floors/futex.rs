@@ -14,7 +14,7 @@ use crate::duo::Duo;
 use crate::end::{Alarm, Wake, spin_until};
 use crate::{BaselineError, Cores, Meter};
 
-/// Maximum time of one sleep, which bounds the delay by a missed wake-up.
+/// Maximum time of one sleep, which limits the delay by a missed wake-up.
 const NAP: Duration = Duration::from_secs(1);
 
 /// The state that both ends share.
@@ -27,7 +27,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Waits until the receiver has introduced itself, and returns it. Called at the sending end.
+    /// Waits until the receiver has introduced itself, and returns the receiver. Called at the
+    /// sending end.
     pub(super) fn observed(&self) -> Result<Observed, BaselineError> {
         let tid = spin_until(|| Ok(Some(self.receiver.load(Ordering::Acquire)).filter(|&tid| tid != 0)))?;
         Observed::new(std::process::id(), tid)
@@ -86,7 +87,8 @@ impl Wake for End {
     }
 }
 
-/// Measures one way: from just before a store until a receiver that slept on its futex has read the time of day.
+/// Measures one way, from just before a store until a receiver that slept on its futex has read the
+/// clock.
 ///
 /// # Errors
 ///

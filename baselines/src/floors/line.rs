@@ -7,7 +7,7 @@ use crate::duo::Duo;
 use crate::end::{PingPong, Side, Volley, spin_until};
 use crate::{BaselineError, Cores, Meter};
 
-/// A word alone on two cache lines, because the prefetcher fetches lines in pairs.
+/// A word that is alone on two cache lines, because the prefetcher fetches lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Line(pub(super) AtomicU64);
@@ -43,8 +43,8 @@ impl PingPong for End {
     }
 }
 
-/// Measures the transfer of a cache line, one way: half of the time from a core's store until it sees the other core's
-/// response.
+/// Measures the transfer of a cache line one way. This is half of the time from a core's store
+/// until it sees the other core's response.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The hardware floor of each part of an exchange: nothing built of these parts can be faster.
+//! The hardware floor of each part of an exchange. No exchange that consists of these parts can be
+//! faster.
 //!
 //! Each floor is a real exchange between two threads on two cores, or work on memory of the kind that tensors use.
 
@@ -49,8 +50,8 @@ impl Placement {
     }
 }
 
-/// Measures the distance of the cores. It uses the fastest of a few batches, because other work on the cores can only
-/// make a batch slower.
+/// Measures the distance of the cores. Uses the fastest of a few batches, because other work on the
+/// cores can only make a batch slower.
 ///
 /// # Errors
 ///

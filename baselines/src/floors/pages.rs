@@ -9,12 +9,12 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use crate::meter::each;
 use crate::{BaselineError, Meter};
 
-/// The state of the pages before the touch.
+/// The state of the pages before the first access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pages {
-    /// The pages do not exist: at the first touch the kernel allocates a page and clears it.
+    /// The pages do not exist. At the first access the kernel allocates a page and clears it.
     Fresh,
-    /// The pages exist: at the first touch the kernel enters the page into the page table.
+    /// The pages exist. At the first access the kernel enters the page into the page table.
     Existing,
     /// The pages exist, and mmap itself enters all of them into the page table (MAP_POPULATE).
     Populated,
@@ -25,8 +25,8 @@ const PAGE_BYTES: usize = 4096;
 /// Maximum number of pages of a mapping (16 MiB).
 const PAGES_MAX: usize = 4096;
 
-/// Measures the first touch of a page of a memfd in a new mapping. For [`Pages::Populated`], measures mapping and touch
-/// together.
+/// Measures the first access to a page of a memfd in a new mapping. For [`Pages::Populated`],
+/// measures mapping and access together.
 pub fn page_faults(pages: Pages) -> Box<dyn Meter> {
     Box::new(Faults { pages, kept: None })
 }
@@ -80,7 +80,7 @@ fn map(file: &OwnedFd, pages: usize, populate: bool) -> Result<MmapMut, Baseline
     if populate {
         options.populate();
     }
-    // SAFETY: the file is a memfd of this meter, which has `PAGES_MAX` pages as long as it lives. No other process has
-    // it, and the meter drops a mapping before it makes the next one.
+    // SAFETY: the file is a memfd of this meter, which has `PAGES_MAX` pages as long as it lives.
+    // No other process has the file. The meter drops a mapping before it makes the next one.
     unsafe { options.map_mut(file) }.map_err(BaselineError::system("map a memfd"))
 }

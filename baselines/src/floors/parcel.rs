@@ -1,8 +1,8 @@
 //! The floor of bytes in shared memory that one core writes and another reads.
 //!
-//! Invariant of the unsafe code: only the end that has the baton uses the bytes. The first end has the baton at the
-//! start. An end passes the baton by a store to its own word (Release), and gets it when it sees the other end's store
-//! (Acquire). It uses the bytes only between these two.
+//! Invariant of the unsafe code: only the end that has the baton uses the bytes. The first end has
+//! the baton at the start. An end passes the baton by a store to its own word (Release), and gets
+//! the baton when it sees the other end's store (Acquire).
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -21,8 +21,8 @@ struct Parcel {
     second: Line,
 }
 
-// SAFETY: the words are atomics. By the invariant above, the bytes have one user at a time, and the words order the
-// uses.
+// SAFETY: the words are atomics. By the module's invariant, the bytes have one user at a time, and
+// the words order the uses.
 unsafe impl Sync for Parcel {}
 
 struct End {
@@ -35,8 +35,9 @@ struct End {
 impl PingPong for End {
     fn send(&mut self) -> Result<(), BaselineError> {
         self.sent += 1;
-        // SAFETY: this end has the baton. It is the first end at its first `send`, or it has seen the other end's store
-        // in `receive` and has not stored its own word since, because `Volley` calls `send` and `receive` in turn.
+        // SAFETY: this end has the baton. Either this is the first `send` of the first end, or
+        // `receive` has seen the other end's store. Since then this end has not stored its own
+        // word, because `Volley` calls `send` and `receive` in turn.
         payload::write_all(unsafe { &mut *self.parcel.bytes.get() }, self.sent);
         let word = if self.side == Side::First { &self.parcel.first } else { &self.parcel.second };
         word.0.store(self.sent, Ordering::Release);
@@ -47,14 +48,14 @@ impl PingPong for End {
         self.received += 1;
         let word = if self.side == Side::First { &self.parcel.second } else { &self.parcel.first };
         spin_until(|| Ok((word.0.load(Ordering::Acquire) >= self.received).then_some(())))?;
-        // SAFETY: the other end has passed the baton to this end, and gets it back only when it sees the store of this
-        // end's next `send`.
+        // SAFETY: the other end has passed the baton to this end. It gets the baton back only when
+        // it sees the store of this end's next `send`.
         payload::read_all(unsafe { &*self.parcel.bytes.get() }, self.received)
     }
 }
 
-/// Measures, one way, `bytes` bytes that one core writes and the other reads. It is the floor of a message whose
-/// payload is written and read in place.
+/// Measures the transfer, one way, of `bytes` bytes that one core writes and the other reads. This
+/// is the floor of a message whose payload is written and read in place.
 ///
 /// # Errors
 ///

@@ -11,11 +11,11 @@ use crate::{BaselineError, Cores, Meter};
 
 /// One end of an exchange of one-byte messages.
 enum End {
-    /// The end of an open connection.
+    /// The end of a connection that stays open.
     Standing(UnixStream),
-    /// A new connection each time, at the connecting end.
+    /// The connecting end of an exchange with a new connection each time.
     Dialling(SocketAddr, Option<UnixStream>),
-    /// A new connection each time, at the accepting end.
+    /// The accepting end of an exchange with a new connection each time.
     Accepting(UnixListener, Option<UnixStream>),
 }
 
@@ -53,7 +53,8 @@ impl PingPong for End {
     }
 }
 
-/// Measures a byte there and a byte back over a connected pair of stream sockets. Both ends sleep while they wait.
+/// Measures a round trip of one byte over a connected pair of stream sockets. Both ends sleep while
+/// they wait.
 ///
 /// # Errors
 ///
@@ -64,8 +65,8 @@ pub fn unix_socket(cores: Cores) -> Result<Box<dyn Meter>, BaselineError> {
     Ok(Box::new(Duo::start(cores, end(here), end(there))?))
 }
 
-/// Measures connecting to a Unix socket, a byte there, a byte back, and closing. It is the floor of connecting to a
-/// daemon.
+/// Measures a connection to a Unix socket, a round trip of one byte, and the close. This is the
+/// floor of a connection to the daemon.
 ///
 /// # Errors
 ///

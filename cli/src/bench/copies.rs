@@ -1,5 +1,5 @@
-//! Rows for copies into and out of shared memory, compared with a copy between two warm buffers, and for the cost of a
-//! page fault.
+//! Rows for copies into and out of shared memory, compared with a copy between two warm buffers.
+//! Another row measures the cost of a page fault.
 
 use tensorlend_baselines::floors::{self, Pages};
 use tensorlend_baselines::{BaselineError, Meter, repeated};
@@ -73,7 +73,7 @@ fn get_into(setting: &Setting, bytes: usize) -> Result<Box<dyn Meter>, BaselineE
     let reader = Desk::open(setting, "reader")?;
     Ok(Box::new(repeated(move || {
         reader.client.get_into(&name, &mut target)?;
-        // The closure must own `desk`: dropping it would delete the value.
+        // Make the closure own `desk`, because dropping it would delete the value.
         let _ = &desk;
         Ok(())
     })))

@@ -1,5 +1,5 @@
-//! Rows for round trips, in which another process receives a tensor and acknowledges it, through tensorlend and through
-//! other libraries.
+//! Rows for round trips. In a round trip another process receives a tensor and acknowledges it,
+//! through tensorlend or through another library.
 
 use std::error::Error;
 
@@ -8,7 +8,8 @@ use tensorlend_baselines::{Duel, Game, Meter, pin};
 use super::race::Entry;
 use super::setting::{OURS, Setting, entry, launch};
 
-/// The role of a process that receives through another library; the next argument is its core.
+/// The role of a process that receives through another library. The next argument is the process's
+/// core.
 pub const CONSUMER: &str = "consumer";
 
 const NAME: &str = "exchange_round_trip";
@@ -56,7 +57,7 @@ fn others(_: &Setting, floor: &'static str, bytes: usize) -> Vec<Entry> {
     vec![entry(NAME, "others", Some(floor), missing).sized(bytes)]
 }
 
-/// Runs a consumer process. The first argument is its core.
+/// Runs a consumer process. The first argument is the process's core.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let Some((core, rest)) = args.split_first() else { return Err("a consumer needs a core".into()) };
     pin(core.parse()?)?;

@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// Returns the text after the colon in the line of /proc that begins with `name`.
+/// Returns the text after the colon in the first line of a file of /proc that begins with `name`.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim())
@@ -49,7 +49,7 @@ fn kib(text: &str) -> u64 {
     text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the date of a day, counted from 1970-01-01, in the Gregorian calendar.
+/// Returns the Gregorian date of a day, counted from 1970-01-01.
 fn date(days: u64) -> String {
     let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut year, mut day) = (1970, days);

@@ -14,7 +14,7 @@ use super::setting::{FLOOR, OURS, Setting, entry};
 const NAMES: usize = 1000;
 const NAMES_MANY: usize = 10_000;
 
-/// Maximum number of drafts in a batch, all prepared before the clock starts.
+/// Maximum number of drafts in a batch. All of them are prepared before the clock starts.
 const DRAFTS_MAX: u64 = 256;
 
 /// Size of a value in bytes. The cost of a name does not depend on this size.
@@ -70,7 +70,7 @@ impl Desk {
 }
 
 impl Drop for Desk {
-    /// Deletes the measured values, because the daemon may outlive the benchmark.
+    /// Deletes the published values, because the daemon may outlive the benchmark.
     fn drop(&mut self) {
         for info in self.client.list(&format!("{}/*", self.folder)).into_iter().flatten() {
             let _ = self.client.delete(&info.name);
@@ -79,7 +79,8 @@ impl Drop for Desk {
     }
 }
 
-/// A reader of names that another client owns. It reads them in an order that defeats the prefetcher.
+/// A reader of names that another client owns. The reader visits the names in an order that defeats
+/// the prefetcher.
 struct Reader {
     client: Client,
     names: Vec<String>,
@@ -88,7 +89,8 @@ struct Reader {
     _desk: Desk,
 }
 
-/// Step from one name to the next. It is coprime to the numbers of names, so that the reader visits every name.
+/// Step from one name to the next. The step is coprime to the numbers of names, so that the reader
+/// visits every name.
 const STRIDE: usize = 7919;
 
 impl Reader {

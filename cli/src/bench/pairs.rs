@@ -1,5 +1,5 @@
-//! Rows for exchanges of two processes on two cores, compared with two threads that do the same exchange with the
-//! fewest possible operations.
+//! Rows for exchanges of two processes on two cores. They are compared with two threads that do the
+//! same exchange with the fewest possible operations.
 
 use tensorlend_baselines::{Duel, Game, Meter, floors};
 

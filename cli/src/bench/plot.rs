@@ -13,7 +13,7 @@ use crate::plot::{
     Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, ORANGE, PURPLE, PlotError, SKY, VERMILION, svg, write,
 };
 
-/// The colours of floors (grey) and of other libraries; tensorlend is green.
+/// The colors of floors (grey) and of other libraries. tensorlend is green.
 const GREY: RGBColor = RGBColor(0x77, 0x77, 0x77);
 const OTHERS: [RGBColor; 9] = [
     VERMILION,
@@ -27,8 +27,8 @@ const OTHERS: [RGBColor; 9] = [
     RGBColor(0x80, 0x00, 0x20),
 ];
 
-/// Writes `operations.svg` and `exchange.svg` into `folder`, which it creates if needed. Rows that were not measured
-/// are not plotted.
+/// Writes `operations.svg` and `exchange.svg` into `folder`. Creates this directory if needed.
+/// Omits rows that were not measured.
 pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
     let (exchanges, operations): (Vec<_>, Vec<_>) =
         report.results.iter().partition(|row| row.name.starts_with("exchange_"));
@@ -62,9 +62,9 @@ fn what(row: &Measured) -> String {
     format!("{}{size}{peer}", row.name)
 }
 
-/// Draws a line for each row, from the fastest to the slowest sample, and a dot at the median.
+/// Draws a line for each row, from the fastest to the slowest sample. A dot marks the median.
 fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
-    // Plotters also asks for a label at the end of the range.
+    // Plotters also requests a label at the end of the range.
     let count = rows.len();
     let caption = format!("Floors (grey), tensorlend (green) and others, on cores that are {placement}");
     let mut chart = ChartBuilder::on(area)
@@ -75,7 +75,7 @@ fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
         .y_label_area_size(270)
         .build_cartesian_2d(decades(rows).log_scale(), (0..count - 1).into_segmented())?;
     let name = |at: &SegmentValue<usize>| match at {
-        // Plotters numbers segments from the bottom, and the first row belongs at the top.
+        // Plotters numbers segments from the bottom, but the first row belongs at the top.
         SegmentValue::CenterOf(index) => rows.iter().rev().nth(*index).map_or_else(String::new, |row| what(row)),
         _ => String::new(),
     };
@@ -105,7 +105,7 @@ fn draw_operations(rows: &[&Measured], placement: &str, area: &Area) -> Drawn {
     Ok(())
 }
 
-/// Draws a curve over the sizes for each peer.
+/// Draws one curve over the sizes for each peer.
 fn draw_exchanges(rows: &[&Measured], area: &Area) -> Drawn {
     let size = |row: &Measured| row.size_bytes.unwrap_or(1).max(1) as f64;
     let least = rows.iter().map(|row| size(row)).fold(f64::INFINITY, f64::min);

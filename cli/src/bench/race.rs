@@ -1,4 +1,4 @@
-//! Interleaved measurement: one batch of each contender of a group in turn.
+//! Interleaved measurement, which runs one batch of each contender of a group in turn.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -87,7 +87,8 @@ struct Runner {
     samples_ns: Vec<f64>,
 }
 
-/// Measures all groups. A contender that fails is left out with its reason; the others continue.
+/// Measures all groups. A contender that fails is left out with its reason, and the others
+/// continue.
 pub fn run(plan: Vec<Group>, pace: Pace) -> (Vec<Raced>, Vec<LeftOut>) {
     let rounds = pace.rounds as u64 + 1;
     let bar = ProgressBar::new(plan.iter().map(|group| group.entries.len() as u64 * rounds).sum());
@@ -133,13 +134,14 @@ fn race(group: Group, pace: Pace, bar: &ProgressBar, raced: &mut Vec<Raced>, lef
     }
 }
 
-/// Returns the number of operations that fill a batch. The measurements of this function warm the contender up, and are
-/// discarded.
+/// Returns the number of operations that fill a batch. The measurements of this function warm up
+/// the contender, and are discarded.
 fn calibrate(meter: &mut dyn Meter, batch: Duration, operations_max: u64) -> Result<u64, BaselineError> {
     let mut operations = 1;
     loop {
-        // Use the shorter of two measurements. The first contains page faults of the first touch. With its longer time,
-        // later batches would get too few operations, and start-up costs would dominate them.
+        // Use the shorter of two measurements. The first one contains page faults of the first
+        // access. With its longer time, later batches would get too few operations, and start-up
+        // costs would dominate them.
         let mut took = Duration::MAX;
         for _ in 0..2 {
             let start = Instant::now();

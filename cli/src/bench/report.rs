@@ -14,7 +14,7 @@ pub struct Report {
     pub results: Vec<Measured>,
 }
 
-/// A measured row, as it stands in the report.
+/// A measured row of the report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
     pub name: String,
@@ -25,8 +25,8 @@ pub struct Measured {
     pub p50_ns: f64,
     pub min_ns: f64,
     pub max_ns: f64,
-    /// The name of the row with which this one is compared. Of several rows with this name, it is the row with the same
-    /// size or without a size.
+    /// The name of the row with which this row is compared. If several rows have this name, the
+    /// comparison uses the row with the same size or without a size.
     pub floor: Option<&'static str>,
     /// The median of this row divided by the median of the row that `floor` names.
     pub ratio: Option<f64>,

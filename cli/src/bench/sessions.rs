@@ -1,4 +1,4 @@
-//! Rows for connecting and for the first segment, the operations that send requests to the daemon.
+//! Rows for connecting and for the first segment. These operations send requests to the daemon.
 
 use std::path::Path;
 
@@ -44,7 +44,8 @@ fn connect(setting: &Setting) -> Box<dyn Meter> {
     ))
 }
 
-/// Measures the first draft of a client, for which the daemon lends its first segment and the client maps it.
+/// Measures the first draft of a client. For this draft the daemon lends a first segment, and the
+/// client maps it.
 fn first_slot(setting: &Setting) -> Box<dyn Meter> {
     let socket = setting.socket.clone();
     let clients = move |count| (0..count).map(|_| join(&socket).map_err(BaselineError::from)).collect();

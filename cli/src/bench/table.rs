@@ -4,7 +4,8 @@ use super::race::{Label, LeftOut};
 use super::report::Report;
 use crate::output::Table;
 
-/// Formats the report. Rows keep the order of the plan, in which a floor precedes the rows that are compared with it.
+/// Formats the report. Rows keep the order of the plan, in which a floor precedes the rows compared
+/// with it.
 pub fn text(report: &Report, left_out: &[LeftOut]) -> String {
     let machine = &report.machine;
     let mut text = format!(

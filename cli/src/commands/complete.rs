@@ -10,7 +10,7 @@ use crate::output;
 
 /// Time that a user waits for a completion.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of printed names: more do not help.
+/// Maximum number of printed names. More names would not help a user.
 const NAMES_MAX: usize = 500;
 
 /// Print the names that begin with a prefix.
@@ -30,13 +30,14 @@ enum Kind {
 
 impl CompleteArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
-        // Without a daemon there is nothing to complete, and a message would garble the user's line.
+        // Without a daemon there is nothing to complete. A message would garble the user's command
+        // line.
         let Ok(client) = at.builder("complete")?.request_timeout(TIMEOUT).connect() else { return Ok(()) };
         let Ok(mut names) = self.names(&client) else { return Ok(()) };
         names.retain(|name| name.starts_with(&self.prefix) && (!name.starts_with('.') || self.prefix.starts_with('.')));
         names.sort_unstable();
         names.truncate(NAMES_MAX);
-        // Names contain no control characters, so each has a line.
+        // Names contain no control characters, so each name is one line.
         let end = if names.is_empty() { "" } else { "\n" };
         output::text_block(&(names.join("\n") + end))
     }

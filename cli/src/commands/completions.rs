@@ -1,5 +1,5 @@
-//! `tensorlend completions`: prints a completion script for a shell. Its functions ask the daemon for names: see
-//! [`crate::commands::complete`].
+//! `tensorlend completions`: prints a completion script for a shell. The script's functions get
+//! names by [`crate::commands::complete`].
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -15,7 +15,7 @@ Examples:
   tensorlend completions fish > ~/.config/fish/completions/tensorlend.fish
 ";
 
-/// Names are untrusted: `printf %q` quotes them.
+/// The completion functions for bash. Names are untrusted, so `printf %q` quotes them.
 const BASH: &str = r#"
 _tensorlend_published() {
     local cur="${COMP_WORDS[COMP_CWORD]}" verb= kind=names at name
@@ -43,7 +43,7 @@ _tensorlend_published() {
 complete -F _tensorlend_published -o bashdefault -o default tensorlend
 "#;
 
-/// `compadd` quotes names.
+/// The completion functions for zsh. `compadd` quotes names.
 const ZSH: &str = r#"
 _tensorlend_published() {
     local kind=names
@@ -56,7 +56,7 @@ _tensorlend_published() {
 }
 "#;
 
-/// fish quotes completions.
+/// The completions for fish, which quotes names itself.
 const FISH: &str = r#"
 complete -c tensorlend -n "__fish_seen_subcommand_from get info ls rm remove rename mv copy cp watch trace save put" \
     -a "(tensorlend complete names -- (commandline -ct) 2>/dev/null)"
@@ -80,7 +80,8 @@ impl CompletionsArgs {
     }
 }
 
-/// Returns the completion script for a shell. For shells other than bash, zsh and fish it completes no names.
+/// Returns the completion script for a shell. The scripts for bash, zsh and fish also complete
+/// names.
 pub fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "tensorlend", &mut script);
@@ -91,7 +92,7 @@ pub fn script(shell: Shell) -> String {
         Shell::Zsh => {
             let lines: Vec<String> = script.lines().map(with_names).collect();
             let text = lines.join("\n");
-            // The first line must stay the first: it names the command.
+            // The first line must stay the first, because it names the command.
             match text.split_once('\n') {
                 Some((first, rest)) => format!("{first}\n{ZSH}{rest}\n"),
                 None => text,

@@ -8,7 +8,8 @@ use tensorlend::observe::{Observation, Origin};
 use crate::failure::Failure;
 use crate::output;
 
-/// Maximum number of observations until all sheets are mapped. Each observation maps at most a few hundred.
+/// Maximum number of observations until all clients' tables are mapped. Each observation maps at
+/// most a few hundred tables.
 const LOOKS_MAX: usize = 64;
 
 /// Returns the names whose current value this process has leased.
@@ -36,7 +37,7 @@ pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failu
 fn held(seen: &Observation, pid: u32) -> HashSet<String> {
     let leases = seen.leases.iter().filter(|lease| lease.pid == pid);
     let values = leases.filter_map(|lease| seen.values.get(lease.value?));
-    // Several names may share one value, and a lease is listed under only one of them.
+    // Several names may share one value, but a lease is listed under only one of them.
     let places: HashSet<_> = values.map(|value| (value.catalogue, value.slot, value.generation)).collect();
     let is_held = seen.values.iter().filter(|value| places.contains(&(value.catalogue, value.slot, value.generation)));
     is_held

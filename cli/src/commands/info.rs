@@ -11,7 +11,7 @@ use crate::output::{self, Table, printable};
 use crate::save::on_device;
 use crate::summary::{Summary, timestamp_text};
 
-/// Maximum bytes of metadata in the table. With --json the command prints all.
+/// Maximum bytes of metadata in the table. With --json the command prints all bytes.
 const METADATA_SHOWN: usize = 200;
 
 /// Show a name's value, its metadata and its owner.
@@ -48,7 +48,7 @@ struct Owner {
     alive: bool,
 }
 
-/// Metadata: text if it is UTF-8, hexadecimal digits otherwise.
+/// Metadata, as text if it is UTF-8, and otherwise as hexadecimal digits.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Metadata {
@@ -153,7 +153,8 @@ impl InfoArgs {
         output::text_block(&table.text())
     }
 
-    /// Prints the description of a name that this machine has not fetched, as the name's own machine reports it.
+    /// Prints the description of a name that this machine has not fetched. The name's own machine
+    /// reports this description.
     fn run_remote(&self, client: &Client) -> Result<(), Failure> {
         let missing = || Failure::Client(Error::NotFound(self.name.clone()));
         // `placement` sends no request if the name's first part is not a known node.
@@ -186,7 +187,7 @@ impl InfoArgs {
         output::text_block(&table.text())
     }
 
-    /// Returns the description and the metadata of the same value.
+    /// Returns the description and the metadata, both of the same value.
     fn look(&self, client: &Client) -> Result<(Info, Vec<u8>), Failure> {
         loop {
             let info = client.info(&self.name)?;

@@ -51,7 +51,7 @@ struct Got<'a> {
 
 impl ListGetArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        // Check that the list exists before the folder is created.
+        // Check that the list exists before creating the directory.
         client.get_range(&self.list, 0..0)?;
         let folder = Folder::open(&self.output, self.format.as_deref())?;
         let end = client.length(&self.list).min(self.first.saturating_add(self.count.unwrap_or(u64::MAX)));

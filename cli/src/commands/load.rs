@@ -83,7 +83,7 @@ impl LoadArgs {
     pub fn load(&self, client: &Client) -> Result<Loaded, Failure> {
         let (manifest, entries) = self.open()?;
         let (mut wanted, mut kept) = (Vec::new(), Vec::new());
-        // Reject invalid names before the command reads a large file.
+        // Reject invalid names before reading a large file.
         for named in self.wanted(manifest)? {
             let name = self.name(&named);
             let exists = client.exists(&name).map_err(|cause| self.in_file(cause))?;
@@ -101,7 +101,8 @@ impl LoadArgs {
         let mut loaded = Loaded { path: self.file.display().to_string(), names: Vec::new(), nbytes, kept };
         let whole = drafts.len();
         for (name, draft) in drafts {
-            // Check again: another client may have published the name while this command read the file.
+            // Check again, because another client may have published the name while this command
+            // read the file.
             let kept = if self.keep_existing { client.exists(&name) } else { Ok(false) };
             let published = match kept {
                 Ok(true) => {
@@ -145,14 +146,14 @@ impl LoadArgs {
         Ok((manifest, entries.into_iter().map(by_key).collect()))
     }
 
-    /// Returns the names of the manifest that `only` selects; without `only`, all.
+    /// Returns the names of the manifest that `only` selects. Without `only`, returns all names.
     fn wanted(&self, manifest: Manifest) -> Result<Vec<Named>, Failure> {
         let only = self.only.iter().map(|glob| Glob::new(glob)).collect::<Result<Vec<_>, _>>()?;
         let chosen = |named: &Named| only.is_empty() || only.iter().any(|glob| glob.is_match(&named.name));
         Ok(manifest.names.into_iter().filter(chosen).collect())
     }
 
-    /// Reads all selected tensors into drafts. Also returns their total number of bytes.
+    /// Reads all selected tensors into drafts. Also returns the total number of bytes.
     fn read(
         &self,
         client: &Client,
@@ -191,7 +192,7 @@ impl LoadArgs {
     }
 }
 
-/// Returns the metadata, whose encoding was validated when the manifest was read.
+/// Returns the metadata. Its encoding was validated when the manifest was read.
 fn bytes_of(about: &About) -> Vec<u8> {
     about.metadata().unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use crate::options::{Connection, Json, Observe, bytes, time};
 use crate::output::{self, Table};
 use crate::summary::{Summary, now_ns};
 
-/// The place of a spilled value.
+/// The text for the place of a spilled value.
 const IN_FILE: &str = "file";
 
 const EXAMPLES: &str = "\
@@ -128,7 +128,7 @@ impl InFile {
 #[derive(Default)]
 struct Names {
     infos: Vec<Info>,
-    /// Names of `infos` whose values are in files.
+    /// Names of `infos` whose values are in spill files.
     in_files: BTreeSet<String>,
     spilled: Vec<Spilled>,
     unreadable: Vec<Unreadable>,
@@ -199,7 +199,7 @@ impl LsArgs {
         Ok(())
     }
 
-    /// Lists all namespaces, as an observer sees them.
+    /// Lists all namespaces without joining them.
     pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
         let has_option = self.held_by.is_some() || self.older.is_some() || self.larger.is_some();
         if has_option || self.all_nodes || self.streams || self.lists {
@@ -209,7 +209,7 @@ impl LsArgs {
         observed::list(at, self.json.on, |name| glob.is_match(name) && self.shows(name))
     }
 
-    /// Returns true if the listing shows a name: names with a dot in front are for programs.
+    /// Returns true if the listing shows a name. Names that begin with a dot are for programs.
     fn shows(&self, name: &str) -> bool {
         self.all || self.json.on || !name.starts_with('.') || self.glob.starts_with('.')
     }
@@ -226,7 +226,7 @@ impl LsArgs {
         spilled.retain(|spilled| self.shows(&spilled.name));
         if let Some(larger) = self.larger {
             infos.retain(|info| info.nbytes > larger);
-            // Keep a spilled dataset of unknown size: only its file has the size.
+            // Keep a spilled dataset of unknown size, because only its file contains the size.
             spilled.retain(|spilled| spilled.bytes.is_none_or(|bytes| bytes > larger));
         }
         if let Some(older) = self.older {
@@ -262,7 +262,7 @@ fn names_text(infos: &[Info], in_files: &BTreeSet<String>, spilled: &[Spilled]) 
         rows.push([it.name.clone(), dtype, "?".to_owned(), bytes, IN_FILE.to_owned(), owner]);
     }
     rows.sort_unstable();
-    // Most daemons spill nothing.
+    // Omit an empty column, because most daemons spill nothing.
     let has_files = rows.iter().any(|row| !row[4].is_empty());
     let mut head = vec!["NAME", "DTYPE", "SHAPE", ">BYTES", "WHERE", "OWNER"];
     if !has_files {

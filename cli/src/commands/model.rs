@@ -81,7 +81,7 @@ struct RmArgs {
     name: String,
 }
 
-/// Run a model on tensors, and publish what it computes.
+/// Run a model on tensors, and publish its outputs.
 #[derive(clap::Args, Debug)]
 struct RunArgs {
     /// The model's name.
@@ -188,7 +188,7 @@ impl LsArgs {
     fn run(&self, models: &Models) -> Result<(), Failure> {
         let mut all = Vec::new();
         for model in models.list(&self.glob)? {
-            // The model may have been removed since it was listed.
+            // Another client may have removed the model since it was listed.
             let (options, wrong) = match models.get(&model.name) {
                 Ok((_, options)) => (Some(options), None),
                 Err(error) if error.is_not_found() => continue,

@@ -63,8 +63,8 @@ impl NodesArgs {
     }
 }
 
-/// Returns the gateway's counters. Returns `None` if the value is not such a document, because any member may write to
-/// the name.
+/// Returns the gateway's counters. Returns `None` if the value is not a document of counters,
+/// because any member may write to the name.
 fn counted(client: &Client) -> Result<Option<serde_json::Map<String, serde_json::Value>>, Failure> {
     let lease = match client.get(&format!("{SERVICE}/stat")) {
         Err(error) if error.is_not_found() => return Ok(None),

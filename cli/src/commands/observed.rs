@@ -58,7 +58,7 @@ struct Member<'o> {
     leases: u64,
 }
 
-/// Lists the namespaces that the user named, or all. `shows` selects names.
+/// Lists the namespaces that the user named, or all namespaces. `shows` selects names.
 pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Result<(), Failure> {
     let mut inspector = at.inspect()?;
     let mut names = at.namespaces().to_vec();
@@ -74,7 +74,7 @@ pub fn list(at: &Connection, is_json: bool, shows: impl Fn(&str) -> bool) -> Res
     output::text_block(&blocks.into_iter().flatten().collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the values of names, with the names.
+/// Returns the names that `shows` selects, with their values.
 fn named<'o>(seen: &'o Observation, shows: &impl Fn(&str) -> bool) -> Vec<(&'o str, usize, &'o ValueSeen)> {
     let named = seen.values.iter().enumerate().filter_map(|(at, value)| match &value.origin {
         Origin::Name(name) if shows(name) => Some((name.as_str(), at, value)),

@@ -54,7 +54,7 @@ struct Published {
 
 impl PutArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        // Reject an invalid name before the command reads a large file.
+        // Reject an invalid name before reading a large file.
         client.exists(&self.name)?;
         let published = self.publish(client).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
         if self.json.on {
@@ -84,7 +84,7 @@ impl PutArgs {
                 (Published { name, summary: Summary::Tensor(summary) }, message)
             })
             .collect();
-        // Check all names before the first tensor is published.
+        // Check all names before publishing the first tensor.
         for (part, _) in &named {
             client
                 .exists(&part.name)
@@ -99,7 +99,8 @@ impl PutArgs {
     }
 }
 
-/// Keeps the session, and so the ephemeral names, until the user stops the command or the daemon ends.
+/// Keeps the session open until the user stops the command or the daemon ends. The ephemeral names
+/// live as long as the session.
 fn stay(client: &Client) -> Result<(), Failure> {
     loop {
         std::thread::sleep(Duration::from_secs(1));

@@ -55,7 +55,7 @@ pub struct RecvArgs {
 enum From {
     /// The oldest message that the stream still holds.
     Oldest,
-    /// The newest message that it holds.
+    /// The newest message that the stream holds.
     Newest,
     /// The first message that is sent from now on.
     Next,
@@ -72,8 +72,8 @@ struct Received<'a> {
     timestamp_ns: u64,
 }
 
-/// The numbers of files. They are the numbers of the messages, and continue after a stream was opened again, whose own
-/// numbers restart at 0.
+/// The numbers of files. Within one opening of the stream, a file has its message's number. A
+/// reopened stream restarts at 0, but the file numbers continue.
 #[derive(Default)]
 struct Numbers {
     base: u64,

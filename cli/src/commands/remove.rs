@@ -78,7 +78,8 @@ impl RemoveArgs {
         Err(Failure::NotFound(format!("there is no {}: see `tensorlend ls`", missing.join(", no "))))
     }
 
-    /// Deletes the objects of one kind that the words name or match. Adds words that name no object to `missing`.
+    /// Deletes the objects of one kind that the words name or match. Adds each word that names no
+    /// object to `missing`.
     fn each(
         &self,
         (kind, words, missing): (&str, &[String], &mut Vec<String>),
@@ -89,7 +90,8 @@ impl RemoveArgs {
         for word in words {
             if !self.exact && word.contains(['*', '?', '[', '{', '\\']) {
                 for name in list(word)? {
-                    // False: another client has deleted the object since it was listed.
+                    // `delete` returns false if another client has deleted the object since it was
+                    // listed.
                     if delete(&name)? {
                         deleted.push(name);
                     }

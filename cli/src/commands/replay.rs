@@ -69,7 +69,7 @@ impl ReplayArgs {
 /// Columns of a log that the replay reads.
 const COLUMNS: [&str; 4] = ["action", "slot", "generation", "bytes"];
 
-/// The columns of a line that the replay reads.
+/// The columns of a log row that the replay reads.
 #[derive(Deserialize)]
 struct Row<'r> {
     action: &'r str,
@@ -78,7 +78,8 @@ struct Row<'r> {
     bytes: u64,
 }
 
-/// A step of the replay. A place is an index of a table of live drafts; a freed place is reused.
+/// A step of the replay. A place is an index of a table of live drafts. A later step reuses a freed
+/// place.
 enum Step {
     Allocate { place: usize, bytes: u64 },
     Free { place: usize },
@@ -214,7 +215,7 @@ fn nanoseconds(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }
 
-/// Times of one kind of step in nanoseconds; each includes two readings of the clock.
+/// Times of one kind of step in nanoseconds. Each time includes two readings of the clock.
 #[derive(Serialize)]
 struct Times {
     count: u64,
@@ -227,7 +228,7 @@ struct Times {
 impl Times {
     fn new(mut times: Vec<u32>) -> Self {
         times.sort_unstable();
-        // The percentile by the nearest-rank method.
+        // Compute the percentile by the nearest-rank method.
         let rank = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied().unwrap_or(0);
         Self {
             count: times.len() as u64,
@@ -255,7 +256,7 @@ struct Report {
     clock: Times,
     hits: u64,
     misses: u64,
-    /// Fraction from 0 to 1; null if nothing was allocated.
+    /// Fraction from 0 to 1; null if the log allocated nothing.
     hit_rate: Option<f64>,
     failures: u64,
     log_bytes_peak: u64,

@@ -52,14 +52,15 @@ impl RestoreArgs {
         })
     }
 
-    /// Loads one file in a session of its own. After the session has ended, the daemon may spill its values to make
-    /// room for the next file.
+    /// Loads one file in a session of its own. After the session has ended, the daemon may spill
+    /// the loaded values to make room for the next file.
     fn restore(&self, at: &Connection, file: PathBuf) -> Result<(), Failure> {
         LoadArgs::missing_of(file).load(&at.open("restore")?)?.print(self.json)
     }
 }
 
-/// Returns the path itself or, for a folder, its .safetensors files in the order of their names.
+/// Returns the path itself. For a directory, returns its .safetensors files in the order of their
+/// names.
 fn files_at(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

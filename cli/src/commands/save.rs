@@ -22,12 +22,14 @@ Examples:
   tensorlend load checkpoint.safetensors               back under the same names
 ";
 
-/// Maximum number of names that the command leases together. It is the number of leases that one client can hold.
+/// Maximum number of names that the command leases together. One client can hold this number of
+/// leases.
 const TOGETHER: usize = 4096;
-/// Number of attempts to write a file of several groups, before the command fails and reports the names that change.
+/// Number of attempts to write a file of several groups. Then the command fails and reports the
+/// names that change.
 const ROUNDS: usize = 8;
-/// Bytes by which the manifest's entry of one name may grow between the two leases of its group, for example by a
-/// timestamp.
+/// Bytes by which the manifest's entry of one name may grow between the two leases of its group. A
+/// later timestamp, for example, may be longer.
 const ROOM_BYTES: usize = 64;
 
 /// Write the values of names to one .safetensors file.
@@ -61,7 +63,7 @@ struct Saved {
     path: String,
     names: Vec<String>,
     nbytes: u64,
-    /// Number of groups of names; each group is consistent.
+    /// Number of groups of names. Each group is consistent.
     groups: usize,
 }
 
@@ -97,8 +99,8 @@ impl SaveArgs {
         )))
     }
 
-    /// Describes all names, then writes their values. If the names cannot all be leased together, it writes group by
-    /// group.
+    /// Describes all names, then writes their values. If the names cannot all be leased together,
+    /// writes one group after another.
     fn save(&self, client: &Client, wanted: &[Wanted]) -> Result<Saved, Stop> {
         let Described { groups, names, mut held } = describe(client, wanted)?;
         if names.is_empty() {
@@ -116,7 +118,8 @@ impl SaveArgs {
         let nbytes = names.iter().fold(0u64, |sum, it| sum.saturating_add(it.nbytes));
         let path = self.output.display().to_string();
         let _progress = Progress::bytes(&path, nbytes);
-        // While the snapshot is held, its metadata cannot change.
+        // The manifest needs no room to grow if this command still holds the snapshot: then the metadata cannot
+        // change.
         let room = if held.is_some() { 0 } else { ROOM_BYTES * names.len() };
         let text = manifest.text();
         let fill = |file: &Filler<'_>| {
@@ -155,7 +158,8 @@ impl SaveArgs {
 
 /// The reason why the command abandons a file that it has begun.
 enum Stop {
-    /// The value of this name no longer matches its description. The command starts the file again.
+    /// The value of this name no longer matches its description. The command writes the whole file
+    /// again.
     Changed(String),
     Failed(Failure),
 }
@@ -172,13 +176,13 @@ impl From<FileError> for Stop {
     }
 }
 
-/// Descriptions of all values to save, made before the first is written.
+/// Descriptions of all values to save. The command makes them before it writes the first value.
 struct Described {
     /// Groups of names that are leased together.
     groups: Vec<Vec<Wanted>>,
     /// Descriptions of the values, in the same order.
     names: Vec<Holding>,
-    /// The values, if there is only one group.
+    /// The leased values, if there is only one group.
     held: Option<Snapshot>,
 }
 
@@ -209,7 +213,8 @@ impl Holding {
         Ok(Self { name: name.to_owned(), about, members, layouts, nbytes })
     }
 
-    /// Returns true if the layout of the file is the same for both values: their types, shapes and members are equal.
+    /// Returns true if both values need the same file layout. Their types, shapes and members must
+    /// be equal.
     fn is_like(&self, other: &Self) -> bool {
         let members = |it: &Self| {
             it.members.as_ref().map(|members| members.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())
@@ -237,7 +242,8 @@ fn describe(client: &Client, wanted: &[Wanted]) -> Result<Described, Failure> {
         described.held = None;
         let snapshot = match Snapshot::take(client, &group) {
             Ok(snapshot) => snapshot,
-            // The group's values do not fit into the daemon's memory together. Split the group into halves.
+            // The group's values do not fit into the daemon's memory together, so split the group
+            // into halves.
             Err(failure) if failure.is_room() && group.len() > 1 => {
                 let rest = group.split_off(group.len() / 2);
                 waiting.push_front(rest);

@@ -58,7 +58,7 @@ pub struct SendArgs {
 /// Policy for lagging subscribers.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Lag {
-    /// Wait for it.
+    /// Wait for the lagging subscribers.
     Block,
     /// Replace the oldest message; the subscriber learns how many it lost.
     DropOldest,

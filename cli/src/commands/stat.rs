@@ -31,7 +31,8 @@ struct Figures<'a> {
     namespace: Option<&'a str>,
     pool: Pool,
     bytes_in_use: u64,
-    /// Unknown to an observer of all namespaces.
+    /// Bytes that clients of the namespace have leased. An observer of all namespaces does not know
+    /// this number.
     bytes_leased: Option<u64>,
     bytes_spare: u64,
     bytes_sheets: u64,
@@ -46,12 +47,12 @@ struct Figures<'a> {
     names_expired: u64,
     names_ephemeral_gone: u64,
     sessions_revoked: u64,
-    /// Bytes of segments that are in files and not in the pool.
+    /// Bytes of segments that are in spill files and not in the pool.
     bytes_spilled: u64,
     spill_failures: u64,
     uids: &'a [UidUse],
     namespaces: &'a [NamespaceUse],
-    /// Sessions that have returned memory that a process still has mapped.
+    /// Sessions with returned memory that a process still has mapped.
     holders: &'a [Holder],
     device: &'a str,
     devices: Vec<Card<'a>>,
@@ -94,7 +95,7 @@ impl StatArgs {
         self.show(&client.stat()?, Some(client.namespace()), Some(client.leased()?))
     }
 
-    /// Shows what an observer of all namespaces sees.
+    /// Shows the metrics that an observer of all namespaces can read.
     pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
         self.show(&at.inspect()?.stat()?, None, None)
     }
@@ -196,7 +197,7 @@ fn devices_text(cards: &[Card<'_>]) -> String {
     table.text()
 }
 
-/// Returns "used of limit".
+/// Returns the text "USED of LIMIT".
 fn of(used: impl Into<u64>, most: impl Into<u64>) -> String {
     let (used, most) = (used.into(), most.into());
     if most == u64::MAX { used.to_string() } else { format!("{used} / {most}") }
@@ -232,7 +233,8 @@ fn uids_text(uids: &[UidUse]) -> String {
     table.text()
 }
 
-/// Returns a table of the sessions that have returned memory that a process still has mapped; empty if there are none.
+/// Returns a table of the sessions with returned memory that a process still has mapped. Returns an
+/// empty text if there are none.
 fn holders_text(holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();

@@ -34,7 +34,8 @@ pub struct WebArgs {
     /// Also show statistics and pictures of tensors' contents.
     #[arg(long)]
     previews: bool,
-    /// Also send the metrics of /metrics to an OpenTelemetry collector at this address (http://127.0.0.1:4318).
+    /// Address of an OpenTelemetry collector, which also gets the metrics of /metrics
+    /// (http://127.0.0.1:4318).
     #[cfg(feature = "otel")]
     #[arg(long, value_name = "URL")]
     otlp: Option<tensorlend_web::Endpoint>,
@@ -69,14 +70,15 @@ impl WebArgs {
     }
 }
 
-/// Returns the daemon's socket: the one that the user named, or the first default on which there is a file.
+/// Returns the daemon's socket. This is the socket that the user named, or the first default socket
+/// whose file exists.
 fn socket_text(at: &Connection) -> String {
     let named = at.socket().map(std::path::Path::to_owned);
     let found = named.or_else(|| tensorlend::default_sockets().into_iter().find(|path| path.exists()));
     found.map_or_else(String::new, |path| path.display().to_string())
 }
 
-/// Returns the namespaces that the user named, or the private one.
+/// Returns the namespaces that the user named, or the private namespace.
 fn joined(at: &Connection) -> Vec<Source> {
     let named = at.namespaces().iter().map(|name| Some(name.as_str()));
     let mut names: Vec<Option<&str>> = named.collect();
@@ -90,7 +92,8 @@ fn joined(at: &Connection) -> Vec<Source> {
     names.into_iter().map(join).collect()
 }
 
-/// Returns the namespaces that the user named, or all that the daemon has now, as an observer sees them.
+/// Returns the namespaces that the user named, or all present namespaces. An observer does not join
+/// them.
 fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
     let mut names = at.namespaces().to_vec();
     if names.is_empty() {

@@ -1,4 +1,4 @@
-//! Child processes of the demo: copies of this program in another role.
+//! Child processes of the demo, which run this program in another role.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -24,9 +24,11 @@ impl Peer {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits for the child's end and returns its output; an error if the child failed or takes longer than `limit`.
+    /// Waits for the child's end and returns its output. Returns an error if the child fails or
+    /// takes longer than `limit`.
     pub fn finish(mut self, limit: Duration) -> Result<String, String> {
-        // A thread reads the pipe, so that `limit` holds for a child with much output and for one with none.
+        // A thread reads the pipe. So `limit` holds for a child with much output and for a child
+        // with none.
         let output = self.child.stdout.take().map(|mut pipe| {
             std::thread::spawn(move || {
                 let mut text = String::new();
@@ -65,7 +67,7 @@ fn command(args: &[String], capture: bool) -> Command {
     command
 }
 
-/// Starts a child, and returns its plain handle.
+/// Starts a child, and returns its handle. Dropping the handle does not kill the child.
 #[cfg(feature = "baselines")]
 pub fn plain(args: &[String]) -> std::io::Result<Child> {
     command(args, false).spawn()

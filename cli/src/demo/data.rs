@@ -1,5 +1,5 @@
-//! The demo's first part: one producer process passes real data sets to two consumer processes, through names and
-//! through a stream; the consumers verify every byte.
+//! The demo's first part. One producer process passes real data sets to two consumer processes,
+//! through names and through a stream. The consumers verify every byte.
 
 use super::children::Peer;
 use super::{TIMEOUT, connect, socket_argument};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tensorlend::{Client, DType, Draft, Policy, Start, Tensor, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Returns the stream's name; `tag` distinguishes demos that share a daemon.
+/// Returns the stream's name. `tag` distinguishes demos that share a daemon.
 fn stream_name(tag: &str) -> String {
     format!("demo/{tag}/stream")
 }
@@ -21,23 +21,24 @@ const CONSUMERS: usize = 2;
 /// Number of times that the producer sends each tensor through the stream.
 const LAPS: usize = 4;
 
-/// Built-in files: a small data set (see examples/data/README.md).
+/// The built-in files with a small data set, which examples/data/README.md describes.
 const OWN: [(&str, &[u8]); 2] =
     [("iris.npy", include_bytes!("data/iris.npy")), ("iris_labels.npy", include_bytes!("data/iris_labels.npy"))];
 
 /// The files that the demo passes if the user names none.
 struct Shipped {
     paths: Vec<PathBuf>,
-    /// The temporary folder of generated files, removed with this value.
+    /// The temporary directory of generated files, which is removed with this value.
     _made: Option<TempDir>,
 }
 
 impl Shipped {
-    /// Returns the data sets of the project if the program runs in a clone of it; otherwise the built-in ones and a
-    /// generated picture.
+    /// Returns the data sets of the project if the program runs in a clone of the project.
+    /// Otherwise returns the built-in data sets and a generated picture.
     fn find() -> Result<Self, Box<dyn Error>> {
         const FILES: [&str; 5] = ["iris.npy", "iris_labels.npy", "digits.npy", "digits_labels.npy", "china.jpg"];
-        // Cargo sets this variable for programs that it runs; the binary contains no path of its build machine.
+        // Cargo sets this variable for programs that it runs. The binary itself contains no path of
+        // its build machine.
         let sources = std::env::var_os("CARGO_MANIFEST_DIR").map(|folder| Path::new(&folder).join("../examples/data"));
         let folders: Vec<PathBuf> = [PathBuf::from("examples/data")].into_iter().chain(sources).collect();
         let folder = folders.iter().find(|folder| FILES.iter().all(|file| folder.join(file).exists()));
@@ -63,7 +64,7 @@ impl Shipped {
     }
 }
 
-/// Draws a picture: rings around three points, one of each colour.
+/// Draws a picture of rings around three points, one for each color.
 fn rings() -> ([u64; 3], Vec<u8>) {
     const SHAPE: [u64; 3] = [480, 640, 3];
     const CENTRES: [(i64, i64); 3] = [(120, 160), (240, 480), (400, 240)];
@@ -93,7 +94,8 @@ fn entries(paths: &[PathBuf], tag: &str) -> Result<Vec<(String, Entry)>, Box<dyn
     Ok(all)
 }
 
-/// Deletes everything that one run has published when it is dropped, because tensors outlive their producer.
+/// Deletes everything that one run has published when this value is dropped, because tensors
+/// outlive their producer.
 struct Cleaner {
     client: Client,
     names: Vec<String>,
@@ -172,7 +174,8 @@ fn count(reports: &[String], line: &str) -> usize {
     reports.iter().flat_map(|report| report.lines()).filter(|l| *l == line).count()
 }
 
-/// Returns a draft with an entry's bytes, decoded in place, and its name as metadata.
+/// Returns a draft with an entry's bytes, which are decoded in place. The draft's metadata is the
+/// entry's name.
 fn draft(client: &Client, name: &str, entry: &Entry) -> Result<Draft, Box<dyn Error>> {
     let mut draft = client.create(entry.dtype, &entry.shape)?;
     entry.read_into(draft.bytes_mut())?;
@@ -180,7 +183,8 @@ fn draft(client: &Client, name: &str, entry: &Entry) -> Result<Draft, Box<dyn Er
     Ok(draft)
 }
 
-/// Runs the producer: publishes all tensors under names, then sends them through the stream.
+/// Runs the producer, which publishes all tensors under names and then sends them through the
+/// stream.
 pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
     let [socket, tag, paths @ ..] = args else { return Err("produce needs a socket and a tag".into()) };
     let client = connect(socket, "demo producer")?;
@@ -196,11 +200,12 @@ pub fn produce(args: &[String]) -> Result<(), Box<dyn Error>> {
             stream.send_timeout(draft(&client, name, entry)?, TIMEOUT)?;
         }
     }
-    // The producer does not wait for the consumers: published and sent tensors outlive this process.
+    // The producer does not wait for the consumers, because published and sent tensors outlive this
+    // process.
     Ok(())
 }
 
-/// Runs a consumer: prints the checksum of each tensor that it reads, one per line.
+/// Runs a consumer, which prints one line with the checksum of each tensor that it reads.
 pub fn consume(args: &[String]) -> Result<(), Box<dyn Error>> {
     let [socket, tag, names @ ..] = args else { return Err("consume needs a socket and a tag".into()) };
     let client = connect(socket, "demo consumer")?;

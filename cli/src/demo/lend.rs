@@ -1,8 +1,9 @@
 //! Exchanges through tensorlend, with the same timestamps as the baselines.
 //!
-//! t0: the producer begins; t1: its call has returned; t2: the consumer holds the tensor, readable without a further
-//! call; t3: the producer has the acknowledgement. put = t1 - t0, get = t2 - t1 (or 0), round trip = t3 - t0. The
-//! acknowledgement is a tensor of 16 bytes that the consumer puts, at its usual cost.
+//! At t0 the producer begins. At t1 its call has returned. At t2 the consumer holds the tensor,
+//! which is readable without a further call. At t3 the producer has the acknowledgement. put = t1 -
+//! t0, get = t2 - t1 (or 0), and round trip = t3 - t0. The acknowledgement is a tensor of 16 bytes
+//! that the consumer puts, at its usual cost.
 
 use super::children::Peer;
 use super::table::Method;
@@ -21,7 +22,7 @@ const OVER: u64 = u64::MAX;
 pub struct Samples {
     /// Time from the start until the producer's call returned.
     pub put: Vec<u64>,
-    /// Time from then until the consumer held the tensor.
+    /// Time from that return until the consumer held the tensor.
     pub get: Vec<u64>,
     /// Time from the start until the producer had the acknowledgement.
     pub round_trip: Vec<u64>,
@@ -51,8 +52,8 @@ impl Names {
 }
 
 impl Lender {
-    /// Starts the consumer, and passes one untimed tensor, which verifies the checksum and warms the memory of both
-    /// sides.
+    /// Starts the consumer, and passes one untimed tensor. This verifies the checksum and warms the
+    /// memory of both sides.
     pub fn start(socket: Option<&Path>, bytes: u64, method: Method) -> Result<Self, Box<dyn Error>> {
         let socket = socket_argument(socket);
         let tag = format!("{}-{bytes}-{}", method.name(), std::process::id());
@@ -68,12 +69,13 @@ impl Lender {
         let names = Names::new(&tag);
         let mut it = Self { client, consumer, payload, bytes, method, names, acknowledged: Version::NONE, round: 0 };
         it.lap(true)?;
-        // Two more exchanges warm the three slots that alternate: the current value, the next one, and a retired one.
+        // Two more exchanges warm the three slots that alternate: the current value's, the next
+        // value's, and a retired one.
         it.lap(false)?;
         it.lap(false)?;
         if method == Method::Lend {
-            // From now on, the producer writes the tensor in place: only the first exchange needed the producer's own
-            // array.
+            // From now on, the producer writes the tensor in place. Only the first exchange needed
+            // the producer's own array.
             it.payload = Vec::new();
         }
         Ok(it)
@@ -94,7 +96,8 @@ impl Lender {
             let begun = monotonic_ns();
             let mut draft = self.client.create(DType::U8, &[self.bytes])?;
             let created = monotonic_ns() - begun;
-            // The producer writes the tensor in place, untimed: writing it costs the same with every method.
+            // Copy the payload before the clock starts, because writing a tensor costs the same
+            // with every method.
             if whole {
                 draft.bytes_mut().copy_from_slice(&self.payload);
             }

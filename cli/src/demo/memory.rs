@@ -13,7 +13,8 @@ use tensorlend_layout::size::bytes_text;
 pub struct Memory {
     /// Memory that is available without swapping (`MemAvailable`); `None` if /proc does not report it.
     pub available_bytes: Option<u64>,
-    /// Memory left below the tightest limit of this process's control groups; `None` without a limit.
+    /// Free memory below the tightest limit of this process's control groups; `None` without a
+    /// limit.
     pub cgroup_left_bytes: Option<u64>,
     /// The file system of /dev/shm; `None` if there is none.
     pub shm: Option<Shm>,
@@ -28,7 +29,7 @@ pub struct Shm {
     pub free_bytes: u64,
 }
 
-/// The rows to run, and the rows to leave out.
+/// The rows to run, and the rows to omit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// Size and method, in the order of the sizes given.
@@ -43,7 +44,7 @@ impl Memory {
         Self { shm: Shm::now(), ..Self::below(Path::new("/")) }
     }
 
-    /// Reads the files below `root`; tests use another root.
+    /// Reads the files below `root`. Tests use another root.
     fn below(root: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(root.join(path)).ok();
         let available_bytes = read("proc/meminfo").and_then(|text| meminfo::parse(&text));
@@ -51,7 +52,8 @@ impl Memory {
         Self { available_bytes, cgroup_left_bytes: cgroup_left(root, &groups), shm: None }
     }
 
-    /// Returns the usable memory in bytes, and the limit that determines it. An eighth is left to other programs.
+    /// Returns the usable memory in bytes, and the limit that determines it. An eighth stays free
+    /// for other programs.
     fn usable(&self) -> (u64, &'static str) {
         let available = (self.available_bytes.unwrap_or(u64::MAX), "available on this machine");
         let group = (self.cgroup_left_bytes.unwrap_or(u64::MAX), "left below the limit of this control group");
@@ -72,8 +74,9 @@ impl Shm {
     }
 }
 
-/// Decides for each size and method whether memory suffices. The shared_memory crate does not reserve its segment: when
-/// /dev/shm is full, the first write to it kills the process by SIGBUS. So the plan checks /dev/shm first.
+/// Decides for each size and method whether memory suffices. The shared_memory crate does not
+/// reserve its segment. When /dev/shm is full, the first write to the segment kills the process by
+/// SIGBUS. So the plan checks /dev/shm first.
 pub fn plan(sizes: &[u64], memory: &Memory) -> Plan {
     let mut plan = Plan { run: Vec::new(), left_out: Vec::new() };
     for &bytes in sizes {
@@ -91,7 +94,7 @@ fn reason_against(bytes: u64, method: Method, memory: &Memory) -> Option<String>
     if method == Method::Copy {
         match memory.shm {
             None => return Some("there is no /dev/shm, and the shared_memory crate works nowhere else".to_owned()),
-            // Two extra pages: the crate's header, and the partial last page.
+            // The crate needs two extra pages, for its header and for the partial last page.
             Some(shm) if shm.free_bytes < bytes.saturating_add(2 * 4096) => {
                 let (free, size) = (bytes_text(shm.free_bytes), bytes_text(shm.size_bytes));
                 return Some(format!(
@@ -109,19 +112,21 @@ fn reason_against(bytes: u64, method: Method, memory: &Memory) -> Option<String>
     })
 }
 
-/// Returns the number of copies of the tensor in memory at the peak of one exchange, in both processes together.
+/// Returns the number of copies of the tensor in memory at the peak of one exchange, summed over
+/// both processes.
 fn times_in_memory(method: Method) -> u64 {
     match method {
         // The copies are the payload, its encoding, the received message and the decoded tensor.
         Method::Serialize => 4,
-        // Copy: the payload, the segment, the consumer's own copy. tensorlend: the payload, its slot, and the retired
-        // slot of the previous exchange.
+        // The copies of `Copy` are the payload, the segment and the consumer's own copy. The copies of
+        // tensorlend are the payload, its slot, and the retired slot of the previous exchange.
         Method::Copy | Method::LendCopied | Method::Lend => 3,
     }
 }
 
-/// Returns the memory left below the tightest limit among this process's control groups and their ancestors; `groups`
-/// is /proc/self/cgroup, one `number:controllers:path` per line.
+/// Returns the free memory below the tightest limit among this process's control groups and their
+/// ancestors. `groups` is the text of /proc/self/cgroup, with one `number:controllers:path` per
+/// line.
 fn cgroup_left(root: &Path, groups: &str) -> Option<u64> {
     let line = |controller: &str| {
         groups.lines().find_map(|line| {
@@ -139,8 +144,8 @@ fn cgroup_left(root: &Path, groups: &str) -> Option<u64> {
     v2.into_iter().chain(v1).min()
 }
 
-/// Walks from the group at `path` up to `top`. In a container the path may be the host's, whose folders are missing;
-/// `top` is then the container's own group.
+/// Returns the smallest free memory of the groups from `path` up to `top`. In a container the path
+/// may be the host's, whose directories are missing. Then `top` is the container's own group.
 fn tightest(top: &Path, path: &str, limit: &str, used: &str, cache: &str) -> Option<u64> {
     let start: PathBuf = top.join(path.trim_start_matches('/'));
     let groups = start.ancestors().take_while(|group| group.starts_with(top));
@@ -148,7 +153,8 @@ fn tightest(top: &Path, path: &str, limit: &str, used: &str, cache: &str) -> Opt
 }
 
 fn left_in(group: &Path, limit: &str, used: &str, cache: &str) -> Option<u64> {
-    /// Limits from this number on mean "no limit". Version 1 of cgroups reports `i64::MAX` rounded down to a page then.
+    /// Limits from this number on mean "no limit". Without a limit, version 1 of cgroups reports
+    /// `i64::MAX` rounded down to a page.
     const NO_LIMIT: u64 = i64::MAX as u64 - 0xFFFF;
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     // Version 2 reports "max", which is not a number, if there is no limit.

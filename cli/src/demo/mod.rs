@@ -60,7 +60,7 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
         let path = args.plot.as_deref().unwrap_or(Path::new(PLOT));
         match plot::plot(&rows, path) {
             Ok(()) => writeln!(out, "\nPlot: {}", path.display())?,
-            // An error here must not be ignored: the user has named this file.
+            // Return this error, because the user has named this file.
             Err(error) if args.plot.is_some() => return Err(error.into()),
             Err(error) => writeln!(out, "\nNo plot: {error} (--plot FILE.svg)")?,
         }
@@ -96,7 +96,7 @@ pub fn peer(args: &[String]) -> Result<(), Box<dyn Error>> {
 /// Timeout of any single step of the demo.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connects a child to the given socket, or to the default one if it is "-".
+/// Connects a child to the given socket. If `socket` is "-", connects to the default socket.
 fn connect(socket: &str, label: &str) -> Result<tensorlend::Client, tensorlend::Error> {
     let builder = tensorlend::Client::builder().label(label);
     if socket == "-" { builder.connect() } else { builder.socket(socket).connect() }

@@ -14,11 +14,11 @@ const HEIGHT_PX: u32 = 600;
 const MARKER_PX: i32 = 5;
 const WHISKER_PX: i32 = 4;
 
-/// Draws the round trips over the sizes, both axes logarithmic, and writes the plot to `path`.
+/// Draws the round trips over the sizes on logarithmic axes, and writes the plot to `path`.
 ///
 /// # Errors
 ///
-/// [`PlotError::NoRows`] without rows, [`PlotError::Write`] if the file cannot be written.
+/// [`PlotError::NoRows`] if there are no rows; [`PlotError::Write`] if the file cannot be written.
 pub fn plot(rows: &[Row], path: &Path) -> Result<(), PlotError> {
     write(path, picture(rows)?)
 }
@@ -30,7 +30,7 @@ fn picture(rows: &[Row]) -> Result<String, PlotError> {
     svg(HEIGHT_PX, |area| draw(rows, sizes, times, area))
 }
 
-/// The appearance of a method: its colour and its marker.
+/// The appearance of a method: its color and its marker.
 #[derive(Clone, Copy)]
 struct Style {
     color: RGBColor,
@@ -54,8 +54,8 @@ fn style(method: Method) -> Style {
     }
 }
 
-/// A logarithmic axis with marks of its own, because plotters places marks at powers of ten only, also for bytes. The
-/// coordinates of the axis are logarithms.
+/// A logarithmic axis with its own marks, because plotters places marks only at powers of ten, even
+/// for bytes. The coordinates of the axis are logarithms.
 struct Axis {
     range: Range<f64>,
     /// Marks with a label.
@@ -78,11 +78,12 @@ impl Axis {
         })
     }
 
-    /// Returns an axis of times, with log10 of nanoseconds as coordinate. It covers whole decades.
+    /// Returns an axis of times, with log10 of nanoseconds as coordinate. The axis covers whole
+    /// decades.
     fn of_times(rows: &[Row]) -> Option<Self> {
         let low = y(rows.iter().map(|row| row.round_trip.min_ns).min()?).floor() as i32;
         let high = y(rows.iter().map(|row| row.round_trip.max_ns).max()?).ceil() as i32;
-        // If all values are the same power of ten, the axis would otherwise have length 0.
+        // If all values are the same power of ten, the axis would have length 0.
         let high = high.max(low + 1);
         let digits = |decade| (2..10).map(move |digit| f64::from(decade) + f64::from(digit).log10());
         Some(Self {

@@ -1,4 +1,4 @@
-//! The demo's second part: all contenders over all sizes, interleaved.
+//! The demo's second part, which interleaves all contenders over all sizes.
 
 use super::lend::{Lender, Samples};
 use super::table::{LeftOut, Method, Row, Stat};
@@ -6,7 +6,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Number of batches of each contender, interleaved so that a slow moment of the machine affects all of them.
+/// Number of batches of each contender. They are interleaved, so that a slow moment of the machine
+/// affects all contenders.
 const BATCHES: usize = 3;
 /// Target time of a batch.
 const BATCH: Duration = Duration::from_millis(150);
@@ -67,7 +68,7 @@ struct Entrant {
     samples: Samples,
 }
 
-/// Runs the plan. A contender that fails is left out with its reason; the others continue.
+/// Runs the plan. A contender that fails is left out with its reason, and the others continue.
 pub fn run(planned: &[(u64, Method)], socket: Option<&Path>) -> (Vec<Row>, Vec<LeftOut>) {
     let bar = indicatif::ProgressBar::new(planned.len() as u64 * BATCHES as u64);
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());

@@ -48,14 +48,14 @@ impl Method {
 pub struct Stat {
     /// Shortest time.
     pub min_ns: u64,
-    /// Median; of an even number of samples, the larger of the middle two.
+    /// Median. If the number of samples is even, the larger of the middle two.
     pub p50_ns: u64,
     /// Longest time.
     pub max_ns: u64,
 }
 
 impl Stat {
-    /// Computes the statistics; the samples may be in any order. Returns `None` without samples.
+    /// Computes the statistics of samples in any order. Returns `None` without samples.
     pub fn of(samples_ns: &[u64]) -> Option<Self> {
         let mut sorted = samples_ns.to_vec();
         sorted.sort_unstable();
@@ -72,7 +72,7 @@ pub struct Row {
     pub method: Method,
     /// Time from the start until the producer's call returned.
     pub put: Stat,
-    /// Time from then until the consumer held the tensor.
+    /// Time from that return until the consumer held the tensor.
     pub get: Stat,
     /// Time from the start until the producer had the acknowledgement.
     pub round_trip: Stat,
@@ -85,7 +85,7 @@ pub struct LeftOut {
     pub bytes: u64,
     /// The method by which the tensor would be passed.
     pub method: Method,
-    /// The reason why it was not measured.
+    /// The reason why the row was not measured.
     pub reason: String,
 }
 
@@ -102,7 +102,7 @@ round trip  put, get and the acknowledgement back at the producer
 x lend      its round trip divided by lend's
 ";
 
-/// Writes the medians, then the extremes, then the rows that were left out. Rows of one size must be adjacent.
+/// Writes the medians, then the extremes, then the omitted rows. Rows of one size must be adjacent.
 ///
 /// # Errors
 ///
@@ -154,8 +154,8 @@ fn sizes(rows: &[Row]) -> impl Iterator<Item = String> {
         .map(|(row, above)| if above == Some(row.bytes) { String::new() } else { bytes_text(row.bytes) })
 }
 
-/// Returns the row's median round trip divided by that of [`Method::Lend`] with the same size; `None` if the latter was
-/// not measured.
+/// Returns the row's median round trip divided by the median of [`Method::Lend`] with the same
+/// size. Returns `None` if that method was not measured.
 fn ratio_to_lend(row: &Row, rows: &[Row]) -> Option<f64> {
     let lend = rows.iter().find(|other| other.bytes == row.bytes && other.method == Method::Lend)?;
     (lend.round_trip.p50_ns > 0).then(|| row.round_trip.p50_ns as f64 / lend.round_trip.p50_ns as f64)
@@ -174,7 +174,7 @@ pub fn nanos_text(nanos: u64) -> String {
     if nanos < 1000 {
         return format!("{nanos} ns");
     }
-    // A value at one of these limits would round to 1000 of its unit, so it gets the next unit.
+    // A value at one of these limits would round to 1000 of its unit, so use the next unit.
     let (value, unit) = match nanos as f64 {
         ns if ns < 999.5e3 => (ns / 1e3, "us"),
         ns if ns < 999.5e6 => (ns / 1e6, "ms"),

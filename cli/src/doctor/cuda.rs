@@ -1,4 +1,5 @@
-//! Checks of devices: compares those that the driver shows to this process with those that the daemon reports.
+//! Checks of devices, which compare the devices that the driver shows to this process with those
+//! that the daemon reports.
 
 use tensorlend::Stat;
 use tensorlend_cuda::{Driver, Unavailable};

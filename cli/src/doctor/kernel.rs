@@ -1,5 +1,5 @@
-//! Checks of the kernel's features that tensorlend needs. Each is tried in this process, so a sandbox that forbids a
-//! feature has the same result as a kernel without it.
+//! Checks of the kernel's features that tensorlend needs. This process tries each feature. So a
+//! sandbox that forbids a feature has the same result as a kernel without the feature.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -81,14 +81,16 @@ fn memfds(report: &mut Report) {
 fn noexec(report: &mut Report) {
     let path = "/proc/sys/vm/memfd_noexec";
     match std::fs::read_to_string(path) {
-        // tensorlend sets the flag of each memfd explicitly, so it works with any value of this setting.
+        // tensorlend sets the flag of each memfd explicitly, so it works with any value of this
+        // setting.
         Ok(value) => report
             .ok("memfd_noexec", format!("vm.memfd_noexec is {}: ours cannot be executed in any case", value.trim())),
         Err(_) => report.ok("memfd_noexec", "this kernel (before 6.3), or this namespace, has no vm.memfd_noexec"),
     }
 }
 
-/// Waits on a word with an unexpected value: `futex_waitv` returns at once where it exists.
+/// Checks `futex_waitv` by a wait on a word with an unexpected value. Where the system call exists,
+/// it returns at once.
 fn futexes(report: &mut Report) {
     let mut wait = Wait::new();
     let value = std::sync::atomic::AtomicU32::new(1);

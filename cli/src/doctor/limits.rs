@@ -43,7 +43,8 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
     let Some(limit) = daemon_descriptors(stat.pid) else {
         return report.ok("daemon's files", "its limit cannot be read from here (another pid namespace, or hidepid)");
     };
-    // The daemon has two descriptors for each segment, and a socket and sheets for each client: see docs/unit.md.
+    // The daemon has two descriptors for each segment. It has a socket and shared tables for each
+    // client, as docs/unit.md states.
     let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
     let found = format!("the daemon has {}, and needs some {needed} now", text(limit));
     let fix = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";
@@ -117,7 +118,8 @@ fn pool_text(used: u64, most: u64, total: Option<u64>) -> String {
     format!("the pool has {}{limit}{machine}", bytes_text(used))
 }
 
-/// Lists the NUMA nodes with their memory. On a machine with several, `pool.numa` decides where segments lie.
+/// Lists the NUMA nodes with their memory. On a machine with several nodes, `pool.numa` determines
+/// the nodes of segments.
 fn nodes(report: &mut Report) {
     let read = |node: u32| {
         let text = read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).ok()?;
@@ -134,7 +136,8 @@ fn nodes(report: &mut Report) {
     }
 }
 
-/// Checks huge pages against the configuration, or reports the machine's setting.
+/// Compares huge pages with the configuration. Without a configuration, reports the machine's
+/// setting.
 fn huge_pages(report: &mut Report, config: Option<&Config>) {
     let enabled = read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     let shmem =

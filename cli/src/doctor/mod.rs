@@ -1,4 +1,4 @@
-//! `tensorlend doctor`: finds faults of this machine's setup, and their remedies.
+//! `tensorlend doctor`: finds faults of this machine's setup, and prints their remedies.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -80,7 +80,7 @@ impl DoctorArgs {
                 );
                 None
             }
-            // The user has not named this file, so it may be unreadable.
+            // The user has not named this file, so ignore a file that cannot be read.
             Err(_) => None,
         }
     }
@@ -93,6 +93,6 @@ fn config_of(pid: u32) -> Option<PathBuf> {
     let words: Vec<&str> = line.split('\0').collect();
     let after = words.iter().position(|word| *word == "--config").and_then(|at| words.get(at + 1)).copied();
     let path = Path::new(after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--config=")))?);
-    // A relative path is relative to the daemon's working directory at its start, which is unknown.
+    // A relative path starts at the daemon's initial working directory, which is unknown.
     path.is_absolute().then(|| path.to_owned())
 }

@@ -1,11 +1,11 @@
-//! The report of `tensorlend doctor`, which it prints line by line.
+//! The report of `tensorlend doctor`, which prints each result as soon as the check ends.
 
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::{self, printable};
 
-/// Width of the column of checks; a longer word widens its own line.
+/// Width of the column of checks. A longer name widens its own line.
 const WIDTH: usize = 17;
 
 /// The result of a check.
@@ -22,7 +22,7 @@ pub enum State {
 /// One check with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// The subject: a stable name, the same in each run.
+    /// The subject, as a stable name that is the same in each run.
     #[serde(rename = "check")]
     pub what: &'static str,
     pub state: State,
@@ -40,7 +40,7 @@ pub struct Report {
     /// Whether each check is printed as it ends.
     #[serde(skip)]
     prints: bool,
-    /// The first error of standard output. After it, nothing is printed.
+    /// The first error of standard output. After this error, nothing is printed.
     #[serde(skip)]
     failed: Option<Failure>,
 }
@@ -82,7 +82,7 @@ impl Report {
 }
 
 impl Check {
-    /// Formats a line with the finding, and a second one with the remedy if there is one.
+    /// Formats a line with the finding. If there is a remedy, adds a second line with the remedy.
     fn text(&self) -> String {
         let state = match self.state {
             State::Ok => "ok      ",

@@ -1,4 +1,4 @@
-//! The check whether systemd's fd store preserves the daemon's descriptors across a restart.
+//! Checks whether systemd's fd store preserves the daemon's descriptors across a restart.
 
 use std::fs::read_to_string;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use tensorlend::Stat;
 
 use super::report::Report;
 
-/// Time that a call of `systemctl` may take.
+/// Timeout of a `systemctl` process.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn check(report: &mut Report, stat: &Stat) {
@@ -20,7 +20,8 @@ pub fn check(report: &mut Report, stat: &Stat) {
             let is_main = number("MainPID") == Some(u64::from(stat.pid));
             is_main.then(|| (unit.name.clone(), number("FileDescriptorStoreMax"), number("NFileDescriptorStore")))
         };
-        // In a cgroup namespace the path does not show whether the system's or a user's manager runs the unit.
+        // In a cgroup namespace, the path does not show which manager runs the unit: the system's
+        // or a user's.
         of(unit.is_users).or_else(|| of(!unit.is_users))
     });
     let Some((name, most, kept)) = properties else {
@@ -58,12 +59,13 @@ struct Unit {
 
 /// Returns the service to which a process belongs, from its line in /proc/PID/cgroup.
 fn unit(groups: &str) -> Option<Unit> {
-    // The line of the unified hierarchy, or of systemd's named hierarchy of cgroup version 1.
+    // Use the line of the unified hierarchy, or the line of systemd's named hierarchy of cgroup
+    // version 1.
     let line = groups.lines().find(|line| line.starts_with("0::") && line.contains(".service"));
     let line = line.or_else(|| groups.lines().find(|line| line.contains(":name=systemd:")))?;
     let path = line.splitn(3, ':').nth(2)?;
     let name = path.rsplit('/').find(|part| part.ends_with(".service"))?;
-    // The manager of a user is a service itself (`user@UID.service`), and not the daemon's.
+    // A user's manager is itself a service (`user@UID.service`), but not the daemon's service.
     if name.starts_with("user@") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Checks of the daemons' sockets, and whether a daemon listens there.
+//! Checks of the daemons' sockets. Each check also tries whether a daemon listens.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -48,7 +48,8 @@ struct Wrong {
     fix: String,
 }
 
-/// Returns a text about the socket's owner if a process listens there, and otherwise the fault.
+/// Returns a text about the socket's owner if a process listens on the socket. Otherwise returns
+/// the fault.
 fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
     let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
@@ -91,7 +92,7 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().map_or_else(|| PathBuf::from("/"), Path::to_owned)
 }
 
-/// Connects and disconnects. The daemon ignores a connection that sends no hello.
+/// Connects to the socket, and disconnects. The daemon ignores a connection that sends no hello.
 fn reach(path: &Path, timeout: Duration) -> io::Result<()> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout.max(Duration::from_millis(1))))?;

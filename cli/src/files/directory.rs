@@ -1,7 +1,7 @@
 //! Validation of the end of a zip archive, before the zip crate trusts it.
 //!
-//! The crate reserves memory for the number of members that the archive claims, and accepts bytes in front of an
-//! archive and behind it. The records are those of sections 4.3.14 to 4.3.16 of
+//! The crate reserves memory for the number of members that the archive claims. It also accepts
+//! bytes before and after the archive. The records are those of sections 4.3.14 to 4.3.16 of
 //! <https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT>.
 
 use super::error::Fault;
@@ -18,7 +18,8 @@ const MEMBER_BYTES: u64 = 46;
 /// Maximum number of members; numpy itself has no limit.
 const MEMBERS_MAX: u64 = 65_536;
 
-/// Checks the records at the end and returns the start of the directory, where the members' bytes must end.
+/// Checks the records at the end of the archive. Returns the start of the directory, where the
+/// members' bytes must end.
 pub(super) fn check(input: &Input) -> Result<u64, Fault> {
     let cut = || Fault::damaged("the directory at its end is missing: it was cut off");
     let tail_at = input.bytes().saturating_sub(END_BYTES + 0xFFFF);

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reason why a file was not read or written. Each message names the file, the fault and the remedy.
+/// The reason why a file was not read or written. Each message contains the file, the fault and the
+/// remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -11,7 +12,7 @@ pub enum FileError {
     #[error("cannot {doing} {path}: {source}; {remedy}")]
     Io { path: PathBuf, doing: &'static str, source: io::Error, remedy: &'static str },
 
-    /// The user gave no format, dtype or shape where one is needed, or gave one twice.
+    /// The user gave no format, dtype or shape where one is needed, or gave it twice.
     #[error("{path}: {what}; {remedy}")]
     Usage { path: PathBuf, what: String, remedy: &'static str },
 
@@ -30,7 +31,7 @@ pub enum FileError {
     )]
     Memory { path: PathBuf, needed_bytes: u64, available_bytes: u64 },
 
-    /// The buffer has another length than the tensor.
+    /// The buffer's length differs from the tensor's.
     #[error(
         "{path}: a buffer of {given_bytes} bytes was given for a tensor of {tensor_bytes}; \
          give one of exactly `Entry::bytes`"
@@ -55,8 +56,8 @@ impl Fault {
         Self::Unsupported { what: what.into(), remedy }
     }
 
-    /// Returns the same fault for one array of an archive. The name comes from the file, so it is quoted and escaped:
-    /// it must not control the user's terminal.
+    /// Returns the same fault for one array of an archive. The array's name comes from the file, so
+    /// it is quoted and escaped. It must not control the user's terminal.
     pub(super) fn of_array(self, name: &str) -> Self {
         match self {
             Self::Io(e) => Self::Io(e),
@@ -65,7 +66,7 @@ impl Fault {
         }
     }
 
-    /// Adds the path; `doing` is "read" or "write".
+    /// Adds the path. `doing` is "read" or "write".
     pub(super) fn at(self, path: &Path, doing: &'static str) -> FileError {
         let path = path.to_owned();
         match self {

@@ -1,8 +1,10 @@
 //! The header of a .npy file: element type, shape and order.
 //!
-//! The format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The text of a header is a
-//! Python dictionary, which the npyz crate parses. Its parser recurses, tries braces twice at every depth and
-//! multiplies the shape unchecked. So this module scans untrusted text first, and passes only plain text to the parser.
+//! The source of the format is
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>. The text of a header
+//! is a Python dictionary, which the npyz crate parses. The crate's parser recurses, tries braces
+//! twice at every depth, and multiplies the shape unchecked. So this module scans untrusted text
+//! first, and passes only plain text to the parser.
 
 use std::io::Read;
 
@@ -16,18 +18,20 @@ use super::size::{bounded_product, tensor_bytes};
 const TEXT_BYTES_MAX: usize = 65_535;
 /// Maximum length of a whole header in bytes: magic, version, length and text.
 pub(super) const PREFIX_BYTES_MAX: u64 = 12 + TEXT_BYTES_MAX as u64;
-/// Maximum depth of brackets; the header of a plain array has two levels, and that of an array of records four.
+/// Maximum depth of brackets. The header of a plain array has two levels, and the header of an
+/// array of records has four.
 const DEPTH_MAX: usize = 16;
 
-/// A parsed header, whose own fields are consistent. It was not compared with the file's length.
+/// A parsed header whose own fields are consistent. Its length is not compared with the file's
+/// length.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) dtype: DType,
     pub(super) shape: Vec<u64>,
-    /// True if the first axis varies fastest; otherwise the last one does.
+    /// Whether the first axis varies fastest. Otherwise the last axis does.
     pub(super) fortran: bool,
     pub(super) big_endian: bool,
-    /// Number of bytes of the elements.
+    /// Number of bytes of all elements.
     pub(super) data_bytes: u64,
     /// Number of bytes before the elements.
     pub(super) bytes: u64,
@@ -41,7 +45,8 @@ impl Header {
         Self::parse(&prefix)
     }
 
-    /// Parses the header at the start of `prefix`, which is the start of a file, or a whole file.
+    /// Parses the header at the start of `prefix`. `prefix` is the start of a file, or a whole
+    /// file.
     pub(super) fn parse(prefix: &[u8]) -> Result<Self, Fault> {
         let header_bytes = header_length(prefix)?;
         let text =
@@ -66,7 +71,8 @@ impl Header {
     }
 }
 
-/// Returns the start of the text: version 1 stores its length in two bytes, later versions in four.
+/// Returns the offset at which the text starts. Version 1 stores the text's length in two bytes,
+/// and later versions in four.
 fn text_start(prefix: &[u8]) -> usize {
     if prefix.get(6) == Some(&1) { 10 } else { 12 }
 }
@@ -89,9 +95,9 @@ fn header_length(prefix: &[u8]) -> Result<usize, Fault> {
     Ok(start + length)
 }
 
-/// Checks that the text has only brackets, punctuation, unsigned decimal numbers, `True`, `False` and strings without
-/// escapes. The text may have one brace only, brackets up to [`DEPTH_MAX`] levels, and numbers whose product does not
-/// overflow.
+/// Checks that the text has only brackets, punctuation, unsigned decimal numbers, `True`, `False`
+/// and strings without escapes. The text may have only one brace, and brackets of up to
+/// [`DEPTH_MAX`] levels. The product of its numbers must not overflow.
 fn check_plain(text: &str) -> Result<(), Fault> {
     let odd = |what: &str| Err(Fault::damaged(format!("its header has {what}")));
     if text.contains("'''") || text.contains("\"\"\"") {

@@ -1,4 +1,5 @@
-//! An opened file. Its length is read once, and bounds all lengths that the file's contents claim.
+//! An opened file. Its length is read once. This length bounds all lengths that the file's contents
+//! claim.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,8 +20,8 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Opens a regular file. Pipes and devices are rejected, because their length is unknown and headers are checked
-    /// against the length.
+    /// Opens a regular file. Rejects pipes and devices, because their length is unknown, and
+    /// headers are checked against the length.
     pub(super) fn open(path: &Path) -> Result<Self, FileError> {
         let io = |e: io::Error| Fault::Io(e).at(path, "read");
         let regular = |meta: fs::Metadata| {
@@ -33,7 +34,7 @@ impl Input {
                 remedy: "give the path of one; copy a pipe's output to a file first",
             })
         };
-        // Check before opening, too: opening a pipe would block until it has a writer.
+        // Also check before opening, because opening a pipe would block until a writer opens it.
         regular(fs::metadata(path).map_err(io)?)?;
         let file = File::open(path).map_err(io)?;
         let bytes = regular(file.metadata().map_err(io)?)?;
@@ -44,7 +45,7 @@ impl Input {
         &self.path
     }
 
-    /// Length of the file in bytes when it was opened.
+    /// Returns the file's length in bytes at the time of opening.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -54,7 +55,7 @@ impl Input {
         InputReader { input: self.clone(), at }
     }
 
-    /// Reads up to `most` bytes from offset `at`. At the end of the file it returns fewer.
+    /// Reads up to `most` bytes from offset `at`. Returns fewer bytes at the end of the file.
     pub(super) fn some(&self, at: u64, most: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.reader(at).take(most).read_to_end(&mut bytes)?;
@@ -66,7 +67,7 @@ impl Input {
     }
 }
 
-/// Maximum bytes of one read: so much may pass until a progress bar shows it.
+/// Maximum bytes of one read. A progress bar shows new bytes after each read.
 const PIECE: usize = 8 << 20;
 
 /// A position in an [`Input`].

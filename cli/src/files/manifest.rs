@@ -9,8 +9,8 @@
 //!   {"name": "frame", "metadata_hex": "ff00", "members": [{"name": "image", "key": "frame/image"}]}]}
 //! ```
 //!
-//! `metadata` is text; `metadata_hex` holds bytes that are not UTF-8, two hexadecimal digits per byte. Empty values and
-//! zeros are omitted.
+//! `metadata` is text. `metadata_hex` contains bytes that are not UTF-8, as two hexadecimal digits
+//! per byte. Empty values and zeros are omitted.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ pub struct Manifest {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     pub name: String,
-    /// A tensor's key in the file.
+    /// The tensor's key in the file; `None` for a dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     #[serde(flatten)]
@@ -63,7 +63,7 @@ pub struct About {
     pub timestamp_ns: u64,
 }
 
-// serde prescribes the signature.
+// serde prescribes this signature.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -102,7 +102,7 @@ impl Manifest {
         Self { version: VERSION, names }
     }
 
-    /// Returns the manifest of a file without one: each key is a name.
+    /// Returns the manifest for a file without one, in which each key becomes a name.
     pub fn of_keys<'a>(keys: impl Iterator<Item = &'a str>) -> Self {
         let named = |key: &str| Named {
             name: key.to_owned(),
@@ -113,10 +113,11 @@ impl Manifest {
         Self::new(keys.map(named).collect())
     }
 
-    /// Parses a manifest and compares it with the file's keys: each tensor must occur once in it, and each name once.
+    /// Parses a manifest and compares it with the file's keys. Each tensor and each name must occur
+    /// exactly once in the manifest.
     ///
     /// # Errors
-    /// The fault, as text that follows the file's name.
+    /// A text about the fault, which follows the file's name in the message.
     pub fn read<'a>(text: &str, keys: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let it: Self = serde_json::from_str(text).map_err(|e| format!("its notes cannot be understood: {e}"))?;
         if it.version != VERSION {
@@ -159,7 +160,7 @@ impl Manifest {
     }
 }
 
-/// Assigns keys to tensors. If a requested key is already taken, it assigns a similar one.
+/// Assigner of keys to tensors. If a requested key is already taken, it assigns a similar key.
 #[derive(Debug)]
 pub struct Keys {
     taken: HashSet<String>,
@@ -171,7 +172,7 @@ impl Keys {
         Self { taken: names.chain([RESERVED]).map(str::to_owned).collect() }
     }
 
-    /// Returns the key of a single tensor: its name, if the format allows it.
+    /// Returns the key of a single tensor, which is the tensor's name if the format allows it.
     pub fn own(&mut self, name: &str) -> String {
         if name == RESERVED { self.take(name) } else { name.to_owned() }
     }

@@ -1,5 +1,5 @@
-//! Detection of truncated picture files. Decoders fill missing parts with grey and report success, so this module walks
-//! the file's parts up to its end mark.
+//! Detection of truncated picture files. Decoders fill missing parts with grey and report success.
+//! So this module follows the file's parts up to its end mark.
 
 use super::error::Fault;
 
@@ -11,7 +11,8 @@ fn cut() -> Fault {
     Fault::damaged("it ends before the picture does: it was cut off")
 }
 
-/// Walks the chunks up to IEND, which must be the last (PNG specification, sections 5.2 to 5.6).
+/// Follows the chunks up to IEND, which must be the last chunk (PNG specification, sections 5.2 to
+/// 5.6).
 pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
     let mut rest = file.strip_prefix(b"\x89PNG\r\n\x1a\n").ok_or_else(|| not_a("PNG"))?;
     loop {
@@ -30,8 +31,8 @@ pub(super) fn check_png(file: &[u8]) -> Result<(), Fault> {
     Err(Fault::damaged(format!("{} bytes follow the picture's end", rest.len())))
 }
 
-/// Walks the segments and scans up to EOI (ITU T.81, annex B.1). Ignores bytes after EOI, because cameras append
-/// previews and gain maps.
+/// Follows the segments and scans up to EOI (ITU T.81, annex B.1). Ignores bytes after EOI, because
+/// cameras append previews and gain maps.
 pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     const START: u8 = 0xD8;
     const END: u8 = 0xD9;
@@ -58,8 +59,8 @@ pub(super) fn check_jpeg(file: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Returns the next marker and the bytes after it. Within a scan, coded data may precede the marker; in such data 0xFF
-/// is written as 0xFF00.
+/// Returns the next marker and the bytes after it. Within a scan, coded data may precede the
+/// marker. Coded data contains 0xFF only as 0xFF00.
 fn next_marker(mut rest: &[u8], scanned: bool) -> Result<(u8, &[u8]), Fault> {
     loop {
         let at = rest.iter().position(|&b| b == 0xFF).ok_or_else(cut)?;

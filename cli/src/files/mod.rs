@@ -1,13 +1,14 @@
 //! Tensor files: .npy, .npz, .safetensors, pictures and raw bytes.
 //!
-//! [`open`] lists the tensors of a file, [`Entry::read_into`] reads one of them, for example straight into a draft;
-//! [`read`] does both; [`write`] saves. Elements are always in C order (the last axis varies fastest) and little
-//! endian, whatever the file's order.
+//! [`open`] lists the tensors of a file. [`Entry::read_into`] reads one of them, for example
+//! directly into a draft. [`read`] does both, and [`write`] writes a file. Elements in memory are
+//! always in C order (the last axis varies fastest) and little endian.
 //!
-//! Files are untrusted: lengths, shapes and offsets are compared with each other and with the length of the file before
-//! memory is allocated for them. A file that is truncated, has trailing bytes or contradicts itself is rejected as a
-//! whole. Faults that only decoding can find (a checksum, a broken compressed stream, a boolean that is neither 0 nor
-//! 1) are errors of the read.
+//! Files are untrusted. So this module compares lengths, shapes and offsets with each other and
+//! with the length of the file before it allocates memory for them. A file that is truncated, has
+//! trailing bytes or contradicts itself is rejected as a whole. A read reports faults that only
+//! decoding can find: a wrong checksum, a broken compressed stream, or a boolean that is neither 0
+//! nor 1.
 
 mod directory;
 mod error;
@@ -42,7 +43,7 @@ pub struct HostTensor {
     /// The tensor's name; `None` in formats without names.
     pub name: Option<String>,
     pub dtype: DType,
-    /// Elements along each axis; empty for a scalar.
+    /// Number of elements along each axis; empty for a scalar.
     pub shape: Vec<u64>,
     /// The elements in C order, little endian.
     pub data: Vec<u8>,
@@ -54,9 +55,10 @@ pub struct TensorView<'a> {
     /// The tensor's name. Formats with a single tensor ignore it.
     pub name: &'a str,
     pub dtype: DType,
-    /// Elements along each axis; empty for a scalar.
+    /// Number of elements along each axis; empty for a scalar.
     pub shape: &'a [u64],
-    /// The elements in C order, little endian: the product of `shape` times the item's bytes.
+    /// The elements in C order, little endian. The length is the product of `shape` times the bytes
+    /// of one element.
     pub data: &'a [u8],
 }
 
@@ -64,7 +66,7 @@ pub struct TensorView<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawSpec {
     pub dtype: DType,
-    /// Elements along each axis, in C order.
+    /// Number of elements along each axis, in C order.
     pub shape: Vec<u64>,
 }
 
@@ -81,7 +83,7 @@ pub enum Format {
     Png,
     /// `.jpg`, `.jpeg`: a picture of u8; lossy.
     Jpeg,
-    /// `.raw`, `.bin`: only the elements.
+    /// `.raw`, `.bin`: elements without a header.
     Raw,
 }
 
@@ -111,14 +113,14 @@ impl Format {
     }
 }
 
-/// One unread tensor of an opened file. It keeps the file open.
+/// One unread tensor of an opened file. The object keeps the file open.
 pub struct Entry {
     /// The tensor's name; `None` in formats without names.
     pub name: Option<String>,
     pub dtype: DType,
-    /// Elements along each axis; empty for a scalar.
+    /// Number of elements along each axis; empty for a scalar.
     pub shape: Vec<u64>,
-    /// Bytes of all elements: the length of the buffer for [`Entry::read_into`].
+    /// Bytes of all elements, which is the length of the buffer for [`Entry::read_into`].
     pub bytes: u64,
     input: Input,
     source: Source,
@@ -139,8 +141,8 @@ impl Entry {
     /// Fills `out` with the elements, in C order and little endian.
     ///
     /// # Errors
-    /// If `out` is not exactly [`Entry::bytes`] long, the file has changed, or decoding finds damage. The contents of
-    /// `out` are then undefined.
+    /// An error if `out` is not exactly [`Entry::bytes`] long, the file has changed, or decoding
+    /// finds damage. Then the contents of `out` are undefined.
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), FileError> {
         if out.len() as u64 != self.bytes {
             return Err(FileError::Buffer {
@@ -167,14 +169,14 @@ impl Entry {
     }
 }
 
-/// Opens a file and returns its tensors, in the file's order, without reading their elements. Pictures are the
-/// exception: they can only be decoded whole.
+/// Opens a file and returns its tensors, in the file's order, without reading their elements. Only
+/// pictures are decoded, because a decoder cannot read a part of them.
 ///
-/// `raw` gives the dtype and shape of a file without a header: with it, any file whose extension names no other format
-/// is read as raw bytes.
+/// `raw` gives the dtype and shape of a file without a header. If `raw` is given, any file whose
+/// extension names no other format is read as raw bytes.
 ///
 /// # Errors
-/// All faults that can be found without decoding: see the module.
+/// All faults that can be found without decoding, as the module describes.
 pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> {
     let usage = |what: &str, remedy| FileError::Usage { path: path.to_owned(), what: what.to_owned(), remedy };
     let format = match (Format::from_path(path), raw) {
@@ -199,18 +201,19 @@ pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> 
 /// Opens a .safetensors file as [`open`] does, and also returns the metadata of its header.
 ///
 /// # Errors
-/// As [`open`]; [`FileError::Usage`] for a file with another extension.
+/// The errors of [`open`], and [`FileError::Usage`] for a file with another extension.
 pub fn open_noted(path: &Path) -> Result<(Vec<Entry>, Notes), FileError> {
     must_be_safetensors(path)?;
     safetensors::open(&Input::open(path)?)
 }
 
-/// Writes tensors to a .safetensors file, with a note under its own key in the header. `fill` gives the tensors'
-/// elements one by one to [`Filler::put`], in any order, and returns the final note: `note`, or another that is at most
-/// `room` bytes longer. Returns false if the note did not fit. In that case, and after an error, no file has changed.
+/// Writes tensors to a .safetensors file, with a note under its own key in the header. `fill`
+/// passes the tensors' elements one by one to [`Filler::put`], in any order. It returns the final
+/// note, which is `note` or a note that is at most `room` bytes longer. This function returns false
+/// if the final note did not fit. In that case, and after an error, no file has changed.
 ///
 /// # Errors
-/// As [`write()`], and the errors of `fill`.
+/// The errors of [`write()`], and the errors of `fill`.
 pub fn write_noted<E: From<FileError>>(
     path: &Path,
     outlines: &[Outline<'_>],
@@ -220,7 +223,7 @@ pub fn write_noted<E: From<FileError>>(
 ) -> Result<bool, E> {
     must_be_safetensors(path)?;
     let (mut failed, mut fits) = (None, true);
-    // This error is not reported. It only makes `replace` remove the temporary file.
+    // This error only makes `replace` remove the temporary file. It is not reported.
     let stop = || Fault::from(io::Error::other("given up"));
     let written = output::replace(path, |out| {
         let filler = Filler::new(path, out.get_ref().file(), outlines, note, room)?;
@@ -271,10 +274,11 @@ fn open_raw(input: &Input, spec: RawSpec) -> Result<Vec<Entry>, FileError> {
     }])
 }
 
-/// Reads all tensors of a file; `raw` as in [`open`].
+/// Reads all tensors of a file. `raw` has the meaning that it has for [`open`].
 ///
 /// # Errors
-/// As [`open`] and [`Entry::read_into`]; and [`FileError::Memory`] if they do not fit into memory together.
+/// The errors of [`open`] and [`Entry::read_into`], and [`FileError::Memory`] if the tensors do not
+/// fit into memory together.
 #[cfg(test)]
 pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileError> {
     let entries = open(path, raw)?;
@@ -292,12 +296,12 @@ pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileEr
 
 /// Writes tensors to `path` in the format of its extension.
 ///
-/// A temporary file in the same folder is written, flushed to the disk and renamed: the file appears whole or not at
-/// all. Equal tensors give equal bytes.
+/// Writes a temporary file in the same directory, flushes it to the disk and renames it. So the
+/// file appears whole or not at all. Equal tensors give equal bytes.
 ///
 /// # Errors
-/// If the format cannot hold a dtype, a shape, a name or that number of tensors; if `data` and `shape` disagree or a
-/// boolean is neither 0 nor 1; if the disk returns an error.
+/// An error if the format cannot hold a dtype, a shape, a name or this number of tensors. Also if
+/// `data` and `shape` disagree, a boolean is neither 0 nor 1, or the disk returns an error.
 pub fn write(path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
     let format = Format::from_path(path)?;
     check_tensors(tensors).map_err(|fault| fault.at(path, "write"))?;
@@ -338,8 +342,8 @@ fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Rejects booleans other than 0 and 1. In most languages, a program that maps such bytes as booleans has undefined
-/// behaviour.
+/// Rejects booleans other than 0 and 1. In most languages, a program that maps other bytes as
+/// booleans has undefined behavior.
 fn check_booleans(dtype: DType, data: &[u8]) -> Result<(), Fault> {
     // The compiler vectorizes the fold, but not a search with an early exit.
     if dtype != DType::BOOL || data.iter().fold(0, |all, &b| all | b) <= 1 {

@@ -10,7 +10,7 @@ use super::header::{Header, type_string};
 use super::input::Input;
 use super::{Entry, FileError, Source, TensorView};
 
-/// The order of the elements in the file. The output is always in C order and little endian.
+/// The order of the elements in the file. In memory, the order is always C order and little endian.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     fortran: bool,
@@ -18,14 +18,14 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// C order and little endian: nothing to convert.
+    /// C order and little endian, which needs no conversion.
     pub(super) const PLAIN: Self = Self { fortran: false, big_endian: false };
 
     pub(super) fn of(header: &Header) -> Self {
         Self { fortran: header.fortran, big_endian: header.big_endian }
     }
 
-    /// Reads a whole tensor of `out.len()` bytes from `reader` without a second copy.
+    /// Reads a whole tensor of `out.len()` bytes from `reader`, without a second copy.
     pub(super) fn read(self, dtype: DType, shape: &[u64], reader: &mut impl Read, out: &mut [u8]) -> io::Result<()> {
         if self.fortran && !out.is_empty() {
             scatter(dtype.item_bytes(), shape, reader, out)?;
@@ -40,7 +40,7 @@ impl Layout {
     }
 }
 
-/// Returns the bytes of one number: of the real part of a complex type.
+/// Returns the bytes of one number. For a complex type, this is the real or the imaginary part.
 fn number_bytes(dtype: DType) -> usize {
     match dtype {
         DType::C64 | DType::C128 => dtype.item_bytes() / 2,
@@ -48,7 +48,8 @@ fn number_bytes(dtype: DType) -> usize {
     }
 }
 
-/// Reads elements whose first axis varies fastest, and stores each at its offset in C order.
+/// Reads elements whose first axis varies fastest, and stores each element at its offset in C
+/// order.
 fn scatter(item: usize, shape: &[u64], reader: &mut impl Read, out: &mut [u8]) -> io::Result<()> {
     let shape: Vec<usize> = shape.iter().map(|&d| d as usize).collect();
     let mut strides = vec![item; shape.len()];
@@ -95,7 +96,8 @@ pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
     }])
 }
 
-/// Returns the fault of a file with `there` bytes of data instead of the number in its header.
+/// Returns the fault of a file with `there` bytes of data instead of the length that its header
+/// states.
 pub(super) fn wrong_length(header: &Header, there: u64) -> Fault {
     Fault::damaged(format!(
         "its header says {} of shape {:?}, that is {} bytes, and {there} bytes follow",

@@ -16,8 +16,9 @@ use super::npy::{self, Layout};
 use super::output::Output;
 use super::{Entry, FileError, Source, TensorView, directory};
 
-/// Maximum bytes that one compressed byte can stand for: deflate's longest match has 258 bytes and takes two bits (RFC
-/// 1951, section 3.2.5). An archive that states a larger size is damaged.
+/// Maximum number of bytes to which one compressed byte can expand. Deflate's longest match has 258
+/// bytes and takes two bits (RFC 1951, section 3.2.5). An archive that states a larger size is
+/// damaged.
 const DEFLATE_FACTOR: u64 = 258 * 4;
 
 /// Suffix of each member's name, as `np.savez` writes it.
@@ -138,7 +139,7 @@ fn array(input: &Input, archive: &ZipArchive<InputReader>, index: usize, name: &
     })
 }
 
-/// Rejects overlapping members, with which a small file could unpack to any size.
+/// Rejects overlapping members, because with them a small file could unpack to any size.
 fn check_apart(mut spans: Vec<((u64, u64), String)>, directory_at: u64) -> Result<(), Fault> {
     spans.sort();
     let mut free_from = 0;

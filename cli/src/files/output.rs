@@ -12,10 +12,10 @@ use crate::progress;
 /// The writer to which formats write. Large slices bypass its buffer.
 pub(super) type Output<'a> = BufWriter<Counted<'a>>;
 
-/// Maximum bytes of one write: so much may pass until a progress bar shows it.
+/// Maximum bytes of one write. A progress bar shows new bytes after each write.
 pub(super) const PIECE: usize = 8 << 20;
 
-/// A file whose written bytes count for the progress bar.
+/// A file that adds its written bytes to the progress bar.
 pub(super) struct Counted<'a>(&'a mut File);
 
 impl Counted<'_> {
@@ -42,10 +42,12 @@ impl Seek for Counted<'_> {
     }
 }
 
-/// Calls `fill` with a temporary file in the folder of `path`, flushes it to the disk and renames it to `path`.
+/// Calls `fill` with a temporary file in the directory of `path`, flushes the file to the disk and
+/// renames it to `path`.
 ///
-/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. The file keeps its mode.
-/// If `path` is a symbolic link, its target is replaced. After an error nothing has changed.
+/// The rename replaces an existing file in one step, so a reader sees the old bytes or the new
+/// ones. The file keeps its mode. If `path` is a symbolic link, the function replaces its target.
+/// After an error nothing has changed.
 pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), FileError> {
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }
@@ -79,9 +81,9 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     drop(output);
     file.as_file().sync_all()?;
     file.persist(&target).map_err(io::Error::from)?;
-    // Until this flush a crash of the machine may bring the old file back. Errors are ignored: not every file system
-    // flushes folders, and a user who may write to a folder may lack the right to open it. The file is complete in any
-    // case.
+    // Until this flush, a crash of the machine may restore the old file. Ignore errors, because not
+    // every file system flushes directories. Also, a user who may write to a directory may lack the
+    // right to open it. The file is complete in any case.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! .png and .jpg: pictures, decoded whole.
+//! Pictures in .png and .jpg files. The module decodes only whole pictures.
 //!
-//! A picture has the shape `[height, width]` if grey and `[height, width, channels]` otherwise, with 2 (grey and
-//! alpha), 3 (RGB) or 4 (RGBA) channels; palettes and fewer than 8 bits are expanded. Pixels are returned as stored:
-//! EXIF rotation and colour profiles are not applied.
+//! A picture has the shape `[height, width]` if grey and `[height, width, channels]` otherwise,
+//! with 2 (grey and alpha), 3 (RGB) or 4 (RGBA) channels. Palettes and pixels of fewer than 8 bits
+//! are expanded. Pixels are returned as stored, without EXIF rotation and color profiles.
 
 use std::io::{Cursor, Write};
 
@@ -17,7 +17,7 @@ use super::input::Input;
 use super::size::{check_memory, zeroed};
 use super::{Entry, FileError, Format, Source, TensorView, markers};
 
-/// Maximum decoded bytes of a picture: about 358 million pixels of RGB.
+/// Maximum decoded bytes of a picture, which are about 358 million pixels of RGB.
 const DECODED_BYTES_MAX: u64 = 1 << 30;
 /// Additional memory of a decoder, as a multiple of the decoded picture's size. A decoder of progressive JPEG stores
 /// two bytes per coefficient.
@@ -59,7 +59,7 @@ fn undecodable(e: impl std::fmt::Display) -> Fault {
     Fault::damaged(format!("it cannot be decoded: {e}"))
 }
 
-/// Allocates memory for a picture from its header, if it is within the limits.
+/// Allocates memory for a picture by its header, if the picture is within the limits.
 fn room(input: &Input, head: &Head) -> Result<Vec<u8>, FileError> {
     let bytes = head.bytes();
     if bytes > DECODED_BYTES_MAX {
@@ -88,7 +88,8 @@ fn png(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
     let mut data = room(input, &head)?;
     reader.next_frame(&mut data).map_err(bad)?;
     if head.dtype == DType::U16 {
-        // Reverse the bytes: samples in a PNG are big-endian (PNG specification, section 7.1).
+        // Reverse the bytes, because samples in a PNG are big-endian (PNG specification, section
+        // 7.1).
         data.chunks_exact_mut(2).for_each(<[u8]>::reverse);
     }
     Ok((head, data))
@@ -112,7 +113,7 @@ fn jpeg(input: &Input, file: &[u8]) -> Result<(Head, Vec<u8>), FileError> {
     Ok((head, data))
 }
 
-/// Writes a picture: PNG holds u8 and u16 without loss, JPEG u8 with loss.
+/// Writes a picture. PNG stores u8 and u16 without loss, and JPEG stores u8 with loss.
 pub(super) fn write(out: &mut impl Write, tensor: &TensorView<'_>, format: Format) -> Result<(), Fault> {
     let head = picture(tensor, format)?;
     if format == Format::Png { write_png(out, tensor.data, &head) } else { write_jpeg(out, tensor.data, &head) }
@@ -123,7 +124,7 @@ fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault
         png::EncodingError::IoError(e) => Fault::Io(e),
         other => Fault::unsupported(other.to_string(), "save it as .npy"),
     };
-    // The casts lose nothing: `picture` has rejected sides that do not fit.
+    // The casts lose nothing, because `picture` has rejected sides that do not fit.
     let mut encoder = png::Encoder::new(out, head.width as u32, head.height as u32);
     encoder.set_color(match head.channels {
         1 => png::ColorType::Grayscale,
@@ -150,7 +151,7 @@ fn write_png(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault
 
 fn write_jpeg(out: &mut impl Write, data: &[u8], head: &Head) -> Result<(), Fault> {
     let colour = if head.channels == 1 { jpeg_encoder::ColorType::Luma } else { jpeg_encoder::ColorType::Rgb };
-    // The casts lose nothing: `picture` has rejected sides that do not fit.
+    // The casts lose nothing, because `picture` has rejected sides that do not fit.
     let written = JpegEncoder::new(out, JPEG_QUALITY).encode(data, head.width as u16, head.height as u16, colour);
     written.map_err(|e| match e {
         JpegEncodingError::IoError(e) => Fault::Io(e),

@@ -1,7 +1,7 @@
 //! .safetensors: a JSON header followed by named tensors.
 //!
-//! The format: <https://github.com/huggingface/safetensors#format>. The safetensors crate validates the header (offsets
-//! without gap or overlap, lengths that agree with shapes).
+//! The source of the format is <https://github.com/huggingface/safetensors#format>. The safetensors
+//! crate validates the header: offsets without gap or overlap, and lengths that agree with shapes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -24,7 +24,7 @@ use super::size::{check_memory, tensor_bytes};
 use super::{Entry, FileError, Source, TensorView, check_booleans};
 use crate::progress;
 
-/// Maximum length of a header in bytes: the limit of the safetensors crate itself.
+/// Maximum length of a header in bytes, as in the safetensors crate itself.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes of the length field before the header.
 const LENGTH_BYTES: usize = 8;
@@ -60,7 +60,7 @@ pub struct Outline<'a> {
     /// The tensor's name in the file.
     pub key: &'a str,
     pub dtype: DType,
-    /// Elements along each axis; empty for a scalar.
+    /// Number of elements along each axis; empty for a scalar.
     pub shape: &'a [u64],
 }
 
@@ -69,12 +69,13 @@ pub type Notes = HashMap<String, String>;
 
 pub(super) fn open(input: &Input) -> Result<(Vec<Entry>, Notes), FileError> {
     let header = header(input).map_err(|fault| input.fault(fault))?;
-    // Parsing allocates several small objects for a few bytes of JSON, at most about eight times the header's length.
+    // Parsing allocates several small objects for a few bytes of JSON, in total at most about eight
+    // times the header's length.
     check_memory(input.path(), header.len() as u64 * 8)?;
     entries(input, &header).map_err(|fault| input.fault(fault))
 }
 
-/// Reads the JSON text; compares its claimed length with the file before it allocates memory.
+/// Reads the JSON text. Compares its claimed length with the file before allocating memory.
 fn header(input: &Input) -> Result<Vec<u8>, Fault> {
     let cut = || Fault::damaged("it ends inside its header");
     let length = input.some(0, 8)?.try_into().map_err(|_| cut())?;
@@ -134,7 +135,8 @@ fn entry(input: &Input, data_at: u64, name: &str, info: &TensorInfo) -> Result<E
     })
 }
 
-/// Reads the keys of the header and rejects a repeated one, of which the crate would keep the last.
+/// Visitor that reads the keys of the header and rejects a repeated key. The crate itself would
+/// keep the last value of such a key.
 struct UniqueKeys;
 
 impl<'de> Visitor<'de> for UniqueKeys {
@@ -155,7 +157,8 @@ impl<'de> Visitor<'de> for UniqueKeys {
     }
 }
 
-/// Writes tensors in the order that the format recommends: widest type first, then by name.
+/// Writes tensors in the order that the format recommends: first by width of the type, the widest
+/// first, and then by name.
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
     let outlines: Vec<_> = tensors.iter().map(|t| Outline { key: t.name, dtype: t.dtype, shape: t.shape }).collect();
     let plan = Plan::new(&outlines)?;
@@ -171,9 +174,10 @@ pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<
 
 /// The locations of a file's tensors, relative to the end of its header.
 struct Plan {
-    /// The tensors in the order that the format recommends: widest type first, then by name.
+    /// The tensors in the order that the format recommends: first by width of the type, the widest
+    /// first, and then by name.
     order: Vec<usize>,
-    /// The tensors' entries in the header, in that order.
+    /// The tensors' entries in the header, in the order of `order`.
     infos: Vec<(String, TensorInfo)>,
 }
 
@@ -200,8 +204,8 @@ impl Plan {
         Ok(Self { order: typed.into_iter().map(|(.., at)| at).collect(), infos })
     }
 
-    /// Returns the header's text with a note, padded with spaces to at least `least` bytes and to a multiple of eight
-    /// bytes, which aligns the first tensor.
+    /// Returns the header's text with a note. Spaces pad the text to at least `least` bytes and to
+    /// a multiple of eight bytes, which aligns the first tensor.
     fn header(&self, note: Option<(&str, &str)>, least: usize) -> Result<Vec<u8>, Fault> {
         let notes = note.map(|(key, text)| HashMap::from([(key.to_owned(), text.to_owned())]));
         let metadata = Metadata::new(notes, self.infos.clone()).map_err(std::io::Error::other)?;
@@ -217,7 +221,7 @@ impl Plan {
     }
 }
 
-/// A file whose tensors are written in any order, and its header last.
+/// A writer of a file: it writes the tensors in any order, and the header last.
 pub struct Filler<'f> {
     path: &'f Path,
     file: &'f File,
@@ -251,7 +255,7 @@ impl<'f> Filler<'f> {
     /// Writes the elements of the tensor with this number.
     ///
     /// # Errors
-    /// As [`super::write()`].
+    /// The errors of [`super::write()`].
     pub fn put(&self, at: usize, data: &[u8]) -> Result<(), FileError> {
         let put = || {
             check_elements(&self.outlines[at], data)?;
@@ -264,7 +268,7 @@ impl<'f> Filler<'f> {
         put().map_err(|fault: Fault| fault.at(self.path, "write"))
     }
 
-    /// Writes the header with the final note. Returns false if the header has no room for it.
+    /// Writes the header with the final note. Returns false if the header has no room for the note.
     pub(super) fn finish(&self, note: &str) -> Result<bool, Fault> {
         let header = self.plan.header(Some((self.key, note)), self.header_bytes)?;
         if header.len() != self.header_bytes {

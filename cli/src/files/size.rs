@@ -1,4 +1,4 @@
-//! Sizes of tensors in bytes, and whether they fit into memory.
+//! Sizes of tensors in bytes, and checks whether tensors fit into memory.
 
 use std::path::Path;
 
@@ -25,8 +25,8 @@ pub(super) fn bounded_product(numbers: impl IntoIterator<Item = u64>) -> Option<
         .filter(|&product| i64::try_from(product).is_ok())
 }
 
-/// Returns an error if less memory is available than needed. Linux overcommits: the allocation itself would succeed,
-/// and the OOM killer would end the process later.
+/// Returns an error if less memory is available than needed. Linux overcommits, so the allocation
+/// itself would succeed, and the OOM killer would end the process later.
 pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileError> {
     match crate::meminfo::available_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {
@@ -36,7 +36,7 @@ pub(super) fn check_memory(path: &Path, needed_bytes: u64) -> Result<(), FileErr
     }
 }
 
-/// Returns a buffer of zeros, or an error where `vec![0; n]` would abort.
+/// Returns a buffer of zeros. Returns an error where `vec![0; n]` would abort.
 pub(super) fn zeroed(path: &Path, bytes: u64) -> Result<Vec<u8>, FileError> {
     check_memory(path, bytes)?;
     let refused = |_| FileError::Memory {

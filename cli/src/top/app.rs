@@ -22,10 +22,10 @@ pub struct App {
     /// Number of rows without the filter.
     pub rows_all: usize,
     pub table: TableState,
-    /// The id of the selected row, which stays selected while others come and go.
+    /// The id of the selected row. The row stays selected while other rows appear and disappear.
     chosen: Option<String>,
     pub mode: Mode,
-    /// The result of the last request to the daemon, as text.
+    /// The result of the last request, as text.
     pub said: String,
     /// Number of rows that fit on the screen.
     pub page: usize,
@@ -42,7 +42,7 @@ pub enum Mode {
     Confirm(Question),
 }
 
-/// The action that the user is asked to confirm.
+/// The action that the user must confirm.
 #[derive(Debug)]
 pub enum Question {
     DeleteName(String),
@@ -50,7 +50,7 @@ pub enum Question {
     End(Process),
 }
 
-/// The action that follows a key, in addition to a new frame.
+/// The action that follows a key, in addition to drawing a new frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Then {
     Nothing,
@@ -85,7 +85,7 @@ impl App {
         }
     }
 
-    /// Stores a sample. While the display is paused, it is not shown.
+    /// Stores a sample. While the display is paused, the sample is not shown.
     pub fn take(&mut self, facts: Facts) {
         if self.is_paused {
             self.waiting = Some(facts);
@@ -109,7 +109,8 @@ impl App {
         self.arrange();
     }
 
-    /// Returns the rows of the view as JSON, with the names of the columns. Numbers have no units there: bytes, seconds.
+    /// Returns the rows of the view as JSON, with the names of the columns. Numbers have no units
+    /// in JSON, and are in bytes or seconds.
     pub fn json(&self) -> serde_json::Value {
         let keys: Vec<String> = self.tab.columns().iter().map(|column| column.head.to_lowercase()).collect();
         let row = |row: &Row| -> serde_json::Map<String, serde_json::Value> {
@@ -130,7 +131,7 @@ impl App {
         self.rows.get(self.table.selected()?)
     }
 
-    /// Recomputes the rows from the sample, the tab, the filter and the order.
+    /// Computes the rows again from the sample, the tab, the filter and the order.
     fn arrange(&mut self) {
         let mut all = rows(self.tab, &self.facts);
         self.rows_all = all.len();
@@ -142,7 +143,8 @@ impl App {
         let found = self.chosen.as_ref().and_then(|id| self.rows.iter().position(|row| row.id == *id));
         match (found, &self.mode) {
             (Some(at), _) => self.table.select(Some(at)),
-            // If the row is gone, close its details: they must not show another row.
+            // If the row has disappeared, close its details, because they must not show another
+            // row.
             (None, Mode::Details) => {
                 self.mode = Mode::Table;
                 self.choose(self.table.selected().unwrap_or(0));
@@ -184,7 +186,7 @@ impl App {
         match &self.mode {
             Mode::Filter => self.filter_key(key.code),
             Mode::Confirm(_) => return self.answer(key.code),
-            // Every key returns to the table, because keys must not act on rows that are hidden.
+            // Every key returns to the table, because keys must not act on hidden rows.
             Mode::Help | Mode::Details => self.mode = Mode::Table,
             Mode::Table => return self.table_key(key.code),
         }
@@ -241,7 +243,7 @@ impl App {
         Then::Nothing
     }
 
-    /// Asks for confirmation to end the selected object.
+    /// Asks the user to confirm the end of the selected object.
     fn ask(&mut self) {
         let Some(subject) = self.row().map(|row| row.subject.clone()) else { return };
         let question = match subject {

@@ -32,7 +32,7 @@ const HELP: &str = "\
  q, Ctrl-C    end this program
  In maps: ";
 
-/// Draws a frame: the head, the tabs, the table, the foot, and a window if one is open.
+/// Draws a frame: the header, the tabs, the table, the footer, and a window if one is open.
 pub fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let [head, tabs, table, foot] =
         Layout::vertical([Constraint::Length(4), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
@@ -119,7 +119,8 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(lines).render(area, buffer);
 }
 
-/// Joins as many of the parts as fit into the width. No part is cut, because a cut number is another number.
+/// Joins as many of the parts as fit into the width. No part is truncated, because a truncated
+/// number is another number.
 fn fitting(width: usize, parts: impl IntoIterator<Item = String>) -> String {
     let mut text = String::new();
     for part in parts {
@@ -164,7 +165,7 @@ fn draw_tabs(app: &App, area: Rect, buffer: &mut Buffer) {
     let all = Tab::ALL.into_iter().enumerate().map(|(at, tab)| (tab, format!(" {} {} ", at + 1, tab.title())));
     let all: Vec<(Tab, String)> = all.collect();
     let width: usize = all.iter().map(|(_, text)| text.len()).sum();
-    // A narrow terminal shows the present view and the number of its rows only.
+    // A narrow terminal shows only the present view and the number of its rows.
     let is_narrow = width + rows.len() > usize::from(area.width);
     let mut spans = Vec::new();
     for (tab, text) in all.into_iter().filter(|(tab, _)| !is_narrow || *tab == app.tab) {
@@ -179,7 +180,7 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let columns = app.tab.columns();
     let sort = app.sort();
     app.page = usize::from(area.height.saturating_sub(1)).max(1);
-    // Lay out the visible rows only, because there may be a hundred thousand.
+    // Lay out only the visible rows, because there may be a hundred thousand rows.
     let selected = app.table.selected();
     let mut first = app.table.offset();
     if let Some(selected) = selected {
@@ -211,8 +212,8 @@ fn draw_table(app: &mut App, area: Rect, buffer: &mut Buffer) {
     StatefulWidget::render(table, area, buffer, &mut state);
 }
 
-/// Returns the columns that fit into the width beside each other, each with its width. A column of numbers is at least as wide
-/// as its numbers; one that does not fit is left out whole.
+/// Returns the columns that fit side by side into the width, each with its width. A column of
+/// numbers is at least as wide as its numbers. A column of numbers that does not fit is omitted.
 fn fitting_columns(columns: &[Column], rows: &[Row], width: usize) -> Vec<(usize, Constraint)> {
     /// Minimum width of a column of text.
     const TEXT_MIN: usize = 8;
@@ -307,7 +308,7 @@ fn question_text(question: &Question) -> String {
     }
 }
 
-/// Draws a window in the middle, as large as its text.
+/// Draws a window in the middle of the area. The window is as large as its text.
 fn draw_window(title: &str, text: String, area: Rect, buffer: &mut Buffer) {
     let width_max = area.width.saturating_sub(4).max(10);
     let longest = text.lines().map(|line| Span::raw(line).width()).max().unwrap_or(0) as u16;
@@ -328,7 +329,7 @@ fn draw_window(title: &str, text: String, area: Rect, buffer: &mut Buffer) {
         .render(window, buffer);
 }
 
-/// Returns a frame as text: its lines without trailing spaces.
+/// Returns a frame as text, as lines without trailing spaces.
 pub fn text(buffer: &Buffer) -> String {
     let area = buffer.area;
     let mut text = String::new();
@@ -338,7 +339,8 @@ pub fn text(buffer: &Buffer) -> String {
         while x < area.right() {
             let symbol = buffer[(x, y)].symbol();
             line.push_str(symbol);
-            // A symbol that is two columns wide is in the first of two cells. Skip the second.
+            // A symbol that is two columns wide is in the first of two cells, so skip the second
+            // cell.
             x += (Span::raw(symbol).width() as u16).max(1);
         }
         text += line.trim_end();

@@ -1,4 +1,5 @@
-//! Samples: an observation, the daemon's metrics, and values derived from successive samples.
+//! Samples, which consist of an observation, the daemon's metrics, and values derived from
+//! successive samples.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,20 +15,20 @@ const POINTS: usize = 240;
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub seen: Observation,
-    /// The daemon's metrics; `None`: the daemon does not respond.
+    /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Stat>,
     pub states: States,
     /// Messages per second, by stream id.
     pub rates: HashMap<u64, f64>,
-    /// Messages that subscribers missed, by stream id.
+    /// Number of messages that subscribers missed, by stream id.
     pub lost: HashMap<u64, u64>,
-    /// Memory in use, by user of the memory.
+    /// Memory in use by each consumer of memory.
     pub uses: Vec<Use>,
     /// The error of the last failed observation.
     pub error: Option<String>,
 }
 
-/// A user of memory: pool, device, namespace, uid or client.
+/// A consumer of memory: the pool, a device, a namespace, a uid or a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     pub kind: &'static str,
@@ -41,14 +42,14 @@ pub struct Use {
 }
 
 impl Facts {
-    /// Returns the client with that member number.
+    /// Returns the client with the member number `catalogue`.
     pub fn client(&self, catalogue: u16) -> Option<&ClientSeen> {
         let at = self.seen.clients.binary_search_by_key(&catalogue, |client| client.catalogue).ok()?;
         self.seen.clients.get(at)
     }
 }
 
-/// Returns all users of memory, the pool first.
+/// Returns all consumers of memory, the pool first.
 fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
     let most = |bytes: u64| Some(bytes).filter(|&bytes| bytes != u64::MAX);
     let mut all = Vec::new();
@@ -81,21 +82,22 @@ fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
     all
 }
 
-/// The bytes of each user of memory in the latest samples.
+/// The bytes of each consumer of memory in the latest samples.
 #[derive(Default)]
 struct History(HashMap<Who, VecDeque<u64>>);
 
-/// A user of memory in the histories.
+/// A consumer of memory in the histories.
 #[derive(PartialEq, Eq, Hash)]
 struct Who {
     kind: &'static str,
-    /// Empty for clients, which `client` identifies: their command may change.
+    /// The user's name. Empty for clients, which `client` identifies because their command may
+    /// change.
     name: String,
     client: Option<MemberId>,
 }
 
 impl History {
-    /// Adds the latest sample and fills in the histories. Forgets users that are gone.
+    /// Adds the latest sample and fills in the histories. Removes users that have disappeared.
     fn take_in(&mut self, uses: &mut [Use]) {
         let mut kept = HashMap::with_capacity(uses.len());
         for one in uses {
@@ -138,7 +140,7 @@ impl Sampler {
         self.samples.client()
     }
 
-    /// Takes a sample. If that fails, returns the last successful one with the error.
+    /// Takes a sample. If that fails, returns the last successful sample with the error.
     pub fn sample(&mut self) -> Facts {
         let stat = self.samples.asker().stat().ok();
         let sampled = self.samples.sample(stat.is_some());

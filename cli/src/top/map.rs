@@ -2,7 +2,7 @@
 
 use tensorlend::observe::{SegmentSeen, SlotState};
 
-/// The characters and their meanings.
+/// The characters of a map and their meanings.
 pub const LEGEND: [(char, &str); 4] = [('░', "live"), ('█', "leased"), ('▓', "retired"), ('·', "free")];
 
 /// Returns the character of a state.
@@ -16,9 +16,9 @@ pub fn character(state: Option<SlotState>) -> char {
     .0
 }
 
-/// Returns the state of each of `parts` equal parts of a segment. If slots of several states share a part, the part is
-/// retired if one slot is, otherwise leased if one is, otherwise live. So a small leased tensor is visible among large
-/// ones that are not leased.
+/// Returns the state of each of `parts` equal parts of a segment. If slots of several states share
+/// a part, `retired` has precedence, then `leased`, then `live`. So a small leased tensor is
+/// visible among large tensors without leases.
 pub fn parts(segment: &SegmentSeen, parts: usize) -> Vec<Option<SlotState>> {
     let mut map = vec![None; parts];
     if parts == 0 || segment.bytes == 0 {

@@ -66,7 +66,7 @@ pub struct TopArgs {
     observe: Observe,
 }
 
-/// Observes the namespace that the user named, or the daemon's only one.
+/// Observes the namespace that the user named, or the daemon's only namespace.
 fn observed(at: &Connection) -> Result<Sampler, Failure> {
     let namespace = match at.namespaces() {
         [] => {
@@ -131,7 +131,7 @@ fn frame(mut app: App) -> String {
     draw::draw(&mut app, area, &mut buffer);
     let text = draw::text(&buffer);
     let lines: Vec<&str> = text.lines().collect();
-    // Omit the line of tabs and the last line, which are hints about keys.
+    // Omit the line of tabs and the last line, which contain hints about keys.
     let (head, rest) = lines.split_at(4);
     let shown: Vec<&str> = head.iter().chain(&rest[1..rest.len() - 1]).copied().collect();
     shown.join("\n") + "\n"

@@ -9,7 +9,8 @@ use tensorlend::observe::{ClientSeen, ClientState};
 /// Maximum error in nanoseconds of a start time in /proc, whose unit is a hundredth of a second.
 const TICK_NS: u64 = 10_000_000;
 
-/// A client's process, whose identity was verified. It is referred to by a pidfd, because the kernel may reuse a pid.
+/// A client's process, whose identity was verified. A pidfd refers to the process, because the
+/// kernel may reuse a pid.
 #[derive(Debug)]
 pub struct Process {
     descriptor: OwnedFd,
@@ -19,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens the process of a client that was seen at this time, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// Opens the process of a client that was seen at `at_ns`, in nanoseconds of `CLOCK_BOOTTIME`.
     pub fn of(client: &ClientSeen, at_ns: u64) -> Result<Self, String> {
         let pid = client.pid;
         if client.is_observer {
@@ -58,14 +59,15 @@ impl Process {
     }
 }
 
-/// Returns true if one of a process's uids (real, effective, saved, file system) is `uid`.
+/// Returns true if one of a process's four uids is `uid`: real, effective, saved or file system.
 fn has_uid(status: &str, uid: u32) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     line.is_some_and(|line| line.split_ascii_whitespace().any(|word| word.parse() == Ok(uid)))
 }
 
-/// Returns a process's start time in nanoseconds of `CLOCK_BOOTTIME`: the 22nd field of its stat, in hundredths of a
-/// second. The second field is its name in brackets, which may contain anything.
+/// Returns a process's start time in nanoseconds of `CLOCK_BOOTTIME`. The start time is the 22nd
+/// field of its stat file, in hundredths of a second. The second field is the process's name in
+/// brackets, which may contain any characters.
 fn started_ns(stat: &str) -> Option<u64> {
     let after_name = &stat[stat.rfind(')')? + 1..];
     let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;

@@ -38,7 +38,7 @@ fn one_use(it: &Use) -> Row {
     Row { id: format!("{} {id}", it.kind), cells, subject, more: vec![("bytes exactly", it.bytes.to_string())] }
 }
 
-/// Returns the latest values as bars, scaled to the highest.
+/// Returns the latest values as bars, scaled to the highest value.
 pub fn spark(history: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const WIDTH: usize = 60;
@@ -56,7 +56,7 @@ pub fn origin_text(origin: &Origin) -> String {
     }
 }
 
-/// Returns process and label of a client.
+/// Returns the process and the label of a client.
 fn owner_text(facts: &Facts, catalogue: u16) -> String {
     match facts.client(catalogue) {
         Some(client) => format!("{} {}", pid_text(client.pid), client.label),
@@ -64,7 +64,8 @@ fn owner_text(facts: &Facts, catalogue: u16) -> String {
     }
 }
 
-/// Returns a pid. It is unknown for a process in a pid namespace that the daemon does not see.
+/// Returns the text of a pid. The pid is unknown for a process in a pid namespace that the daemon
+/// does not see.
 fn pid_text(pid: u32) -> String {
     if pid == 0 { "?".to_owned() } else { pid.to_string() }
 }
@@ -98,7 +99,8 @@ fn name(facts: &Facts, value: &ValueSeen) -> Row {
     Row { id: origin, cells, subject, more }
 }
 
-/// Returns the bytes of a lease if the record of its value could be read. Records of device memory are not read.
+/// Returns the bytes of a lease if the record of its value was read. An observation does not read
+/// records of device memory.
 fn bytes_seen(bytes: u64, value: Option<&ValueSeen>) -> Cell {
     let is_known = value.is_some_and(|value| value.dtype.is_some() || value.is_dataset);
     if is_known || bytes > 0 { Cell::bytes(bytes) } else { Cell::number(0, "?".into()) }
@@ -203,7 +205,7 @@ fn segment(facts: &Facts, at: usize, it: &SegmentSeen) -> Row {
         Cell::text(place),
         Cell::bytes(it.bytes),
         percent,
-        // The cell is empty, because the map is drawn later, when the column's width is known.
+        // The cell is empty because the map is drawn later, when the column's width is known.
         Cell::text(""),
     ];
     let free = it.bytes.saturating_sub(used);

@@ -15,7 +15,7 @@ use super::draw::draw;
 use super::facts::{Facts, Sampler};
 use crate::failure::Failure;
 
-/// Maximum wait for a key. After it, the loop draws new samples.
+/// Maximum wait for a key. Then the loop draws new samples.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Messages of the sampling thread.
@@ -24,8 +24,8 @@ enum News {
     Said(String),
 }
 
-/// The terminal. Dropping this value restores the terminal's mode. After a panic, the library's hook restores the mode
-/// before it prints the message.
+/// The terminal. Dropping this value restores the terminal's mode. After a panic, the library's
+/// hook restores the mode before the hook prints the message.
 struct Screen(DefaultTerminal);
 
 impl Screen {
@@ -49,8 +49,8 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
     }
     let (orders, todo) = channel();
     let (tell, news) = channel();
-    // A thread takes the samples. A sample may wait for a daemon that restarts, and the user's keys must not wait
-    // meanwhile.
+    // A thread takes the samples. A sample may wait for a daemon that restarts, and the user's keys
+    // must not wait for the sample.
     std::thread::spawn(move || sample_on(sampler, interval, &todo, &tell));
     let mut screen = Screen::open().map_err(Failure::Output)?;
     let mut is_new = true;
@@ -88,12 +88,12 @@ pub fn show(mut app: App, sampler: Sampler, interval: Duration) -> Result<(), Fa
     Ok(())
 }
 
-/// Takes samples, and executes orders in between, until the receiver is gone.
+/// Takes samples, and executes orders in between, until the receiver has been dropped.
 fn sample_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, tell: &Sender<News>) {
     while tell.send(News::Sample(Box::new(sampler.sample()))).is_ok() {
         let next = Instant::now() + interval;
         match todo.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            // The loop takes the next sample at once, so that it shows the result.
+            // Take the next sample at once, so that it shows the result.
             Ok(order) => drop(tell.send(News::Said(carry_out(&sampler, &order)))),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

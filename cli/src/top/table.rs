@@ -41,7 +41,7 @@ impl Tab {
         }
     }
 
-    /// Returns the tab's columns; wide ones share the remaining width.
+    /// Returns the tab's columns. Columns with a share divide the remaining width.
     pub fn columns(self) -> &'static [Column] {
         const USE: &[Column] =
             &[wide("WHO", 3), left("KIND", 9), right("BYTES", 10), right("AT MOST", 10), wide("OVER TIME", 2)];
@@ -137,11 +137,11 @@ const fn wide(head: &'static str, share: u16) -> Column {
 /// A row of a tab's table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Identifies the row's subject across samples.
+    /// The id of the row's subject, which is the same in all samples.
     pub id: String,
     pub cells: Vec<Cell>,
     pub subject: Subject,
-    /// Further values, which only the details show.
+    /// More values, which only the details show.
     pub more: Vec<(&'static str, String)>,
 }
 
@@ -180,7 +180,7 @@ impl Cell {
         Self::number(number, number.to_string())
     }
 
-    /// Returns the number, if the text is one; otherwise the text.
+    /// Returns the number if the cell has one, and otherwise the text.
     pub fn json(&self) -> serde_json::Value {
         match self.number {
             Some(number) if self.text.starts_with(|c: char| c.is_ascii_digit()) => number.into(),
@@ -205,7 +205,8 @@ pub struct Sort {
 }
 
 impl Sort {
-    /// Selects the column `by` places to the right. Columns of numbers sort in descending order.
+    /// Selects the column that is `by` places to the right. Columns of numbers sort in descending
+    /// order.
     pub fn step(self, tab: Tab, by: isize) -> Self {
         let columns = tab.columns();
         let from = self.column.map_or(if by < 0 { 0 } else { -1 }, |column| column as isize);

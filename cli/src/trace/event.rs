@@ -1,4 +1,4 @@
-//! Events of a trace: kind, time and process.
+//! Events of a trace.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use tensorlend::observe::ClientSeen;
 use crate::output::printable;
 use crate::summary::{Summary, now_ns};
 
-/// An event, and the time of its observation: nanoseconds since 1970.
+/// An event, and the time of its observation in nanoseconds since 1970.
 #[derive(Clone, Debug, Serialize)]
 pub struct Event {
     pub at_ns: u64,
@@ -87,14 +87,16 @@ pub enum Seen {
         stream: String,
         subscriber: Who,
     },
-    /// A subscriber has received messages. The fields count these, and those that are left.
+    /// A subscriber has received messages. The fields count these messages, and those that are
+    /// left.
     Received {
         stream: String,
         messages: u64,
         lag: u64,
         subscriber: Who,
     },
-    /// A subscriber has lost messages. The fields count these, and all since it subscribed.
+    /// A subscriber has lost messages. The fields count these messages, and all lost messages since
+    /// it subscribed.
     Lost {
         stream: String,
         messages: u64,
@@ -110,7 +112,7 @@ pub enum Seen {
         stream: String,
         sent: u64,
     },
-    /// The stream does not exist any more.
+    /// The stream no longer exists.
     Ended {
         stream: String,
     },
@@ -123,7 +125,8 @@ impl Event {
 }
 
 impl Who {
-    /// Returns the client with that member number, or an empty one.
+    /// Returns the client with the member number `catalogue`, or an empty value if there is no such
+    /// client.
     pub fn of(clients: &[ClientSeen], catalogue: u16) -> Self {
         let client = clients.iter().find(|client| client.catalogue == catalogue);
         client.map_or_else(Self::default, |it| Self { pid: it.pid, uid: it.uid, label: it.label.clone() })
@@ -142,7 +145,7 @@ impl fmt::Display for Who {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The line has the time of day in UTC. The JSON form also has the date.
+        // The text contains only the time of day in UTC. The JSON form also contains the date.
         let (seconds, millis) = (self.at_ns / 1_000_000_000 % 86_400, self.at_ns / 1_000_000 % 1000);
         write!(f, "{:02}:{:02}:{:02}.{millis:03}Z  ", seconds / 3600, seconds / 60 % 60, seconds % 60)?;
         match &self.seen {

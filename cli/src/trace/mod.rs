@@ -52,7 +52,7 @@ pub struct TraceArgs {
 /// A message of a watching thread: an event, or the error that ends the trace.
 type News = Result<Event, Error>;
 
-/// The sender of a watching thread. Its methods return false once the receiver is gone.
+/// The sender of a watching thread. Its methods return false once the receiver has been dropped.
 struct Tell(Sender<News>);
 
 impl Tell {
@@ -95,7 +95,7 @@ impl TraceArgs {
     }
 }
 
-/// Returns the next event; `None` once the time is up.
+/// Returns the next event; `None` after the time limit.
 fn next(news: &Receiver<News>, until: Option<Instant>) -> Result<Option<Event>, Failure> {
     let told = match until {
         Some(until) => news.recv_timeout(until.saturating_duration_since(Instant::now())),

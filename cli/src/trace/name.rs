@@ -11,8 +11,8 @@ use super::event::{Seen, Who};
 use crate::member::MemberId;
 use crate::summary::Summary;
 
-/// Watches a name until the receiver is gone. One thread sleeps until there is a new value; a second one takes samples
-/// of leases and of the name.
+/// Watches a name until the receiver has been dropped. One thread sleeps until there is a new
+/// value. A second thread takes samples of leases and of the name.
 pub fn watch(client: &Client, name: &str, interval: Duration, tell: Tell) {
     let (client, name) = (client.clone(), name.to_owned());
     std::thread::spawn(move || publications(&client, &name, interval, &tell));
@@ -35,7 +35,8 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
         Err(Error::NotFound(_)) => {}
         Err(error) => return tell.failure(error),
     }
-    // Start the second thread after the first event, so that the value's event precedes those of its leases.
+    // Start the second thread after the first event. So the event of the value precedes the events
+    // of its leases.
     let (rest, own_name, also_tell) = (client.clone(), name.to_owned(), Tell(tell.0.clone()));
     std::thread::spawn(move || surroundings(&rest, &own_name, interval, &also_tell));
     loop {
@@ -50,17 +51,17 @@ fn publications(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     }
 }
 
-/// Sleeps until the name has another value than `seen`, and describes it.
+/// Sleeps until the name has a value other than `seen`, and describes that value.
 fn newer(client: &Client, name: &str, seen: Version) -> Result<Info, Error> {
     loop {
         match client.wait_value(name, seen, None) {
-            // This program cannot read a value on a device, but describes it like any other.
+            // This program cannot read a value on a device, but can describe it.
             Ok(_) | Err(Error::Kind { .. } | Error::Device { .. }) => {}
             Err(error) => return Err(error),
         }
         match client.info(name) {
             Ok(info) if info.version != seen => return Ok(info),
-            // The name was deleted before it was described: wait for the next value.
+            // The name was deleted before the description, so wait for the next value.
             Ok(_) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
@@ -75,7 +76,7 @@ struct SlotId {
     slot: u32,
 }
 
-/// A value: one generation of a slot.
+/// A value, identified by one generation of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ValueId {
     slot: SlotId,
@@ -107,7 +108,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Counts leases on the name's current value, and on its earlier values as long as they last.
+    /// Counts leases on the name's current value, and on its earlier values while they still have
+    /// leases.
     fn of(seen: &Observation, name: &str, before: &HashSet<SlotId>) -> (Self, HashSet<SlotId>) {
         let named = |value: &ValueSeen| matches!(&value.origin, Origin::Name(own) if own == name);
         let Some(value) = seen.values.iter().find(|value| named(value)) else {
@@ -170,7 +172,7 @@ fn surroundings(client: &Client, name: &str, interval: Duration, tell: &Tell) {
             events.push(Seen::Released { name: name.to_owned(), holder });
         }
         if let (Some(before), None) = (last.value, sample.value)
-            // An observation may be incomplete, so check that the name is gone.
+            // An observation may be incomplete, so check that the name no longer exists.
             && matches!(client.exists(name), Ok(false))
         {
             let is_it = |value: &&ValueSeen| ValueId::of(value) == before;

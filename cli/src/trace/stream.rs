@@ -22,12 +22,13 @@ struct Before {
 /// The state of a subscriber at the last sample.
 struct Subscriber {
     who: Who,
-    /// Number of messages that the subscriber has received or lost; `None` before its first.
+    /// Number of messages that the subscriber has received or lost; `None` before its first
+    /// message.
     next: Option<u64>,
     lost: u64,
 }
 
-/// Takes samples until the receiver is gone.
+/// Takes samples until the receiver has been dropped.
 pub fn watch(client: &Client, name: &str, interval: Duration, tell: &Tell) {
     let mut observer = client.observer();
     let mut before: Option<Before> = None;
@@ -104,7 +105,8 @@ fn tell_of(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Befo
     }
 }
 
-/// Reports the messages sent since the last sample: those that the ring still holds, and the number of the others.
+/// Reports the messages sent since the last sample. Reports each message that the ring still holds,
+/// and the number of the other messages.
 fn messages(seen: &Observation, stream: &StreamSeen, sent: u64, before: &mut Before, events: &mut Vec<Seen>) {
     let mut held: BTreeMap<u64, &ValueSeen> = BTreeMap::new();
     for value in &seen.values {

@@ -146,3 +146,68 @@ fn only_what_was_asked_for_is_measured() {
     let done = Running::start(&mut program(&["bench", "--quick", "--only", "no such row"])).done();
     assert_eq!(done.status, 2, "{}", done.err);
 }
+
+/// A run with one row of tensorlend, as `bench --json` prints it.
+fn run_of(ns: f64) -> String {
+    format!(
+        r#"{{"machine":{{"cpu":"A","cores":2,"kernel":"6"}},"placement":"near","results":[{{"name":"get_name",
+        "peer":"tensorlend","size_bytes":null,"p50_ns":{ns},"min_ns":1,"max_ns":9,"floor":null,"ratio":null}}]}}"#
+    )
+}
+
+#[test]
+fn two_groups_of_runs_are_compared_and_a_slower_row_is_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, runs: &[f64]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, runs.iter().copied().map(run_of).collect::<Vec<_>>().join("\n")).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (base, more) = (write("base", &[100.0, 101.0, 102.0]), write("more", &[103.0, 104.0]));
+    let now = write("now", &[111.0, 112.0, 113.0, 114.0, 115.0]);
+    let compare = |more_args: &[&str]| {
+        let args = ["bench", "--compare", &base, &more, "--now", &now];
+        Running::start(&mut program(&[&args[..], more_args].concat())).done()
+    };
+
+    let done = compare(&[]);
+    assert_eq!(done.status, 1, "{}", done.err);
+    for word in ["get_name", "102 ns", "113 ns", "1.11x", "slower"] {
+        assert!(done.out.contains(word), "{word}: {}", done.out);
+    }
+    assert!(done.err.contains("slower than the base by more than 5 %: get_name (1.11x)"), "{}", done.err);
+
+    let done = compare(&["--threshold", "12", "--json"]);
+    assert_eq!(done.status, 0, "{}", done.err);
+    let report: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&report["base_runs"], &report["now_runs"]), (&5.into(), &5.into()));
+    let row = &report["rows"][0];
+    assert_eq!((text(row, "name"), text(row, "verdict")), ("get_name", "slower"));
+    assert!(row["low"].as_f64().unwrap() > 1.0 && row["high"].as_f64() > row["low"].as_f64(), "{row}");
+
+    let done = Running::start(&mut program(&["bench", "--compare", &format!("{base}-missing"), "--now", &now])).done();
+    assert_eq!(done.status, 6, "{}", done.err);
+    let done = Running::start(&mut program(&["bench", "--now", &now])).done();
+    assert_eq!(done.status, 2, "{}", done.err);
+}
+
+#[test]
+fn each_run_is_measured_in_its_own_process_and_compared() {
+    if too_few_cores() {
+        return;
+    }
+    let only = ["--quick", "--only", "store_fence_look"];
+    let done = Running::start(&mut program(&[&["bench", "--runs", "2", "--json"], &only[..]].concat())).done();
+    assert_eq!(done.status, 0, "{}", done.err);
+    assert_eq!(done.out.lines().count(), 2, "{}", done.out);
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().join("base.json");
+    std::fs::write(&base, &done.out).unwrap();
+    let args = ["bench", "--runs", "1", "--json", "--compare", base.to_str().unwrap()];
+    let done = Running::start(&mut program(&[&args[..], &only].concat())).done();
+    assert_eq!(done.status, 0, "{}", done.err);
+    assert!(done.err.contains("a verdict needs 5 runs"), "{}", done.err);
+    let report: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&report["base_runs"], &report["now_runs"]), (&2.into(), &1.into()));
+    assert!(report["rows"].as_array().unwrap().iter().all(|row| text(row, "verdict") == "too_few_runs"), "{report}");
+}

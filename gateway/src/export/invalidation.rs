@@ -1,6 +1,7 @@
-//! Invalidation: other nodes' subscriptions to the next change of a name, and the messages that report these changes.
+//! Invalidation of other nodes' copies: their subscriptions to the next change of a name, and the
+//! messages that report these changes.
 //!
-//! A pure state machine: no clock, no socket.
+//! This is a pure state machine without clock and socket.
 //!
 //! The messages to one subscriber about one namespace are numbered without gaps, so that a subscriber detects a lost
 //! message. When this gateway drops the subscriptions of a node that it cannot reach, it skips a number and sends an
@@ -32,11 +33,12 @@ pub struct Invalidation {
 struct Channel {
     /// Number of the next message.
     next: u64,
-    /// For each subscribed name, the value that the subscriber already has. A change to this value sends no message.
+    /// For each subscribed name, the value that the subscriber already has. A change to this same
+    /// value sends no message.
     names: HashMap<String, Option<Stamp>>,
     order: VecDeque<String>,
-    /// Whether the gateway owes an empty message, so that the subscriber can detect the loss of the last one by its
-    /// number.
+    /// Whether the gateway must send an empty message, by whose number the subscriber can detect
+    /// the loss of the last message.
     owed: bool,
     said: Option<Instant>,
 }
@@ -64,9 +66,10 @@ pub struct Subscriptions {
 /// The result of a subscription.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Subscribed {
-    /// If the node had too many subscriptions: a message that ends its oldest one, although that value has not changed.
+    /// A message that ends the node's oldest subscription, although that value has not changed. Set
+    /// if the node had too many subscriptions.
     pub evicted: Option<Invalidation>,
-    /// False if there are too many subscribers: the gateway must not respond to the node then.
+    /// False if there are too many subscribers. Then the gateway must not respond to the node.
     pub is_accepted: bool,
 }
 
@@ -77,7 +80,8 @@ impl Subscriptions {
         Self { epoch, max: max.max(1), subscribers_max, subscribers, count }
     }
 
-    /// Subscribes the asker to the first change of a name away from the value `told`, which the asker already has.
+    /// Subscribes the asker to the first change of a name. `told` is the stamp of the value that the
+    /// asker already has.
     pub fn subscribe(&mut self, asker: &Asker, space: usize, name: &str, told: Option<Stamp>) -> Subscribed {
         if self.subscribers.get(&asker.node).is_some_and(|l| l.epoch != asker.epoch) {
             self.forget(&asker.node);
@@ -102,7 +106,8 @@ impl Subscriptions {
         if channel.names.len() > self.max {
             while let Some(oldest) = channel.order.pop_front() {
                 if channel.names.remove(&oldest).is_some() {
-                    // A message without a stamp invalidates the subscriber's copy, whatever its value.
+                    // A message without a stamp invalidates the subscriber's copy, independently of
+                    // its value.
                     evicted = Some(message(self.epoch, &asker.node, space, channel, vec![(oldest.clone(), None)]));
                     less(&mut self.count, space, oldest);
                     break;
@@ -112,8 +117,9 @@ impl Subscriptions {
         Subscribed { evicted, is_accepted: true }
     }
 
-    /// Makes room for one more subscriber if necessary, by removing the nodes for which `is_known` returns false. If
-    /// such a node returns, the number of its next message has a gap, by which it detects the loss.
+    /// Makes room for one more subscriber if necessary, by removing the nodes for which `is_known`
+    /// returns false. If such a node returns, it detects the loss by a gap before the number of its
+    /// next message.
     pub fn make_room(&mut self, asker: &NodeName, is_known: impl Fn(&NodeName) -> bool) {
         if self.subscribers.len() < self.subscribers_max || self.subscribers.contains_key(asker) {
             return;
@@ -136,7 +142,8 @@ impl Subscriptions {
             let Some(channel) = subscriber.channels.get_mut(&space) else { continue };
             let (mut several, mut bytes) = (Vec::new(), 0);
             for (name, stamp) in names {
-                // The subscriber fetched this value after the change, and is subscribed to the next change.
+                // The subscriber fetched this value after the change, so its subscription is for
+                // the next change.
                 if channel.names.get(name).is_none_or(|told| told == stamp) {
                     continue;
                 }
@@ -152,8 +159,8 @@ impl Subscriptions {
             if !several.is_empty() {
                 messages.push(message(self.epoch, node, space, channel, several));
             }
-            // The queue still has names whose subscriptions have ended. Removing them only when they outnumber the
-            // others makes the amortized cost constant.
+            // The queue still contains names whose subscriptions have ended. Remove them only when
+            // they outnumber the others, so that the amortized cost is constant.
             if channel.order.len() > 2 * channel.names.len() + 16 {
                 channel.order.retain(|name| channel.names.contains_key(name));
             }
@@ -161,8 +168,8 @@ impl Subscriptions {
         messages
     }
 
-    /// Drops the subscriptions of an unreachable node. The number of the next message to that node has a gap, by which
-    /// the node detects this.
+    /// Drops the subscriptions of an unreachable node. The node detects this by a gap before the
+    /// number of its next message.
     pub fn on_node_down(&mut self, node: &NodeName) {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return };
         subscriber.reachable = false;
@@ -176,7 +183,7 @@ impl Subscriptions {
         }
     }
 
-    /// Returns the messages that tell a node, which can be reached again, that it has missed some.
+    /// Returns messages that report to a returning node that it has missed messages.
     pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Invalidation> {
         let Some(subscriber) = self.subscribers.get_mut(node) else { return Vec::new() };
         if subscriber.epoch != epoch {
@@ -193,7 +200,7 @@ impl Subscriptions {
         messages
     }
 
-    /// Returns the empty messages that are due.
+    /// Returns the empty messages that are due at `now`.
     pub fn on_tick(&mut self, now: Instant) -> Vec<Invalidation> {
         let mut messages = Vec::new();
         for (node, subscriber) in self.subscribers.iter_mut().filter(|(_, subscriber)| subscriber.reachable) {
@@ -235,7 +242,7 @@ fn message(
 ) -> Invalidation {
     let number = channel.next;
     channel.next += 1;
-    // If this message is lost, only the number of a later one reveals it.
+    // If this message is lost, only the number of a later message reveals the loss.
     channel.owed = !names.is_empty();
     Invalidation { to: to.clone(), space, changed: Changed { epoch, number, names } }
 }

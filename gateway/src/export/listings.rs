@@ -7,7 +7,7 @@ use crate::transport::Answer;
 use crate::wire::{AboutNames, Listed, ListedKind, NamesAnswer, words};
 use tensorlend::Client;
 
-/// The names that a worker has got from the daemon, and the request to which they belong.
+/// The names that a worker has received from the daemon, and the request that asked for them.
 pub struct Event {
     space: usize,
     about: AboutNames,
@@ -15,8 +15,8 @@ pub struct Event {
     answer: Answer,
 }
 
-/// Handles another gateway's request for the names that match a glob. A worker lists the names, because many names take
-/// long.
+/// Handles another gateway's request for the names that match a glob. A worker lists the names,
+/// because a long listing takes time.
 pub fn on_question(
     context: &mut Context,
     events: &EventSender<Event>,

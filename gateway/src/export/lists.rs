@@ -68,7 +68,8 @@ pub fn on_item_question(context: &mut Context, space: usize, name: &str, about: 
     });
 }
 
-/// Returns the identity of a list for other nodes. The gateway's epoch makes it unique among the lists of all gateways.
+/// Returns the identity of a list for other nodes. The gateway's epoch makes the identity unique
+/// among the lists of all gateways.
 fn identity(epoch: Epoch, id: u64) -> Epoch {
     Epoch(epoch.0 ^ id.rotate_left(32))
 }
@@ -89,7 +90,7 @@ fn describe(
         return Ok((said, Vec::new()));
     }
     if (values.len() as u64) < end - about.from {
-        // A copy numbers its items by their order, so it cannot leave any out.
+        // A copy numbers its items by their order, so it cannot omit any item.
         let range = format!("of its items {} to {end}, only {} exist", about.from, values.len());
         let why =
             "other machines copy no queue, and no list whose items end: a queue serves the processes of one machine";
@@ -106,7 +107,7 @@ fn describe(
             break;
         }
         room = room.saturating_sub(said);
-        // A response contains the bytes of its first items only, without a gap.
+        // A response contains the bytes of its first items, without a gap between them.
         if whole.len() == items.len() && bytes.len() as u64 + outgoing.len() <= u64::from(about.bytes) {
             let (body, element) = outgoing.range(0, outgoing.len());
             let (chunk, body) = Chunk::pack(0, body, element, Packing::None, Codecs::default(), about.checksum);

@@ -1,4 +1,4 @@
-//! Reads and writes of other nodes on this machine.
+//! Service to other nodes: their reads of this machine's objects, and their writes to this machine.
 
 pub mod invalidation;
 pub mod listings;

@@ -62,7 +62,7 @@ impl Part {
         Frame { head: encode(&NameAnswer::Bytes(chunk)), body }
     }
 
-    /// Returns true if the range lies within the value.
+    /// Returns true if the range is within the value.
     pub fn is_within(&self, value: &Outgoing) -> bool {
         self.offset.saturating_add(u64::from(self.bytes)) <= value.len()
     }
@@ -73,7 +73,8 @@ pub struct Exports {
     stamps: Stamps,
     subscriptions: Subscriptions,
     retained: Retained<Outgoing>,
-    /// Values that this machine offers to other nodes, by their name there and their stamp here.
+    /// Values that this machine offers to other nodes, by their name on the other node and their
+    /// stamp on this one.
     offered: HashMap<(RemoteName, Stamp), Outgoing>,
 }
 
@@ -103,12 +104,12 @@ impl Exports {
         notify(context, self.subscriptions.on_changed(space, &stamped));
     }
 
-    /// Sends the invalidation messages that a node, which can be reached again, has missed.
+    /// Sends the invalidation messages that a returning node has missed.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, epoch: Epoch) {
         notify(context, self.subscriptions.on_node_up(node, epoch));
     }
 
-    /// Drops the subscriptions of a node that cannot be reached any more.
+    /// Drops the subscriptions of a node that has become unreachable.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.subscriptions.on_node_down(node);
     }
@@ -131,8 +132,9 @@ impl Exports {
         self.offered.remove(&(name.clone(), stamp));
     }
 
-    /// Handles another node's request for the value of a name. `have` is the stamp of that node's copy. If the value is
-    /// another one, its first bytes come with the response, at most `inline_max`.
+    /// Handles another node's request for the value of a name. `have` is the stamp of that node's
+    /// copy. If the value differs from this copy, the response contains the value's first bytes, at
+    /// most `inline_max`.
     pub fn on_get(
         &mut self,
         context: &mut Context,

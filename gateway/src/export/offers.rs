@@ -26,7 +26,8 @@ struct Offer {
     name: RemoteName,
     stamp: Stamp,
     value: Outgoing,
-    /// Number of the offer, the same in all attempts, so that the other node takes the value only once.
+    /// Number of the offer. All attempts have the same number, so that the other node takes the
+    /// value only once.
     number: u64,
     /// Time of the first attempt.
     since: Instant,
@@ -37,7 +38,7 @@ struct Offer {
 pub struct Event(Step);
 
 enum Step {
-    /// The other node has responded, or has failed to.
+    /// The other node has responded, or has failed to respond.
     Response(Box<Offer>, Result<Frame, Trouble>),
     /// The pause after a failed attempt is over.
     Again(Box<Offer>),
@@ -49,7 +50,7 @@ pub struct Settled {
     pub name: RemoteName,
     /// The client's request.
     pub call: Call,
-    /// The response to the client.
+    /// The response to the client's request.
     pub answer: RemoteAnswer,
 }
 
@@ -60,7 +61,7 @@ pub struct Offers {
 }
 
 impl Offers {
-    /// Makes an empty collection, whose workers post to `events`.
+    /// Makes an empty collection. Its workers post to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, last_number: 0 }
     }
@@ -91,8 +92,9 @@ impl Offers {
     fn offer(&self, context: &Context, offer: Box<Offer>) {
         let value = &offer.value;
         let descriptor = Descriptor::clone(value.descriptor());
-        // The offer contains the bytes of a small value. Those of a large value would be sent without effect if the
-        // other node refused, so that node fetches them in chunks when it has accepted.
+        // The offer contains the bytes of a small value. The bytes of a large value would be sent
+        // without effect if the other node refused. So that node fetches them in chunks when it has
+        // accepted the offer.
         let along = if value.len() <= u64::from(INLINE_BYTES) { value.len() } else { 0 };
         let (body, element) = value.range(0, along);
         let checksum = context.settings.checksum;
@@ -141,7 +143,7 @@ impl Offers {
     }
 
     fn retry(&self, context: &Context, exports: &mut Exports, offer: Box<Offer>, trouble: &Trouble) {
-        // After a timeout, enough time has passed: the next attempt begins at once.
+        // A timeout has already taken enough time, so the next attempt begins at once.
         let pause = if *trouble == Trouble::Timeout { Duration::ZERO } else { PAUSE };
         let (events, name, stamp) = (self.events.clone(), offer.name.clone(), offer.stamp);
         let is_queued = context.askers.run(move || {
@@ -155,8 +157,8 @@ impl Offers {
     }
 }
 
-/// Returns a copy of the value in a client's request. The original ends with the response to the client, and the
-/// transport may read the value longer.
+/// Returns a copy of the value in a client's request. The original ends with the response to the
+/// client, but the transport may read the value longer.
 fn outgoing(call: &Call, is_dataset: bool, here: &NodeName) -> Result<Outgoing, String> {
     let request = call.value().as_dataset().ok_or("a put without a value")?;
     let mut parts = Vec::new();

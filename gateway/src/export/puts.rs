@@ -10,14 +10,14 @@ use crate::wire::{Asker, Descriptor, Epoch, NameAnswer, NodeName, Stamp, words};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Maximum number of offers that this gateway remembers, so that it accepts none of them twice.
+/// Maximum number of offers that this gateway remembers, so that it accepts no offer twice.
 const OFFERS_MAX: usize = 1024;
 
 /// Identifies an offer of another node: the node, its gateway's epoch, and the offer's number.
 type OfferId = (NodeName, Epoch, u64);
 
 enum State {
-    /// This gateway fetches the bytes. The result answers these requests.
+    /// This gateway is fetching the bytes. The result is the response to these requests.
     Fetching(Vec<Answer>),
     /// The offer has this result.
     Done(NameAnswer),
@@ -31,11 +31,11 @@ pub struct Offered {
     pub stamp: Stamp,
     /// The number of the offer, unique for the offering gateway.
     pub number: u64,
-    /// The first bytes of the value, or all.
+    /// The first bytes of the value, or all of them.
     pub first: Piece,
 }
 
-/// An accepted offer, whose bytes this gateway fetches.
+/// An accepted offer. This gateway fetches its bytes.
 pub struct PutOf {
     id: OfferId,
     name: String,
@@ -63,8 +63,8 @@ impl Puts {
         let id = (asker.node.clone(), asker.epoch, offer.number);
         match self.offers.get_mut(&id) {
             Some(State::Fetching(waiting)) => {
-                // A repeated offer means that the node has abandoned its earlier request, so no response to that one is
-                // necessary.
+                // A repeated offer means that the node has abandoned its earlier request. So that
+                // request needs no response.
                 waiting.clear();
                 waiting.push(answer);
                 return None;

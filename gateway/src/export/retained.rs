@@ -44,7 +44,8 @@ impl<T> Entry<T> {
 
 /// Values by name and stamp, the oldest first.
 ///
-/// A reader can request the current value again. So an early release costs time, and no correctness.
+/// A reader can request the current value again. So an early release costs time, but not
+/// correctness.
 pub struct Retained<T> {
     limits: Limits,
     entries: VecDeque<Entry<T>>,
@@ -79,7 +80,8 @@ impl<T> Retained<T> {
         Some(&entry.value)
     }
 
-    /// Removes a reader that has finished with a value; without readers, the value is released.
+    /// Removes a reader that has finished with a value. Releases the value if it has no other
+    /// reader.
     pub fn remove_reader(&mut self, at: Stamped<'_>, reader: &NodeName) {
         self.entries.retain_mut(|e| {
             if e.is_of(at) {
@@ -89,7 +91,7 @@ impl<T> Retained<T> {
         });
     }
 
-    /// Releases values that no node reads.
+    /// Releases values that no node has read for [`Limits::idle`].
     pub fn on_tick(&mut self, now: Instant) {
         let idle = self.limits.idle;
         self.entries.retain(|e| now.saturating_duration_since(e.used) < idle);

@@ -4,8 +4,9 @@ use crate::wire::{Epoch, Stamp};
 use std::collections::{HashMap, VecDeque};
 use tensorlend::Version;
 
-/// Stamps of the latest values, by name. One counter serves all names. So a name that this table has forgotten gets a
-/// new stamp, and never an earlier one: a reader that has a copy of its value fetches the same value once more.
+/// Stamps of the latest values, by name. One counter serves all names. So a name that this table
+/// has forgotten gets a new stamp, and never an earlier one. A reader that has a copy of its value
+/// then fetches the same value once more.
 #[derive(Debug)]
 pub struct Stamps {
     epoch: Epoch,
@@ -27,7 +28,7 @@ impl Stamps {
         Stamp { epoch: self.epoch, counter: self.last }
     }
 
-    /// Returns the stamp of a name's value, which has this version in the local daemon.
+    /// Returns the stamp of a name's value. `version` is the value's version in the local daemon.
     pub fn of(&mut self, space: usize, name: &str, version: Version) -> Stamp {
         let key = (space, name.to_owned());
         let (epoch, last) = (self.epoch, &mut self.last);

@@ -1,7 +1,7 @@
 //! The cache of other nodes' values: which copies exist, which of them are valid, and which clients wait for one.
 //!
-//! A pure state machine without clock, socket or tensor bytes: each method takes an event and the time, and returns
-//! effects. So a test can simulate a thousand nodes.
+//! This is a pure state machine without clock, socket or tensor bytes. Each method takes an event and the time, and
+//! returns effects. So a test can simulate a thousand nodes.
 //!
 //! ```text
 //!                 asked for                     fetched                    changed
@@ -12,10 +12,10 @@
 //!                                                 node went
 //! ```
 //!
-//! Invariant: while a node can be reached, each of its copies that has been in the local directory for longer than
-//! [`GRACE`] is valid, or its invalidation is in flight. A copy may be invalid already when it arrives. Clients that
-//! requested it before still get it, because the name held that value after their requests; [`GRACE`] is the time that
-//! they have to lease it.
+//! Invariant, while a node can be reached: each copy that has been in the local directory for longer than [`GRACE`] is
+//! valid, or its invalidation is in flight. A copy may be invalid already when it arrives. Clients that requested it
+//! before still get it, because the name held that value after their requests. [`GRACE`] is the time that they have to
+//! lease it.
 
 mod check;
 mod eviction;
@@ -34,12 +34,12 @@ pub const GRACE: Duration = Duration::from_millis(20);
 /// Delay before a failed request is repeated, if a client waits for a new value.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// The number of a client's request that waits for an answer.
+/// The number of a client's request that waits for a response.
 pub type Ticket = u64;
 /// The number of a request to another node.
 pub type Fetch = u64;
 
-/// The answer to a client.
+/// The response to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The directory has a copy.
@@ -66,13 +66,13 @@ pub enum Effect {
         name: RemoteName,
         /// Stamp of the present copy.
         have: Option<Stamp>,
-        /// True if a client waits for the value: the node sends it if it differs from the copy. False if the request
-        /// only revalidates the copy.
+        /// True if a client waits for the value. The node then sends a value that differs from the copy. False for a
+        /// mere revalidation.
         wanted: bool,
         /// The request's number.
         fetch: Fetch,
     },
-    /// Answer the request of a client.
+    /// Respond to the request of a client.
     Answer(Ticket, Verdict),
     /// Delete the copy from the local directory.
     Delete(RemoteName),
@@ -95,7 +95,7 @@ struct Copy {
     bytes: u64,
     /// Time before which the copy is not deleted.
     until: Instant,
-    /// Number of the copy's last use; the least recently used copies are deleted first.
+    /// Number of the copy's last use. The least recently used copies are deleted first.
     used: u64,
 }
 
@@ -103,11 +103,11 @@ struct Copy {
 struct Waiter {
     ticket: Ticket,
     until: Instant,
-    /// The value that the client has seen, if it waits for a different one; `None`: the client accepts any value.
+    /// The value that the client has seen, if it waits for a different one. `None` accepts any value.
     seen: Option<Seen>,
 }
 
-/// The value that a waiting client has seen: its stamp, if the cache knows the stamp of the local version.
+/// The value that a waiting client has seen: its stamp, or `Other` if the cache does not know the stamp.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     Stamp(Stamp),
@@ -274,14 +274,14 @@ impl Cache {
     fn want(&mut self, name: &RemoteName, out: &mut Vec<Effect>) {
         let alive = self.alive.contains_key(&name.node);
         let Some(entry) = self.entries.get_mut(name) else { return };
-        // If the copy is valid, the clients that accept any value have got their answers, and the others wait for the
+        // If the copy is valid, the clients that accept any value have got responses, and the others wait for the
         // invalidation.
         let covered = entry.good || (entry.subscribed && entry.waiters.iter().all(|w| w.seen.is_some()));
         if entry.waiters.is_empty() || covered || !alive || entry.again.is_some() {
             return;
         }
         match &mut entry.fetch {
-            // A revalidation may be in flight: its response must contain the value now.
+            // A revalidation may be in flight. Its response must now contain the value.
             Some((_, wanted)) => *wanted = true,
             None => self.ask(name, true, out),
         }
@@ -302,7 +302,7 @@ impl Cache {
         out.push(Effect::Ask { name: name.clone(), have, wanted, fetch });
     }
 
-    /// Ends a request; returns `None` if its number is unknown.
+    /// Ends a request. Returns `None` if the number is unknown.
     fn end(&mut self, fetch: Fetch) -> Option<RemoteName> {
         self.revalidation.on_end(fetch);
         let name = self.fetches.remove(&fetch)?;
@@ -310,8 +310,7 @@ impl Cache {
         Some(name)
     }
 
-    /// Returns true if a client waits for the value in this response. If none does, the caller calls
-    /// [`Cache::on_other`].
+    /// Returns true if a client waits for the value in this response. Otherwise the caller calls [`Cache::on_other`].
     pub fn is_wanted(&self, fetch: Fetch) -> bool {
         let entry = self.fetches.get(&fetch).and_then(|name| self.entries.get(name));
         entry.is_some_and(|e| e.fetch.is_some_and(|(_, wanted)| wanted) && !e.waiters.is_empty())
@@ -334,7 +333,7 @@ impl Cache {
         out
     }
 
-    /// Handles the response that the node still holds the value of the copy.
+    /// Handles the response that the node still holds the copied value.
     pub fn on_unchanged(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -353,7 +352,7 @@ impl Cache {
         out
     }
 
-    /// Answers the waiting clients, after a response has confirmed the copy or brought a new one.
+    /// Responds to the waiting clients, after a response has confirmed the copy or delivered a new one.
     fn settle(&mut self, name: &RemoteName, now: Instant, out: &mut Vec<Effect>) {
         let alive = self.alive.get(&name.node).copied();
         let Some(entry) = self.entries.get_mut(name) else { return };
@@ -384,7 +383,7 @@ impl Cache {
         }
     }
 
-    /// Handles an invalid copy: requests the value again if a client waits, and otherwise deletes the copy.
+    /// Handles an invalid copy. Requests the value again if a client waits. Otherwise deletes the copy.
     fn invalidate(&mut self, name: &RemoteName, now: Instant, out: &mut Vec<Effect>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.good = false;
@@ -412,7 +411,7 @@ impl Cache {
         out.push(Effect::Delete(name.clone()));
     }
 
-    /// Handles the response that the node holds a value other than the copy, if no client waits for it.
+    /// Handles the response that the node's value differs from the copy, if no client waits for the value.
     pub fn on_other(&mut self, fetch: Fetch, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         let Some(name) = self.end(fetch) else { return out };
@@ -477,7 +476,7 @@ impl Cache {
         out
     }
 
-    /// Handles a node that has become reachable: revalidates its copies, and requests the values for which clients
+    /// Handles a node that has become reachable. Revalidates its copies, and requests the values for which clients
     /// wait.
     pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) -> Vec<Effect> {
         let mut out = Vec::new();
@@ -496,7 +495,7 @@ impl Cache {
         out
     }
 
-    /// Handles a node that cannot be reached any more: its copies stay, and are stale.
+    /// Handles a node that has become unreachable. Its copies stay, but count as stale.
     pub fn on_node_down(&mut self, node: &NodeName) {
         self.alive.remove(node);
         for name in self.of_node.get(node).into_iter().flatten() {
@@ -522,7 +521,7 @@ impl Cache {
     pub fn on_put(&mut self, name: &RemoteName, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
         self.on_invalidation(name, None, now, &mut out);
-        // The copy needs no grace period: no client can have requested it since the put.
+        // The copy needs no grace period, because no client can have requested it since the put.
         if let Some(entry) = self.entries.get(name)
             && entry.invalid
         {

@@ -1,5 +1,5 @@
-//! Listings of the names of other nodes. The gateway asks all nodes at once, and its answer names those that did not
-//! respond.
+//! Listings of the names of other nodes. The gateway sends a request to all nodes at once. Its
+//! response to the client names the nodes that did not respond.
 
 use crate::context::Context;
 use crate::key::Key;
@@ -28,7 +28,7 @@ struct Listing {
     space: usize,
     wanted: Glob,
     found: Vec<(NodeName, Listed)>,
-    /// Nodes from which no response came.
+    /// Nodes that sent no response.
     silent: Vec<NodeName>,
     /// Whether the listing omits names, because there are more than it may hold.
     is_cut: bool,
@@ -37,7 +37,7 @@ struct Listing {
     call: Call,
 }
 
-/// Listings that clients have requested and whose answers are pending.
+/// Listings that clients have requested and that have no final response yet.
 pub struct Listings {
     events: EventSender<Event>,
     running: HashMap<u64, Listing>,
@@ -45,7 +45,7 @@ pub struct Listings {
 }
 
 impl Listings {
-    /// Makes an empty collection, whose responses are posted to `events`.
+    /// Makes an empty collection, which posts responses to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, running: HashMap::new(), last_number: 0 }
     }
@@ -59,8 +59,8 @@ impl Listings {
         if self.running.len() >= RUNNING_MAX {
             return context.refuse(space, call, "too many listings at once: ask again".into());
         }
-        // If a glob begins with a node's name, this gateway asks that node only. Otherwise it asks all nodes for all
-        // names, and applies the glob to their responses.
+        // If a glob begins with a node's name, this gateway sends a request to that node only.
+        // Otherwise it requests all names of all nodes, and applies the glob to their responses.
         let named = split(glob).filter(|(node, _)| NodeName::new(node).is_ok());
         let there = named.map_or("*", |(_, rest)| rest).to_owned();
         let (mut asked, mut silent) = (Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ impl Listings {
         self.end(context, number);
     }
 
-    /// Answers the client once no response is pending any more.
+    /// Responds to the client once no node's response is pending.
     fn end(&mut self, context: &Context, number: u64) {
         if self.running.get(&number).is_none_or(|listing| listing.pending > 0) {
             return;
@@ -128,7 +128,7 @@ impl Listings {
         let Some(listing) = self.running.remove(&number) else { return };
         let client = context.client(listing.space).clone();
         let import = context.settings.spaces[listing.space].import.clone();
-        // A worker builds the answer, because it reads the local directory for each name.
+        // A worker builds the response, because it reads the local directory for each name.
         context.senders.run(move || {
             let Listing { wanted, found, mut silent, is_cut, call, .. } = listing;
             let info = |(node, listed): (NodeName, Listed)| {
@@ -162,8 +162,8 @@ fn copies(client: &Client, node: &NodeName) -> Vec<RemoteInfo> {
     found.into_iter().map(info).collect()
 }
 
-/// Returns the entry of the answer for a name of another node. `name` begins with the node. The entry is marked as
-/// neither cached nor stale.
+/// Returns the response's entry for a name of another node. `name` begins with the node. The entry
+/// is marked as neither cached nor stale.
 fn remote_info(name: String, listed: Listed) -> RemoteInfo {
     let (kind, dtype) = (listed.kind.word().to_owned(), listed.dtype);
     let shape = listed.shape.into_iter().map(|size| size as usize).collect();

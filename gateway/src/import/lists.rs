@@ -23,7 +23,8 @@ const INLINE_BYTES: u32 = 1 << 20;
 const RUNNING_MAX: usize = 256;
 /// Maximum number of lists whose identity this gateway remembers.
 const KNOWN_MAX: usize = 65_536;
-/// Maximum number of restarts of one copy. A copy restarts if the list is cleared meanwhile.
+/// Maximum number of restarts of one copy. A copy restarts if a client clears the list during the
+/// copy.
 const RESTARTS_MAX: u32 = 16;
 
 /// An item that has not been copied yet.
@@ -42,7 +43,7 @@ struct Page {
     /// Number of items of the list.
     length: u64,
     items: Items,
-    /// The bytes of the first of these items.
+    /// The bytes of the first of these items. The other items come without bytes.
     pieces: Vec<Piece>,
 }
 
@@ -55,13 +56,14 @@ struct Running {
 
 /// An event of a list that is being copied.
 pub enum Event {
-    /// The node responded to the request for the items from this one on, or has failed to.
+    /// The node has responded to the request for the items from this number on, or has failed to
+    /// respond.
     Response(RemoteName, u64, Result<Frame, Trouble>),
     /// A worker has appended the items whose bytes came with the response.
     Appended(Appended),
 }
 
-/// The outcome of a worker's appends, and the items that are still to be appended.
+/// The outcome of a worker's appends, and the items that must still be appended.
 pub struct Appended {
     name: RemoteName,
     list: Epoch,
@@ -81,12 +83,12 @@ pub struct ItemOf {
 pub struct Lists {
     events: EventSender<Event>,
     running: HashMap<RemoteName, Running>,
-    /// For each name, the identity of the list whose items the local copy has.
+    /// For each name, the identity of the list whose items the local copy contains.
     known: HashMap<RemoteName, Epoch>,
 }
 
 impl Lists {
-    /// Makes an empty collection, whose responses are posted to `events`.
+    /// Makes an empty collection, which posts responses to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, running: HashMap::new(), known: HashMap::new() }
     }
@@ -116,7 +118,8 @@ impl Lists {
         self.end(context, name, &RemoteAnswer::Refused { why });
     }
 
-    /// Answers a client whose list is on a node that cannot be reached: with the local copy, if there is one.
+    /// Responds to a client whose list is on an unreachable node. The response is the local copy,
+    /// if there is one.
     fn end_unreachable(&mut self, context: &Context, name: &RemoteName) {
         let is_here = context.client(name.space).list_identity(&name.local()).is_some();
         let answer = if is_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
@@ -209,7 +212,8 @@ impl Lists {
         let Page { list, from, length, items, pieces } = page;
         let (client, local) = (context.client(name.space).clone(), name.local());
         if self.known.get(&name) != Some(&list) {
-            // The local copy has items of another list, or of one whose identity this gateway does not know.
+            // The local copy contains items of another list, or of a list whose identity this
+            // gateway does not know.
             if let Err(error) = client.clear(&local) {
                 self.refuse(context, &name, error.to_string());
                 return None;
@@ -224,7 +228,8 @@ impl Lists {
             }
         }
         if items.is_empty() {
-            // If the node claims more items but sends none, the gateway requests them a limited number of times.
+            // If the node claims more items but sends none, the gateway repeats its request a
+            // limited number of times.
             if from >= length {
                 self.end(context, &name, &RemoteAnswer::Here { stale: false });
             } else {
@@ -259,7 +264,8 @@ impl Lists {
             Err(AppendError::Damaged(why)) => {
                 context.statistics.damaged += 1;
                 context.drop_message(name.node.as_str(), &why);
-                // Fetch the damaged item separately: that transfer repeats damaged chunks itself.
+                // Fetch the damaged item separately, because such a transfer itself repeats damaged
+                // chunks.
                 self.fetch(context, name, list, rest)
             }
             Err(AppendError::ForeignWriter) => {
@@ -285,7 +291,7 @@ impl Lists {
         self.ask(context, name);
     }
 
-    /// Fetches the first of the items in `rest`. If there is none, requests the next page.
+    /// Fetches the first of the items in `rest`. If `rest` is empty, requests the next page.
     fn fetch(&mut self, context: &Context, name: RemoteName, list: Epoch, mut rest: Items) -> Option<Request<ItemOf>> {
         let Some(Item { descriptor, number }) = rest.pop_front() else {
             self.ask(context, name);
@@ -300,7 +306,7 @@ impl Lists {
         })
     }
 
-    /// Appends an item whose transfer has ended to the local copy, and fetches the next one.
+    /// Appends a fetched item to the local copy, and fetches the next item.
     pub fn on_fetched(&mut self, context: &mut Context, item: ItemOf, outcome: Outcome) -> Option<Request<ItemOf>> {
         let ItemOf { name, list, number, rest } = item;
         match outcome {
@@ -325,7 +331,7 @@ impl Lists {
     }
 }
 
-/// The reason why an item that came with its bytes was not appended.
+/// The reason why an item that arrived with its bytes was not appended.
 enum AppendError {
     /// The received bytes differ from the sent bytes.
     Damaged(String),
@@ -335,7 +341,8 @@ enum AppendError {
     Refused(String),
 }
 
-/// Divides the body of a response into the bytes of its chunks; `None` if their lengths do not add up.
+/// Divides the body of a response into the bytes of its chunks. Returns `None` if their lengths do
+/// not sum to the body's length.
 fn split(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<Piece>> {
     let bytes: u64 = chunks.iter().map(|chunk| u64::from(chunk.bytes)).sum();
     if body.len() as u64 != bytes {

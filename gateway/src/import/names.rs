@@ -18,8 +18,8 @@ use tensorlend::{Call, Lifetime, ValueDraft, Version};
 
 /// Maximum number of names of other nodes in the cache.
 const NAMES_MAX: usize = 65_536;
-/// Maximum time that a client waits for an answer; it exceeds the time of long transfers, which have timeouts of their
-/// own.
+/// Maximum time that a client waits for a response. It exceeds the time of long transfers, which
+/// have timeouts of their own.
 const ANSWER_MAX: Duration = Duration::from_mins(10);
 /// Maximum time of one wait for a new value. A client that waits longer sends another request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ struct Question {
 pub struct Imports {
     events: EventSender<Event>,
     cache: Cache,
-    /// Requests of clients that wait for an answer, with their namespaces.
+    /// Requests of clients that wait for a response, with their namespaces.
     callers: HashMap<Ticket, (usize, Call)>,
     last_ticket: Ticket,
     questions: HashMap<Fetch, Question>,
@@ -76,7 +76,7 @@ impl Imports {
         self.cache.due()
     }
 
-    /// Answers all clients that still wait, because the gateway ends.
+    /// Responds to all clients that still wait, because the gateway ends.
     pub fn end(&mut self, context: &Context) {
         for (_, (space, call)) in self.callers.drain() {
             context.answer(space, call, &RemoteAnswer::Unreachable);
@@ -127,7 +127,8 @@ impl Imports {
         self.last_ticket
     }
 
-    /// Compares the directory with the cache: if a client has deleted or overwritten a copy, the cache forgets it.
+    /// Compares the directory with the cache. If a client has deleted or overwritten a copy, the
+    /// cache forgets the copy.
     fn revise(&mut self, context: &Context, name: &RemoteName) {
         if let Some(version) = self.cache.version(name) {
             let now = context.client(name.space).version(&name.local());
@@ -191,8 +192,8 @@ impl Imports {
         context.answer(space, call, &answer);
     }
 
-    /// Handles a node's response about a name, or the error instead of one. Returns a request if the value must be
-    /// fetched.
+    /// Handles a node's response about a name, or the error instead of a response. Returns a
+    /// request if the value must be fetched.
     pub fn on_event(&mut self, context: &mut Context, event: Event, now: Instant) -> Option<Request<CopyOf>> {
         let Event { fetch, response } = event;
         let Question { name, have, .. } = self.questions.get(&fetch).cloned()?;
@@ -277,7 +278,8 @@ impl Imports {
         self.apply(context, effects);
     }
 
-    /// Publishes a copy whose transfer has ended, and answers the clients that wait for it.
+    /// Publishes a copy whose transfer has ended, and responds to the clients that wait for this
+    /// copy.
     pub fn on_fetched(&mut self, context: &mut Context, copy: &CopyOf, outcome: Outcome, now: Instant) {
         let fetch = copy.fetch;
         match outcome {

@@ -1,4 +1,5 @@
-//! Documents (JSON) that the gateway publishes for local clients: about each node, and its statistics.
+//! JSON documents that the gateway publishes for local clients. They describe each node, and the
+//! gateway's statistics.
 
 use super::Space;
 use crate::nodes::Nodes;
@@ -7,7 +8,7 @@ use crate::wire::NodeName;
 use tensorlend::remote::{NodeDocument, SERVICE, node_name};
 use tensorlend::{DType, Lifetime};
 
-/// Publishes the document about a node; `None`: about this node.
+/// Publishes the document about a node; `None` means this node.
 ///
 /// # Errors
 /// The client's error, if it cannot publish.

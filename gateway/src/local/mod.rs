@@ -1,9 +1,10 @@
 //! The side of this machine: connections to the daemon, the service for local clients, watched names, and documents for
 //! clients.
 //!
-//! Each namespace has two clients. The first publishes copies and documents, which end with the gateway: nothing would
-//! invalidate the copies of a killed gateway. The second publishes the values that other nodes put here. They belong to
-//! this machine, and outlive the gateway as the values of every client do.
+//! Each namespace has two clients. The first client publishes copies and documents, which end with
+//! the gateway, because nothing would invalidate the copies of a killed gateway. The second client
+//! publishes the values that other nodes put on this machine. These values belong to this machine,
+//! and outlive the gateway as the values of every client do.
 
 pub mod documents;
 mod service;
@@ -25,7 +26,7 @@ use tensorlend::{Call, Client, Version};
 pub const LABEL: &str = "tensorlend-gateway";
 /// Label of the client that publishes puts of other nodes.
 pub const LABEL_PUTS: &str = "tensorlend-gateway put";
-/// Time to wait for the end of a predecessor that still serves the namespace.
+/// Time to wait for the end of an earlier gateway process that still serves the namespace.
 const PREDECESSOR: Duration = Duration::from_secs(10);
 
 /// An event of the clients or the daemon of this machine.
@@ -56,9 +57,9 @@ pub struct Space {
     pub settings: SpaceSettings,
     /// The client that publishes copies and documents.
     pub client: Client,
-    /// The client that publishes values that other nodes put here.
+    /// The client that publishes values that other nodes put on this machine.
     pub puts: Client,
-    /// The watched names: those to which other nodes are subscribed.
+    /// The names to which other nodes are subscribed.
     pub watch: Watch,
     service: service::Service,
 }
@@ -82,7 +83,7 @@ impl Space {
         };
         let client = connect(LABEL)?;
         let start = Instant::now();
-        // The server of a killed predecessor is listed as alive until the daemon notices its end.
+        // The server of a killed gateway is listed as alive until the daemon notices its end.
         while client.list(&format!("{SERVICE}/.server/*"))?.iter().any(|server| server.alive) {
             if start.elapsed() > PREDECESSOR {
                 return Err(CannotStart::Double(client.namespace().to_owned()));

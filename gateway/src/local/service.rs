@@ -11,7 +11,7 @@ use tensorlend::remote::{RemoteAnswer, RemoteRequest, SERVICE};
 use tensorlend::{Call, Client, DType, Server};
 use tensorlend_os::thread;
 
-/// Interval at which the thread polls for its end.
+/// Interval at which the thread polls whether it must stop.
 const NAP: Duration = Duration::from_millis(200);
 
 /// A thread that receives the requests of clients and posts them to the mailbox. The thread that applies an event sends
@@ -69,7 +69,8 @@ fn request(call: &Call) -> Result<RemoteRequest, String> {
     RemoteRequest::decode(metadata)
 }
 
-/// Sends a response to a client. A failure is logged only: the client may have disconnected.
+/// Sends a response to a client. A failure is only logged, because the client may have
+/// disconnected.
 pub fn answer(client: &Client, call: Call, answer: &RemoteAnswer) {
     let draft = || -> tensorlend::Result<tensorlend::Draft> {
         let mut draft = client.create(DType::U8, &[0])?;

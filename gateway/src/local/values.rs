@@ -3,10 +3,11 @@
 use crate::wire::{Listed, ListedKind};
 use tensorlend::{Client, Info, InfoKind, Spilled};
 
-/// Describes the values of the names that match a glob. Spilled values are not read from their files: see [`Listed`].
+/// Describes the values of the names that match a glob. Does not read spilled values from their
+/// files, as [`Listed`] describes.
 ///
 /// # Errors
-/// Those of [`Client::overview`].
+/// The errors of [`Client::overview`].
 pub fn values(client: &Client, glob: &str) -> tensorlend::Result<Vec<Listed>> {
     let found = client.overview(glob)?;
     let mut listed: Vec<Listed> = found.infos.into_iter().map(of_info).collect();
@@ -27,8 +28,8 @@ fn of_info(info: Info) -> Listed {
 
 fn of_spilled(spilled: Spilled) -> Listed {
     let kind = if spilled.dtype.is_some() { ListedKind::Tensor } else { ListedKind::Dataset };
-    // The shape is in the file, which a listing does not read. An element type without a shape would mean a scalar, so
-    // both are empty.
+    // The shape is in the file, which a listing does not read. An element type without a shape
+    // would mean a scalar, so leave both empty.
     let (dtype, shape) = (String::new(), Vec::new());
     Listed { kind, name: spilled.name, dtype, shape, size: spilled.bytes.unwrap_or(0) }
 }

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, NameWatch, Version};
 use tensorlend_os::thread;
 
-/// Maximum duration of one wait: after it the thread checks whether it must stop.
+/// Maximum duration of one wait. After each wait the thread checks whether it must stop.
 const NAP: Duration = Duration::from_millis(500);
-/// Minimum pause between two polls: in that time changes accumulate, and producers ring no bell for this thread.
+/// Minimum pause between two polls. During the pause changes accumulate, and producers do not
+/// signal this thread.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The thread sleeps at least SHARE times as long as a poll takes, so that polls use at most about 1/SHARE of its time.
+/// Minimum ratio of sleep to poll duration. So polls use at most about 1/SHARE of the thread's
+/// time.
 const SHARE: u32 = 10;
 
 /// The watched names of one namespace.
@@ -36,7 +38,7 @@ impl Watch {
         Ok(Self { names, stop, thread: Some(thread) })
     }
 
-    /// Watches a name: reports it once its version differs from `seen`.
+    /// Watches a name, and reports it once its version differs from `seen`.
     pub fn add(&self, name: &str, seen: Option<Version>) {
         self.names.add(name, seen);
     }
@@ -62,8 +64,8 @@ fn poll(names: &NameWatch, space: usize, events: &EventSender<Event>, stopped: &
                 std::thread::sleep(NAP);
             }
         }
-        // The cost of a poll grows with the number of names. This second poll follows the first one at once, so it
-        // usually finds no change, and its duration is the cost.
+        // The cost of a poll grows with the number of names. This second poll follows the first one
+        // at once, so it usually finds no change. Its duration is the cost of a poll.
         let start = Instant::now();
         match names.wait(Duration::ZERO) {
             Ok(changed) if !changed.is_empty() => events.post(Event::Changed { space, names: changed }),

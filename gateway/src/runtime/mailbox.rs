@@ -1,11 +1,12 @@
 //! A mailbox of events for a state that one thread at a time changes.
 //!
-//! Any thread may post an event. The posting thread then tries the combiner lock. If it gets the lock, it applies the
-//! events of the mailbox itself; otherwise the lock's holder applies them. So an event of an idle gateway wakes no
-//! other thread, which would take longer than most events. The clock's thread sleeps until the state is due. It calls
-//! [`State::on_tick`], and applies the events that were posted for later. The transport's threads always post for
-//! later, because applying an event may wait for the daemon or for the transport itself: a transport that does not read
-//! while its thread waits would block both nodes.
+//! Any thread may post an event. The posting thread then tries the combiner lock. If it gets the
+//! lock, it applies the events of the mailbox itself. Otherwise the lock's holder applies them. So
+//! an event of an idle gateway wakes no other thread, which would take longer than most events. The
+//! clock's thread sleeps until the state is due. It calls [`State::on_tick`], and applies the
+//! events that were posted for later. The transport's threads always post for later, because
+//! applying an event may wait for the daemon or for the transport itself. A transport that does not
+//! read while its thread waits would block both nodes.
 //!
 //! | word | writers | readers |
 //! |---|---|---|
@@ -13,16 +14,17 @@
 //! | `slot` | its holder | its holder; all take it without waiting, except the clock's thread |
 //! | `alarm` | the last holder of `slot`: when the state is due; `post_later`: now | the clock's thread, under its lock |
 //!
-//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot` and then reads
-//! `events`. If P finds `slot` taken by H, then H's read comes after P's append, and finds the event. A holder that
-//! stops early (its batch is used up, or the state is over) wakes the clock's thread. `post_later` also takes `slot`
-//! for a moment, and wakes the clock's thread after it has released `slot`. A poster P may find `slot` taken in that
-//! moment; the clock's thread then applies P's event.
+//! *No event is lost.* Poster P appends its event and then tries `slot`. Holder H releases `slot`
+//! and then reads `events`. If P finds `slot` taken by H, then H's read follows P's append, and
+//! finds the event. A holder that stops early (its batch is used up, or the state is over) wakes
+//! the clock's thread. `post_later` also takes `slot` for a moment, and wakes the clock's thread
+//! after it has released `slot`. If P finds `slot` taken in that moment, the clock's thread applies
+//! P's event.
 //!
 //! *No thread waits* for `slot` except the clock's. If the holder posts an event, it applies the event itself before it
 //! stops. A part of the state must not post an event while it holds a lock that the handling of its own events takes.
 //!
-//! A panic of a holder poisons `slot`: the clock's thread then ends the gateway.
+//! A panic of a holder poisons `slot`. The clock's thread then ends the gateway.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,8 +32,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlend_os::mutex::lock;
 
-/// Maximum number of events that a poster applies in a row. The clock's thread then continues, so that the poster
-/// returns.
+/// Maximum number of events that a poster applies in a row. Then the clock's thread continues, so
+/// that the poster can return.
 const BATCH: usize = 32;
 
 /// The state to which a mailbox's events are applied.
@@ -42,10 +44,10 @@ pub trait State: Send + Sized + 'static {
     /// Applies one event.
     fn on_event(&mut self, event: Self::Event, now: Instant);
 
-    /// Does the work whose time has come.
+    /// Performs the work that is due: see [`State::due`].
     fn on_tick(&mut self, now: Instant);
 
-    /// Returns the time at which [`State::on_tick`] must be called next, at the latest.
+    /// Returns the latest time at which [`State::on_tick`] must be called next.
     fn due(&self, now: Instant) -> Instant;
 
     /// Returns true once the state must end.
@@ -58,28 +60,28 @@ pub trait State: Send + Sized + 'static {
     fn abort(self);
 }
 
-/// The mailbox of one state. Clones share it.
+/// The mailbox of one state. Clones share the same mailbox.
 pub struct Mailbox<S: State>(Arc<Inner<S>>);
 
 struct Inner<S: State> {
     events: Mutex<VecDeque<S::Event>>,
-    /// The combiner lock: its holder applies the events of all threads.
+    /// The combiner lock. Its holder applies the events of all threads.
     slot: Mutex<Slot<S>>,
     alarm: Mutex<Alarm>,
     rung: Condvar,
 }
 
 enum Slot<S> {
-    /// The state has not started: events wait for it.
+    /// The state has not started. Events wait for its start.
     Empty,
     Taken(Box<S>),
-    /// The state has ended: events are dropped.
+    /// The state has ended. New events are dropped.
     Over,
 }
 
 #[derive(Default)]
 struct Alarm {
-    /// Time at which the clock's thread wakes; `None`: at once.
+    /// Time at which the clock's thread wakes; `None` means at once.
     due: Option<Instant>,
 }
 
@@ -107,17 +109,17 @@ impl<S: State> Mailbox<S> {
         self.0.combine();
     }
 
-    /// Posts an event for another thread to apply. For the transport's threads, which must not wait.
+    /// Posts an event for another thread to apply. The transport's threads use this method, because they must not wait.
     pub fn post_later(&self, event: S::Event) {
         lock(&self.0.events).push_back(event);
-        // After the end, no thread reads the mailbox. Dropping the event here reports to its sender that no response
-        // comes.
+        // After the end, no thread reads the mailbox. Dropping the event here reports to its sender
+        // that no response will come.
         let is_over = matches!(self.0.slot.try_lock().as_deref(), Ok(Slot::Over));
         if is_over {
             return self.0.combine();
         }
-        // Ring after the attempt to take `slot`: a poster that found `slot` taken by this thread may have left its
-        // event to this thread.
+        // Ring after the attempt to take `slot`. A poster that found `slot` taken by this thread
+        // may have left its event to this thread.
         self.0.ring(None);
     }
 
@@ -159,8 +161,8 @@ impl<S: State> Mailbox<S> {
                     }
                     continue;
                 }
-                // The slot is closed before the state ends, because the threads that the state ends may post events
-                // until then.
+                // Close the slot before ending the state, because the threads that the state ends
+                // may post events until then.
                 Ok(Some((_, false))) => inner.close().into_iter().for_each(|state| state.end()),
                 Ok(None) | Err(_) => {
                     tracing::error!("the gateway has failed, and ends");
@@ -187,7 +189,8 @@ impl<S: State> Inner<S> {
                 Slot::Taken(state) if !state.is_over() => {}
                 Slot::Over => {
                     drop(slot);
-                    // Drop the events after the unlock, because the drop of an event may post another one.
+                    // Drop the events after the unlock, because the drop of an event may post
+                    // another event.
                     let _dropped = std::mem::take(&mut *lock(&self.events));
                     return;
                 }
@@ -226,7 +229,7 @@ impl<S: State> Inner<S> {
         is_done
     }
 
-    /// Takes the state out, if it runs. From now on, posted events are dropped.
+    /// Takes the state out, if it is running. From now on, posted events are dropped.
     fn close(&self) -> Option<Box<S>> {
         let last = std::mem::replace(&mut *lock(&self.slot), Slot::Over);
         self.slot.clear_poison();
@@ -236,7 +239,8 @@ impl<S: State> Inner<S> {
         }
     }
 
-    /// Makes the clock's thread wake at `due` (`None`: at once), unless it wakes earlier already.
+    /// Makes the clock's thread wake at `due`, unless it already wakes earlier. `None` means at
+    /// once.
     fn ring(&self, due: Option<Instant>) {
         let mut alarm = lock(&self.alarm);
         // `None` (at once) compares as the earliest time.
@@ -253,7 +257,8 @@ impl<S: State> Inner<S> {
             let now = Instant::now();
             let Some(left) = alarm.due.map(|due| due.saturating_duration_since(now)).filter(|left| !left.is_zero())
             else {
-                // This alarm is a placeholder: the poll that follows computes the next one.
+                // This alarm is a placeholder, because the poll that follows computes the next
+                // alarm.
                 alarm.due = Some(now + Duration::from_hours(1));
                 return;
             };
@@ -285,7 +290,7 @@ impl<E> EventSender<E> {
         (self.0)(event, When::Now);
     }
 
-    /// Posts an event for another thread to apply. For the transport's threads, which must not wait.
+    /// Posts an event for another thread to apply. The transport's threads use this method, because they must not wait.
     pub fn post_later(&self, event: E) {
         (self.0)(event, When::Later);
     }

@@ -1,4 +1,5 @@
-//! Threads for tasks that may take long: copies into drafts, packing, sends into a full transport.
+//! Threads for tasks that may take long, such as copies into drafts, packing, and sends into a full
+//! transport.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +11,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Maximum number of queued jobs.
 const QUEUED_MAX: usize = 4096;
 
-/// A pool of threads, which start jobs in the order of their arrival. The threads end when the last handle is dropped.
+/// A pool of threads, which start jobs in the order of arrival. The threads end when the last
+/// handle is dropped.
 #[derive(Clone)]
 pub struct Workers {
     jobs: Sender<Job>,
@@ -21,7 +23,7 @@ impl Workers {
     /// Starts a pool of `threads` threads.
     ///
     /// # Errors
-    /// The kernel's, if a thread cannot be started.
+    /// The kernel's error, if a thread cannot be started.
     pub fn start(name: &str, threads: usize) -> std::io::Result<Self> {
         let (jobs, taken) = channel::<Job>();
         let taken = Arc::new(Mutex::new(taken));

@@ -1,8 +1,8 @@
-//! One transfer: the ranges of a value's bytes that were requested, received, and copied.
+//! One transfer, as the ranges of a value's bytes that were requested, received, and copied.
 //!
-//! A pure state machine: no clock, no socket, no bytes. A transfer requests several ranges at once and takes their
-//! responses in any order. After a failed request it waits for a growing delay and requests the range again, so it
-//! continues when a lost node returns.
+//! This is a pure state machine without clock, socket and bytes. A transfer requests several ranges
+//! at once and takes their responses in any order. After a failed request it waits for a growing
+//! delay and requests the range again, so it continues when a lost node returns.
 
 use crate::budget::Share;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,7 +38,7 @@ pub struct Range {
 /// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// The transfer continues: bytes are missing.
+    /// The transfer continues, because bytes are missing.
     Going,
     /// All bytes have arrived.
     Complete,
@@ -48,7 +48,7 @@ pub enum Standing {
     Damaged,
 }
 
-/// One transfer: the state of the ranges of a value.
+/// One transfer, with the state of the ranges of a value.
 #[derive(Debug)]
 pub struct Transfer {
     rules: Rules,
@@ -72,7 +72,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Makes a transfer of `total` bytes, the first `here` of which have arrived already.
+    /// Makes a transfer of `total` bytes. The first `here` bytes have arrived already.
     pub fn new(rules: Rules, total: u64, here: u64, now: Instant) -> Self {
         Self {
             rules,
@@ -104,14 +104,15 @@ impl Transfer {
         }
     }
 
-    /// Returns the ranges to request now: as many as fit into the transfer's window and its node's share of the budget.
+    /// Returns the ranges to request now. As many as fit into the transfer's window and its node's
+    /// share of the budget.
     pub fn fill(&mut self, now: Instant, share: &mut Share<'_>) -> Vec<Range> {
         let mut asked = Vec::new();
         self.held_up = false;
         if now < self.not_before {
             return asked;
         }
-        // After a failure the transfer requests one range at a time, until one arrives.
+        // After a failure the transfer requests one range at a time, until a range arrives.
         let window = if self.troubles > 0 { u64::from(self.rules.chunk_bytes) } else { self.rules.window_bytes };
         loop {
             let fresh = self.again.is_empty();
@@ -124,7 +125,7 @@ impl Transfer {
                 None => return asked,
             };
             let bytes = u64::from(range.bytes);
-            // One range may always be in flight, even if it is longer than the window.
+            // A single range may always be in flight, even if it is longer than the window.
             let room = self.flying_bytes == 0 || self.flying_bytes + bytes <= window;
             if !room {
                 return asked;
@@ -148,8 +149,9 @@ impl Transfer {
         }
     }
 
-    /// Handles an arrived range. Returns true if the range was in flight, so that the caller copies its bytes. The
-    /// caller must then call [`Transfer::on_landed`]: until then, the bytes count against the window.
+    /// Handles an arrived range. Returns true if the range was in flight. Then the caller must copy
+    /// its bytes and call [`Transfer::on_landed`]. Until that call, the bytes count against the
+    /// window.
     pub fn on_bytes(&mut self, range: Range, now: Instant) -> bool {
         if !self.end_of(range) {
             return false;
@@ -159,8 +161,8 @@ impl Transfer {
         true
     }
 
-    /// Handles the end of a range's copy. `whole` is false if the bytes were damaged: the range is then requested
-    /// again.
+    /// Handles the end of a range's copy. `whole` is false if the bytes were damaged. Then the
+    /// transfer requests the range again.
     pub fn on_landed(&mut self, range: Range, whole: bool, now: Instant, share: &mut Share<'_>) {
         if self.landing.get(&range.offset) != Some(&range.bytes) {
             return;
@@ -190,7 +192,7 @@ impl Transfer {
         }
     }
 
-    /// Retries at once, because the node can be reached again.
+    /// Retries at once, because the node is reachable again.
     pub fn on_way(&mut self, now: Instant) {
         (self.not_before, self.progress) = (now, now);
     }

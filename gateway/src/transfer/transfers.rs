@@ -37,7 +37,8 @@ pub struct Source {
     pub stamp: Stamp,
 }
 
-/// A request for a transfer. `P` is the type of the purpose, which the requesting part gets back with the outcome.
+/// A request for a transfer. `P` is the type of the purpose. The requesting part receives the
+/// purpose with the outcome.
 pub struct Request<P> {
     /// The client that creates the drafts.
     pub client: Client,
@@ -62,11 +63,11 @@ impl<P> Request<P> {
 /// The outcome of a transfer.
 #[expect(clippy::large_enum_variant, reason = "handed over once, and never kept")]
 pub enum Outcome {
-    /// All bytes have arrived; the draft can be published.
+    /// All bytes have arrived, and the draft can be published.
     Complete(ValueDraft),
-    /// The other node does not hold this value any more.
+    /// The other node no longer holds this value.
     Superseded,
-    /// No response for longer than the transfer's timeout.
+    /// No response arrived for longer than the transfer's timeout.
     Unreachable,
     /// The transfer failed for this reason.
     Refused(String),
@@ -82,11 +83,11 @@ pub struct Finished<P> {
 
 /// An event of a transfer.
 pub enum Event {
-    /// A worker has created the drafts of a transfer, or has failed to.
+    /// A worker has created the drafts of a transfer, or has failed to create them.
     Created(u64, Result<(), CreateError>),
-    /// The other node has responded to the request for a range, or has failed to.
+    /// The other node has responded to the request for a range, or has failed to respond.
     Response(u64, Range, Result<Frame, Trouble>),
-    /// A worker has copied the bytes of a range; an error if they were damaged.
+    /// A worker has copied the bytes of a range. An error means that the bytes were damaged.
     Copied(u64, Range, Result<(), BadChunk>),
 }
 
@@ -107,8 +108,8 @@ struct Running<P> {
     drafts: Drafts,
     /// Whether the drafts exist, so that ranges may be requested.
     is_ready: bool,
-    /// Whether at least one range was requested. The other node then retains the value until this one sends
-    /// [`NameQuestion::Done`].
+    /// Whether at least one range was requested. The other node then retains the value until this
+    /// node sends [`NameQuestion::Done`].
     is_requested: bool,
     purpose: P,
 }
@@ -120,13 +121,13 @@ pub struct Transfers<P> {
     running: BTreeMap<u64, Running<P>>,
     last_number: u64,
     polled: Instant,
-    /// Whether a transfer waits for room in the budget. It then takes the bytes that another transfer returns, at the
-    /// next tick.
+    /// Whether a transfer waits for room in the budget. At the next tick, this transfer takes the
+    /// bytes that another transfer returned.
     is_starved: bool,
 }
 
 impl<P> Transfers<P> {
-    /// Makes an empty collection, whose workers post to `events`.
+    /// Makes an empty collection. Its workers post to `events`.
     pub fn new(settings: &Settings, events: EventSender<Event>) -> Self {
         let rules = Rules {
             chunk_bytes: settings.chunk_bytes,
@@ -152,18 +153,19 @@ impl<P> Transfers<P> {
 
     /// Returns the time of the next poll, if there are transfers.
     pub fn due(&self) -> Option<Instant> {
-        // Retries are due 50 ms or later after a failure, so polls at 20 ms are frequent enough.
+        // Retries are due 50 ms or more after a failure, so a poll every 20 ms is frequent enough.
         (!self.running.is_empty()).then(|| Instant::now() + Duration::from_millis(20))
     }
 
-    /// Starts a transfer. A small value whose bytes came with the response is complete at once.
+    /// Starts a transfer. A small value is complete at once if its bytes came with the response.
     pub fn start(&mut self, context: &mut Context, request: Request<P>) -> Option<Finished<P>> {
         let Request { client, source, descriptor, first, purpose } = request;
         self.last_number += 1;
         let number = self.last_number;
         let total = descriptor.bytes();
         let here = first.as_ref().map_or(0, |first| u64::from(first.chunk.bytes));
-        // A list's item that is fetched has no bytes here yet (`first` is `None`), so a worker creates its drafts.
+        // A list's item that is fetched has no bytes on this machine yet (`first` is `None`), so a
+        // worker creates its drafts.
         let has_few_tensors = descriptor.shape.tensors().take(SMALL_TENSORS + 1).count() <= SMALL_TENSORS;
         let is_small = first.is_some() && here == total && total <= SMALL_BYTES && has_few_tensors;
         let drafts = Drafts::default();
@@ -233,7 +235,7 @@ impl<P> Transfers<P> {
         }
     }
 
-    /// Ends a transfer that is complete or has failed; otherwise requests its next ranges.
+    /// Ends a transfer that is complete or has failed. Otherwise requests its next ranges.
     fn advance(&mut self, context: &mut Context, number: u64, now: Instant) -> Option<Finished<P>> {
         let running = self.running.get_mut(&number).filter(|running| running.is_ready)?;
         match running.ranges.standing(now) {
@@ -344,7 +346,8 @@ impl<P> Transfers<P> {
         running.ranges.end(&mut context.budget.of(&name.node));
         *lock(&running.drafts) = None;
         if running.is_requested {
-            // Tell the other node that it need not retain the value any longer. The response does not matter.
+            // Report to the other node that it no longer needs to retain the value. The response
+            // does not matter.
             let what = NameQuestion::Done { stamp: *stamp };
             let timeout = context.settings.answer_timeout;
             context.ask_about(context.key(*kind, name), what, Body::default(), timeout, drop);
@@ -354,8 +357,8 @@ impl<P> Transfers<P> {
 
     /// Polls all transfers, and returns those that have ended.
     pub fn on_tick(&mut self, context: &mut Context, now: Instant) -> Vec<Finished<P>> {
-        // Events advance their transfers. The others advance here: at intervals of [`POLL`], or if one of them waits
-        // for bytes that were returned to the budget.
+        // Events advance their transfers. Other transfers advance here, at intervals of [`POLL`],
+        // or if one of them waits for bytes that were returned to the budget.
         if now.saturating_duration_since(self.polled) < POLL && !self.is_starved {
             return Vec::new();
         }

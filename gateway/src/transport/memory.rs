@@ -1,7 +1,8 @@
 //! A network in memory for tests, with the delay, loss and partitions that a test sets.
 //!
-//! All nodes see each other directly. Frames that one node sends under one key arrive in order; frames under different
-//! keys may overtake each other. Each node has a thread that calls its handlers, as an engine's threads do.
+//! All nodes see each other directly. Frames that one node sends under one key arrive in order.
+//! Frames under different keys may overtake each other. Each node has a thread that calls its
+//! handlers, as an engine's threads do.
 
 use super::{Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use tensorlend_layout::random::splitmix64;
 use tensorlend_os::mutex::lock;
 
-/// If this many bytes are in flight to one node, [`Transport::send`] waits.
+/// Maximum number of bytes in flight to one node. [`Transport::send`] waits when this number is reached.
 const FULL_BYTES: usize = 4 << 20;
 /// Bytes that a frame occupies in addition to its head and body.
 const FRAME_BYTES: usize = 64;
@@ -25,7 +26,8 @@ pub struct Weather {
     pub delay: Duration,
     /// Maximum addition to the latency.
     pub jitter: Duration,
-    /// Probability, 0 to 1, that a request, a response or a sent frame is lost, as if the path broke under it.
+    /// Probability, 0 to 1, that a request, a response or a sent frame is lost, as if the path
+    /// broke during its transmission.
     pub loss: f64,
 }
 
@@ -61,7 +63,7 @@ struct Node {
 #[derive(Default)]
 struct Inbox {
     arriving: Mutex<Arriving>,
-    /// Signals that a frame was added, or was delivered and so freed room.
+    /// Signals that a frame was added, or that a delivered frame has freed room.
     changed: Condvar,
 }
 
@@ -106,7 +108,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until there is room in this inbox.
+    /// Waits until this inbox has room.
     fn wait_room(&self) {
         let mut arriving = lock(&self.arriving);
         while arriving.bytes >= FULL_BYTES && !arriving.closed {
@@ -121,7 +123,7 @@ impl Inbox {
             std::mem::take(&mut arriving.heap)
         };
         self.changed.notify_all();
-        // Drop these after the unlock, because the drop may call other nodes.
+        // Drop these frames after the unlock, because the drop may call other nodes.
         drop(left);
     }
 
@@ -153,7 +155,7 @@ impl State {
         self.numbers
     }
 
-    /// Draws the next random number in 0.0..1.0; the seed determines the sequence.
+    /// Draws the next random number in 0.0..1.0. The seed determines the sequence.
     fn draw(&mut self) -> f64 {
         (splitmix64(&mut self.random) >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -242,7 +244,8 @@ impl Network {
         lock(&self.state).weather = weather;
     }
 
-    /// Partitions two nodes: neither can reach the other. Frames in flight between them still arrive.
+    /// Partitions two nodes, so that neither can reach the other. Frames in flight between them
+    /// still arrive.
     pub fn part(&self, one: &Memory, other: &Memory) {
         let mut state = lock(&self.state);
         if state.parted.insert(pair(one.id, other.id)) {
@@ -291,7 +294,7 @@ impl Drop for Memory {
     }
 }
 
-/// A declaration; dropping it undoes the declaration.
+/// A declaration. Dropping this object withdraws the declaration.
 struct Undo {
     state: Weak<Mutex<State>>,
     node: u64,
@@ -340,7 +343,7 @@ impl Memory {
     }
 }
 
-/// The handler of one response, of which only the first call has an effect.
+/// The handler of one response. Only its first call has an effect.
 struct Once {
     done: Mutex<Option<OnAnswer>>,
 }
@@ -354,7 +357,8 @@ impl Once {
     }
 }
 
-/// The path of one response. If it is dropped without a response, it reports [`Trouble::Nobody`] to the requester.
+/// The path of one response. If this object is dropped without a response, it reports
+/// [`Trouble::Nobody`] to the requester.
 struct Back {
     network: Network,
     asked: u64,

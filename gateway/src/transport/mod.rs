@@ -1,7 +1,7 @@
 //! The transport of frames between gateways.
 //!
-//! The transport is a trait, so that another engine (UCX, NIXL) can replace zenoh, and tests can use a network in
-//! memory with losses, delays and partitions. The trait knows nothing of tensors.
+//! The transport is a trait, so that another engine (UCX, NIXL) can replace zenoh. Tests use a
+//! network in memory with losses, delays and partitions. The trait does not depend on tensors.
 
 pub mod memory;
 #[cfg(feature = "zenoh")]
@@ -17,10 +17,11 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A message: a head, which the gateways encode and check, and bytes of tensors, which the transport never reads.
+/// A message with a head and a body. The gateways encode and check the head. The body contains
+/// bytes of tensors, which the transport never reads.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// The encoded message: see [`crate::wire`].
+    /// The encoded message, as [`crate::wire`] defines it.
     pub head: Bytes,
     /// Bytes of tensors, or none.
     pub body: Body,
@@ -29,7 +30,8 @@ pub struct Frame {
 /// The reason why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// No response will come: nothing serves this key, the link was lost, or the node dropped the request.
+    /// No response will come. Nothing serves this key, the link was lost, or the node dropped the
+    /// request.
     #[error("nobody answers")]
     Nobody,
     /// The response timed out.
@@ -46,27 +48,31 @@ pub struct Question {
     pub key: Key,
     /// The head and body of the request.
     pub frame: Frame,
-    /// The function that sends the response. It waits while the path is full, so only a worker may send a large body.
+    /// The function that sends the response. It waits while the path is full, so only a worker may
+    /// send a large body.
     pub answer: Answer,
 }
 
 /// The function that sends the response to a request.
 pub type Answer = Box<dyn FnOnce(Frame) + Send>;
 
-/// A declaration; dropping it undoes the declaration.
+/// A declaration. Dropping this object withdraws the declaration.
 pub type Declared = Box<dyn Send + Sync>;
 
-/// A handler of one response. The engine calls it once, on a thread of its own: it must not wait.
+/// A handler of one response. The engine calls the handler once, on one of its own threads. The
+/// handler must not wait.
 pub type OnAnswer = Box<dyn FnOnce(Result<Frame, Trouble>) + Send>;
-/// A handler of requests. The engine calls it on threads of its own: it must not wait.
+/// A handler of requests. The engine calls the handler on its own threads. The handler must not
+/// wait.
 pub type OnQuestion = Arc<dyn Fn(Question) + Send + Sync>;
-/// A handler of sent frames. The engine calls it on threads of its own, in the order in which one sender sent under one
-/// key. A handler that waits holds up this sender, and maybe others.
+/// A handler of sent frames. The engine calls the handler on its own threads, in the order in which
+/// one sender sent under one key. A handler that waits delays this sender, and perhaps others.
 pub type OnFrame = Arc<dyn Fn(Key, Frame) + Send + Sync>;
-/// A handler of nodes that appear (true) or disappear (false).
+/// A handler of nodes that become reachable (true) or unreachable (false).
 pub type OnNode = Arc<dyn Fn(NodeName, Epoch, bool) + Send + Sync>;
 
-/// The interface of an engine, which carries the gateways' messages. Several threads may call it at once.
+/// The interface of an engine, which carries the gateways' messages. Several threads may use an
+/// engine at once.
 pub trait Transport: Send + Sync + 'static {
     /// Sends a request to the node that serves this key. `done` gets the first response, or the reason why there is
     /// none. Returns without waiting if the frame has no body.
@@ -78,8 +84,8 @@ pub trait Transport: Send + Sync + 'static {
     /// The engine's error.
     fn answer(&self, key: &Key, on_question: OnQuestion) -> Result<Declared, Trouble>;
 
-    /// Sends a frame to all listeners of this key on other nodes, reliably and in order while the path lasts. Waits
-    /// while the path is full.
+    /// Sends a frame to all listeners of this key on other nodes, reliably and in order while the
+    /// path exists. Waits while the path is full.
     ///
     /// # Errors
     /// The engine's error.

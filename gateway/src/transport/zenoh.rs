@@ -16,7 +16,7 @@ use zenoh::qos::CongestionControl;
 use zenoh::query::{ConsolidationMode, Query, QueryTarget, Reply};
 use zenoh::sample::SampleKind;
 
-/// The transport: a zenoh session.
+/// The transport, as a zenoh session.
 pub struct Zenoh {
     session: zenoh::Session,
 }
@@ -27,15 +27,16 @@ pub struct ZenohOptions {
     config: zenoh::Config,
 }
 
-/// Replacements of zenoh's defaults that do not suit large tensors: the key, zenoh's default, and the replacement.
+/// Replacements of zenoh's defaults that do not suit large tensors. Each entry has the key, zenoh's
+/// default, and the replacement. In order:
 ///
 /// * Time in microseconds without progress after which zenoh closes a link on which a sender waits. On a slow shared
 ///   link, one chunk takes longer than zenoh's default of 5 s.
-/// * Maximum bytes of a message. A peer can make this node allocate as many for each incomplete message; a chunk with
-///   its head needs fewer.
-/// * Total bytes of the receive buffers that zenoh reuses; each buffer has one batch (64 KiB). The fragments of a large
-///   message occupy their buffers until the message is copied, and zenoh allocates, clears and frees every buffer above
-///   the total.
+/// * Maximum bytes of a message. A peer can make this node allocate this many bytes for each
+///   incomplete message. A chunk with its head needs fewer.
+/// * Total bytes of the receive buffers that zenoh reuses. Each buffer holds one batch (64 KiB).
+///   The fragments of a large message occupy their buffers until the message is copied, and zenoh
+///   allocates, clears and frees every buffer above the total.
 /// * Number of batches of one priority that zenoh queues for a link. With two, the thread that fills them and the
 ///   thread that sends them would wait for each other at each batch.
 const DEFAULTS: [(&str, &str, &str); 4] = [
@@ -46,8 +47,8 @@ const DEFAULTS: [(&str, &str, &str); 4] = [
 ];
 
 impl ZenohOptions {
-    /// Replaces zenoh's defaults that do not suit large tensors. Leaves a value as it is if it differs from zenoh's
-    /// default, because the user has configured it.
+    /// Replaces zenoh's defaults that do not suit large tensors. Keeps a value that differs from
+    /// zenoh's default, because the user has configured it.
     fn new(mut config: zenoh::Config) -> Result<Self, Trouble> {
         for (key, default, ours) in DEFAULTS {
             if config.get_json(key).is_ok_and(|value| value == default) {
@@ -57,10 +58,8 @@ impl ZenohOptions {
         Ok(Self { config })
     }
 
-    /// Makes the options without a configuration file: a peer that finds others by multicast.
-    ///
-    /// # Errors
-    /// [`Trouble::Engine`].
+    /// Makes the options without a configuration file. The node is then a peer that finds others by
+    /// multicast.
     pub fn defaults() -> Result<Self, Trouble> {
         Self::new(zenoh::Config::default())
     }
@@ -84,7 +83,7 @@ impl ZenohOptions {
     /// Sets one key of zenoh's configuration, such as `transport/link/tls/...`, to a value in JSON5.
     ///
     /// # Errors
-    /// [`Trouble::Engine`] for a key or value that zenoh does not know.
+    /// [`Trouble::Engine`] for a key or value that zenoh rejects.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), Trouble> {
         self.config.insert_json5(key, value).map_err(engine)
     }
@@ -92,7 +91,7 @@ impl ZenohOptions {
     /// Sets a key of zenoh's configuration to a list of strings.
     ///
     /// # Errors
-    /// As [`ZenohOptions::set`].
+    /// The errors of [`ZenohOptions::set`].
     pub fn set_strings(&mut self, key: &str, values: &[String]) -> Result<(), Trouble> {
         self.set(key, &serde_json::Value::from(values).to_string())
     }
@@ -119,16 +118,16 @@ fn engine(error: impl std::fmt::Display) -> Trouble {
     Trouble::Engine(error.to_string())
 }
 
-/// Returns a message's head as contiguous bytes. Zenoh may have it in several pieces; a head is short, so the copy is
-/// cheap.
+/// Returns a message's head as contiguous bytes. Zenoh may have the head in several pieces. A head
+/// is short, so the copy is cheap.
 fn head(attachment: Option<&ZBytes>) -> Bytes {
     attachment.map_or_else(Bytes::new, |bytes| Bytes::from(bytes.to_bytes().into_owned()))
 }
 
 impl Transport for Zenoh {
     fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer) {
-        // Zenoh may deliver several replies, and drops the callback at the end of the query. The first of these events
-        // takes the handler.
+        // Zenoh may deliver several replies, and drops the callback at the end of the query. The
+        // first of these events takes the handler.
         let once = Arc::new(Once(Mutex::new(Some(done))));
         let on_reply = {
             let once = once.clone();
@@ -155,8 +154,8 @@ impl Transport for Zenoh {
             .attachment(ZBytes::from(frame.head))
             .payload(frame.body.into_zenoh())
             .timeout(timeout)
-            // Zenoh sends an express message without waiting for more messages to batch: the requester waits for the
-            // response.
+            // Zenoh sends an express message at once, without waiting to fill a batch. The
+            // requester waits for the response, so use one.
             .express(true)
             .callback(on_reply)
             .wait();

@@ -1,9 +1,9 @@
-//! The body of a frame: bytes of tensors.
+//! The body of a frame, which consists of bytes of tensors.
 
 use bytes::Bytes;
 
-/// Bytes of tensors, in one or several pieces that are not copied: they lie in a lease when sent, and in the engine's
-/// buffers when received.
+/// Bytes of tensors, in one or more pieces that are not copied. The pieces of a sent body are in a
+/// lease. Those of a received body are in the engine's buffers.
 #[derive(Clone, Default)]
 pub struct Body {
     inner: Inner,
@@ -56,7 +56,7 @@ impl Body {
         }
     }
 
-    /// Returns the bytes if they are contiguous; otherwise `None`.
+    /// Returns the bytes if they are contiguous, and otherwise `None`.
     pub fn as_one(&self) -> Option<&[u8]> {
         match &self.inner {
             Inner::Pieces(pieces) => match pieces.as_slice() {

@@ -1,9 +1,10 @@
-//! Codecs: compression of tensor bytes between gateways.
+//! Codecs, which compress tensor bytes between gateways.
 //!
-//! Compression takes time on both sides, and some data, such as noise in floating-point numbers, does not shrink. So
-//! the sender compresses a sample of each chunk first, and compresses the chunk only if the sample shrinks by at least
-//! a tenth. Shuffling reorders the bytes before Zstandard compresses them: it puts bytes of equal significance next to
-//! each other, because the sign and exponent bytes of neighbouring numbers are similar.
+//! Compression takes time on both sides, and some data, such as noise in floating-point numbers,
+//! does not shrink. So the sender compresses a sample of each chunk first, and compresses the chunk
+//! only if the sample shrinks by at least a tenth. Shuffling reorders the bytes before Zstandard
+//! compresses them. It puts bytes of equal significance next to each other, because the sign and
+//! exponent bytes of neighboring numbers are similar.
 
 use super::{Body, Chunk};
 use bytes::Bytes;
@@ -22,8 +23,8 @@ pub enum Codec {
     Lz4,
     /// One Zstandard frame.
     Zstd,
-    /// Shuffled bytes in one Zstandard frame: first byte 0 of all elements, then byte 1 of all, and so on, then the
-    /// bytes of an incomplete last element.
+    /// Shuffled bytes in one Zstandard frame. First come byte 0 of all elements, then byte 1 of all
+    /// elements, and so on. The bytes of an incomplete last element follow.
     ShuffledZstd {
         /// Size of one element in bytes: 2 to 16.
         element: u8,
@@ -44,7 +45,7 @@ impl Codecs {
     pub const ALL: Self = Self { lz4: true, zstd: true };
 }
 
-/// The configured compression of the bytes that other nodes send to this one.
+/// The configured compression of the bytes that other nodes send to this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Packing {
@@ -68,7 +69,7 @@ impl Packing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadChunk {
-    /// The chunk's length differs from the length in its head.
+    /// The chunk's length differs from the length that its head states.
     #[error("{found} bytes, where {wanted} belong")]
     Length {
         /// Number of bytes received, after decompression if that succeeded.
@@ -82,7 +83,7 @@ pub enum BadChunk {
     /// The bytes differ from those that were sent.
     #[error("the checksum is another one")]
     Checksum,
-    /// The chunk's range lies outside the value that is being received.
+    /// The chunk's range is outside the value that is being received.
     #[error("bytes {from} to {to} of a value of {of}")]
     Range {
         /// Offset of the range's first byte.
@@ -94,7 +95,8 @@ pub enum BadChunk {
     },
 }
 
-/// Zstandard's compression level: the fastest level that compresses shuffled numbers as well as the default level.
+/// Zstandard's compression level, the fastest one that compresses shuffled numbers as well as the
+/// default level.
 const LEVEL: i32 = 1;
 /// Size of a sample in bytes.
 const SAMPLE: usize = 32 << 10;
@@ -126,8 +128,8 @@ pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (C
         let middle = (whole.len() / 2).saturating_sub(SAMPLE / 2) / 16 * 16;
         let sample = &whole[middle..whole.len().min(middle + SAMPLE)];
         let saves = |packed: &Vec<u8>, of: usize| packed.len() <= of - of / 10;
-        // Compressing a sample of a short chunk would take about as long as compressing the chunk, so only long chunks
-        // have a sample.
+        // Compressing a sample of a short chunk would take about as long as compressing the chunk.
+        // So only a long chunk has a sample.
         let pays =
             whole.len() <= 2 * SAMPLE || squeeze(codec, sample).is_some_and(|packed| saves(&packed, sample.len()));
         pays.then(|| squeeze(codec, &whole)).flatten().filter(|packed| saves(packed, whole.len()))
@@ -141,7 +143,7 @@ pub fn pack(body: Body, element: usize, packing: Packing, allowed: Codecs) -> (C
 /// Decompresses a chunk into `out`, which must have the chunk's uncompressed length.
 ///
 /// # Errors
-/// [`BadChunk`]; the contents of `out` are unspecified then.
+/// [`BadChunk`]. Then the contents of `out` are unspecified.
 pub fn unpack(codec: Codec, body: &Body, out: &mut [u8]) -> Result<(), BadChunk> {
     let wanted = out.len() as u64;
     let packed = body.len();
@@ -169,7 +171,7 @@ pub fn unpack(codec: Codec, body: &Body, out: &mut [u8]) -> Result<(), BadChunk>
     if length == out.len() { Ok(()) } else { Err(BadChunk::Length { found: length as u64, wanted }) }
 }
 
-/// Returns the checksum of these bytes: XXH3 with 64 bits and seed 0.
+/// Returns the checksum of these bytes, which is XXH3 with 64 bits and seed 0.
 pub fn checksum(body: &Body) -> u64 {
     let mut hash = Xxh3::new();
     body.for_each(|piece| hash.update(piece));
@@ -195,7 +197,7 @@ impl Chunk {
     /// Decompresses the chunk's body into `out`, and compares the checksum if the chunk has one.
     ///
     /// # Errors
-    /// [`BadChunk`]; the contents of `out` are unspecified then.
+    /// [`BadChunk`]. Then the contents of `out` are unspecified.
     pub fn unpack(&self, body: &Body, out: &mut [u8]) -> Result<(), BadChunk> {
         if out.len() as u64 != u64::from(self.bytes) {
             return Err(BadChunk::Length { found: u64::from(self.bytes), wanted: out.len() as u64 });
@@ -250,7 +252,8 @@ fn shuffle(bytes: &[u8], element: usize) -> Vec<u8> {
 }
 
 fn unshuffle(bytes: &[u8], element: usize, out: &mut [u8]) {
-    // The check of a message's head refuses elements of 0 bytes. This function does not rely on that check.
+    // The check of a message's head rejects elements of 0 bytes. This function does not rely on
+    // that check.
     let element = element.max(1);
     let (whole, rest) = bytes.split_at(bytes.len() / element * element);
     let count = whole.len() / element;
@@ -263,7 +266,8 @@ fn unshuffle(bytes: &[u8], element: usize, out: &mut [u8]) {
 }
 
 impl Body {
-    /// Returns the bytes in one piece: borrowed if they are contiguous, and otherwise copied.
+    /// Returns the bytes in one piece. Borrows them if they are contiguous, and otherwise copies
+    /// them.
     pub fn contiguous(&self) -> Cow<'_, [u8]> {
         self.as_one().map_or_else(
             || {

@@ -8,14 +8,15 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::name;
 use tensorlend_layout::tensor::{NDIM_MAX, check_extent};
 
-/// Maximum bytes of a head. A receiver refuses a longer head without decoding it, so a dataset with longer metadata
-/// cannot be exported.
+/// Maximum bytes of a head. A receiver rejects a longer head without decoding it. So a dataset with
+/// longer metadata cannot be exported.
 pub const HEAD_BYTES_MAX: usize = 4 << 20;
 
 /// The descriptor of a name's value, a list's item or a stream's message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// The node that first published the value. This node drops the value if another node sends it back.
+    /// The node that first published the value. This first node drops the value if another node
+    /// sends it back.
     pub origin: NodeName,
     /// The element types, shapes and metadata of the value.
     pub shape: Shape,
@@ -54,7 +55,7 @@ pub struct TensorShape {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadDescriptor {
-    /// This version does not know the element type.
+    /// This version does not support the element type.
     #[error("an unknown element type {0:?}")]
     DType((u8, u8, u16)),
     /// The value has too many dimensions, members or bytes, or the product of its sizes overflows.
@@ -70,16 +71,17 @@ pub enum BadDescriptor {
     /// A member's name is invalid, or occurs twice.
     #[error("a member's name that cannot be: {0:?}")]
     Member(String),
-    /// The value lies in device memory, from which the gateway cannot send.
+    /// The value is in device memory, from which the gateway cannot send.
     #[error("a tensor on a device is not sent to other machines: copy it to the host")]
     Device,
 }
 
 impl Descriptor {
-    /// Returns the descriptor of a value that is leased here.
+    /// Returns the descriptor of a value that this process has leased.
     ///
     /// # Errors
-    /// [`BadDescriptor::Device`]; [`BadDescriptor::Limit`] for a dataset with more metadata than a message may have.
+    /// [`BadDescriptor::Device`], or [`BadDescriptor::Limit`] for a dataset with more metadata than
+    /// a message may have.
     pub fn of(value: &Value, origin: NodeName) -> Result<Self, BadDescriptor> {
         let shape = match value {
             Value::Tensor(lease) => Shape::Tensor(TensorShape::of(lease)),
@@ -117,7 +119,7 @@ impl Shape {
     /// # Errors
     /// The first violated rule.
     pub fn check(&self) -> Result<(), BadDescriptor> {
-        // The size of each tensor is below 2^63. The sum of all must be, too.
+        // The size of each tensor is below 2^63. The sum of all sizes must be, too.
         let mut bytes = 0_u64;
         for (_, tensor) in self.tensors() {
             let of_tensor = tensor.bytes()?;
@@ -169,8 +171,8 @@ impl TensorShape {
     /// Returns the number of bytes of the tensor's elements.
     ///
     /// # Errors
-    /// [`BadDescriptor::DType`]; [`BadDescriptor::Limit`] for more dimensions than a tensor has, or more than 2^63
-    /// bytes.
+    /// [`BadDescriptor::DType`], or [`BadDescriptor::Limit`] for more dimensions than a tensor may
+    /// have, or more than 2^63 bytes.
     pub fn bytes(&self) -> Result<u64, BadDescriptor> {
         let dtype = self.dtype()?;
         limit("dimensions", self.shape.len() as u64, NDIM_MAX as u64)?;

@@ -17,7 +17,7 @@ pub const CHUNK_BYTES_LEAST: u64 = 4 << 10;
 pub const INLINE_BYTES: u32 = 64 << 10;
 /// Interval at which a node sends invalidation messages, even empty ones, to each node that has subscriptions.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Maximum bytes of the text of a refusal.
+/// Maximum bytes of the text in a refusal.
 pub const WORDS_BYTES_MAX: usize = 1000;
 /// Maximum number of names in one message.
 pub const NAMES_MAX: usize = 1 << 16;
@@ -129,12 +129,12 @@ pub fn check_limit(what: &'static str, found: u64, max: u64) -> Result<(), BadFr
 /// Checks the text of a refusal.
 ///
 /// # Errors
-/// [`BadFrame::Limit`] if it is too long.
+/// [`BadFrame::Limit`] if the text is too long.
 pub fn check_words(words: &str) -> Result<(), BadFrame> {
     check_limit("bytes of a refusal", words.len() as u64, WORDS_BYTES_MAX as u64)
 }
 
-/// Cuts the text of a refusal to [`WORDS_BYTES_MAX`] bytes.
+/// Truncates the text of a refusal to [`WORDS_BYTES_MAX`] bytes.
 pub fn words(text: &str) -> String {
     let end = (0..=text.len().min(WORDS_BYTES_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text[..end].to_owned()
@@ -147,10 +147,8 @@ impl Stamp {
 }
 
 impl Chunk {
-    /// Checks the chunk's limits, and that it lies within the value if the value's length is known.
-    ///
-    /// # Errors
-    /// The first violated rule.
+    /// Checks the chunk's limits. If the value's length is known, also checks that the chunk is
+    /// within the value.
     pub fn check(&self, value_bytes: Option<u64>) -> Result<(), BadFrame> {
         check_limit("bytes of a chunk", u64::from(self.bytes), u64::from(CHUNK_BYTES_MAX))?;
         let end = self.offset.saturating_add(u64::from(self.bytes));

@@ -6,7 +6,8 @@ use std::fmt;
 /// Maximum bytes of a node's name.
 pub const NODE_BYTES_MAX: usize = 63;
 
-/// The name of a node: 1 to 63 of `a`-`z`, `A`-`Z`, `0`-`9`, `.`, `-` and `_`, as a host name may be.
+/// The name of a node, which has 1 to 63 of the characters `a`-`z`, `A`-`Z`, `0`-`9`, `.`, `-` and
+/// `_`. A host name has the same characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
@@ -53,7 +54,7 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// The identity of one run of a gateway: a random number, drawn when it starts.
+/// The identity of one run of a gateway, a random number that the gateway draws when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
 
@@ -70,7 +71,7 @@ impl Epoch {
         }
     }
 
-    /// Parses the text form: 16 lowercase hexadecimal digits.
+    /// Parses the text form of 16 lowercase hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         let is_one = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(Self)
@@ -83,19 +84,20 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// The identity of a value: an epoch of its gateway, and the number of values that the gateway had seen in this epoch.
-/// Of two stamps of one name and epoch, the one with the larger counter is of the later value. Stamps of two epochs
-/// cannot be compared.
+/// The identity of a value: an epoch of its gateway, and the number of values that the gateway had
+/// seen in this epoch. If two stamps have the same name and epoch, the larger counter belongs to
+/// the later value. Stamps of two epochs cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Stamp {
     /// The epoch of the gateway that counted.
     pub epoch: Epoch,
-    /// The count, from 1.
+    /// The count, which starts at 1.
     pub counter: u64,
 }
 
 impl Stamp {
-    /// Returns true if this stamp's value is later than that of `other`; `None` if their epochs differ.
+    /// Returns true if this stamp's value is later than the value of `other`. Returns `None` if
+    /// their epochs differ.
     pub fn is_after(self, other: Self) -> Option<bool> {
         (self.epoch == other.epoch).then_some(self.counter > other.counter)
     }

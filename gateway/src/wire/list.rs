@@ -29,15 +29,16 @@ pub struct AboutList {
 pub enum ListAnswer {
     /// Consecutive items of the list.
     Items {
-        /// The identity of the list. If a client clears the name, a new list begins.
+        /// The identity of the list. If a client clears the list, a new list with another identity
+        /// begins.
         list: Epoch,
         /// Number of items in the list.
         length: u64,
-        /// Descriptors of the items, from the requested one on. They are fewer than requested at the end of the list,
-        /// or if the response is full.
+        /// Descriptors of the items, from the first requested item on. There are fewer than
+        /// requested at the end of the list, or if the response is full.
         items: Vec<Descriptor>,
-        /// The chunks of the first of these items, each a whole, uncompressed item. The body is the concatenation of
-        /// their bytes.
+        /// The chunks of the first of these items. Each chunk is a whole, uncompressed item. The
+        /// body is the concatenation of their bytes.
         whole: Vec<Chunk>,
     },
     /// The node has no list of this name.

@@ -13,9 +13,10 @@ const GLOB_BYTES_MAX: u64 = 1024;
 pub struct AboutNames {
     /// The requesting gateway.
     pub asker: Asker,
-    /// The glob that the names, written without their node, must match.
+    /// The glob that the names must match. The names are written without their node.
     pub glob: String,
-    /// The last entry of the previous page, in the order of (kind, name); the page starts after it.
+    /// The last entry of the previous page, in the order of (kind, name). The requested page starts
+    /// after it.
     pub after: Option<(ListedKind, String)>,
     /// Maximum names in the response.
     pub names: u32,
@@ -74,7 +75,8 @@ pub struct Listed {
     pub dtype: String,
     /// Size of each dimension of a tensor, in elements; empty for other objects.
     pub shape: Vec<u64>,
-    /// Bytes of the elements of a tensor or a dataset; number of items of a list; number of subscribers of a stream.
+    /// Size of the object. For a tensor or a dataset, the bytes of its elements. For a list, its
+    /// number of items. For a stream, its number of subscribers.
     pub size: u64,
 }
 

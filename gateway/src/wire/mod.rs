@@ -1,9 +1,10 @@
 //! The protocol between two gateways.
 //!
 //! A *head* is four bytes (`TLG` and the version), the kind of the message, and the message in
-//! [postcard](https://postcard.jamesmunns.com/wire-format). A head never contains bytes of tensors, which are in the
-//! frame's body. The receiver decodes a message completely and checks it against every limit. It drops and counts an
-//! invalid message: the peer may have another version, be broken, or be hostile.
+//! [postcard](https://postcard.jamesmunns.com/wire-format). A head never contains bytes of tensors,
+//! which are in the frame's body. The receiver decodes a message completely and checks it against
+//! every limit. It drops and counts an invalid message, because the peer may have another version,
+//! be broken, or be hostile.
 //!
 //! | request (key) | kind | response | kind |
 //! |---|---|---|---|
@@ -89,14 +90,16 @@ pub enum NameQuestion {
         /// Stamp of the value.
         stamp: Stamp,
     },
-    /// Offers a value. The body contains none, some or all of its bytes, from the first one on. The receiver reads the
-    /// rest from the requester by [`Read`](Self::Read) requests with this name and stamp.
+    /// Offers a value. The body contains none, some or all of the value's bytes, from the first
+    /// byte on. The receiver reads the rest from the requester by [`Read`](Self::Read) requests
+    /// with this name and stamp.
     Put {
         /// Descriptor of the value.
         descriptor: Descriptor,
         /// The stamp under which the requester holds the value.
         stamp: Stamp,
-        /// Number of the offer, the same in each repetition, so that the receiver takes the value once.
+        /// Number of the offer. Each repetition has the same number, so that the receiver takes the
+        /// value once.
         offer: u64,
         /// The range of the value that the body contains.
         chunk: Chunk,
@@ -106,7 +109,8 @@ pub enum NameQuestion {
 /// A response about one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameAnswer {
-    /// Stamp of the value. The body contains none, some or all of its bytes, from the first one on.
+    /// The value of the name. The body contains none, some or all of the value's bytes, from the
+    /// first byte on.
     Value {
         /// Descriptor of the value.
         descriptor: Descriptor,
@@ -115,16 +119,16 @@ pub enum NameAnswer {
         /// The range of the value that the body contains.
         chunk: Chunk,
     },
-    /// The value is the one of which the requester has a copy.
+    /// The value is the one that the requester has a copy of.
     Unchanged,
-    /// The body has the requested bytes.
+    /// The body contains the requested bytes.
     Bytes(Chunk),
     /// The node has no value under this name.
     Nothing,
-    /// The node does not hold the requested value any more. Contains the stamp of the name's current value, if there is
-    /// one.
+    /// The node no longer holds the requested value. Contains the stamp of the name's current
+    /// value, if there is one.
     Superseded(Option<Stamp>),
-    /// The node has performed the request, which returns nothing.
+    /// The node has performed the request, which has no result.
     Done,
     /// A refusal, with its reason as text.
     Refused(String),
@@ -133,24 +137,25 @@ pub enum NameAnswer {
 /// The descriptor of a frame's body: a range of a value's bytes, and their encoding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
-    /// Offset of its first byte in the value.
+    /// Offset in the value of the chunk's first byte.
     pub offset: u64,
     /// Number of bytes in the value, before compression.
     pub bytes: u32,
     /// The codec of the body.
     pub codec: Codec,
-    /// XXH3 (64 bits, seed 0) of those bytes before compression, if requested.
+    /// XXH3 (64 bits, seed 0) of the bytes before compression, if the requester wants a checksum.
     pub checksum: Option<u64>,
 }
 
-/// An invalidation message: names whose values differ from the values that the receiver fetched.
+/// An invalidation message, which names values that differ from the values that the receiver
+/// fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
     /// The epoch of the sending gateway.
     pub epoch: Epoch,
-    /// Number of the message among those of one sender to one listener about one namespace, without gaps. A listener
-    /// that finds a gap revalidates all its copies of that namespace.
+    /// Number of the message. One sender numbers its messages to one listener about one namespace
+    /// without gaps. A listener that finds a gap revalidates all its copies of that namespace.
     pub number: u64,
-    /// The names and the stamps of their current values; `None` without a value.
+    /// The names and the stamps of their current values; `None` for a name without a value.
     pub names: Vec<(String, Option<Stamp>)>,
 }

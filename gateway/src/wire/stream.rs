@@ -1,4 +1,4 @@
-//! Messages about streams: the requests of a link, and the pieces of stream messages.
+//! Messages about streams, which are the requests of a link and the pieces of stream messages.
 
 use super::{Asker, BadFrame, Chunk, Descriptor, Head, check_limit, check_words};
 use serde::{Deserialize, Serialize};
@@ -26,18 +26,22 @@ pub enum StreamQuestion {
     Open {
         /// The number of the link.
         link: u64,
-        /// Maximum number of messages in flight: sent, and without a grant of their room.
+        /// Maximum number of messages in flight. A message is in flight if it was sent and its room
+        /// was not granted again.
         window_messages: u32,
-        /// Maximum bytes in flight: sent, and without a grant of their room. It is also the maximum size of a piece.
+        /// Maximum bytes in flight, which were sent and whose room was not granted again. This is
+        /// also the maximum size of a piece.
         window_bytes: u64,
-        /// Policy if a message has no room in the window. True: the sender drops the oldest queued message. False: the
-        /// sender takes no message from its local stream, whose own policy then applies.
+        /// Policy for a message that has no room in the window. True: the sender drops the oldest
+        /// queued message. False: the sender takes no message from its local stream, whose own
+        /// policy then applies.
         drop_oldest: bool,
-        /// The number in the stream of the first message wanted; `None`: the newest.
+        /// The number in the stream of the first wanted message; `None` means the newest.
         from: Option<u64>,
     },
-    /// Reports that the receiver has taken all messages before `through`, so that their room is free. The request also
-    /// keeps the link alive: see [`LINK_TIMEOUT`].
+    /// Reports that the receiver has taken all messages before `through`, so that their room is
+    /// free. The request also keeps the link alive, which ends after [`LINK_TIMEOUT`] without a
+    /// request.
     Grant {
         /// The number of the link.
         link: u64,
@@ -58,7 +62,7 @@ pub enum StreamQuestion {
 /// A response about one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamAnswer {
-    /// The link is open; messages follow.
+    /// The link is open, and messages follow.
     Opened {
         /// Maximum number of messages that the stream holds.
         capacity: u32,
@@ -78,10 +82,10 @@ pub enum StreamAnswer {
     Refused(String),
 }
 
-/// A piece of a stream's message. The frame's body has the bytes of its chunk.
+/// A piece of a stream's message. The frame's body contains the bytes of the piece's chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Number of the message on this link, from 0, without gaps.
+    /// Number of the message on this link, counted from 0 without gaps.
     pub number: u64,
     /// The kind and the contents of the piece.
     pub part: Part,
@@ -92,7 +96,8 @@ pub struct Message {
 pub enum Part {
     /// The first piece.
     First {
-        /// Number of the message in the stream. A gap in these numbers means dropped messages.
+        /// Number of the message in the stream. A gap in these numbers means that messages were
+        /// dropped.
         sequence: u64,
         /// Descriptor of the message's value.
         descriptor: Descriptor,

@@ -15,12 +15,13 @@ pub struct Output {
 pub enum Buffer {
     /// Shared memory of the response.
     Lent(Draft),
-    /// Private memory, if the output must be split or converted before it is sent.
+    /// Private memory, for an output that must be split or converted before the worker sends it.
     Own(Own),
 }
 
 impl Buffer {
-    /// Returns all bytes. They may have former contents: the engine must write each of them.
+    /// Returns all bytes. The bytes may have former contents, so the engine must write each of
+    /// them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Lent(draft) => draft.bytes_mut(),

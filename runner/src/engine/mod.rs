@@ -1,4 +1,4 @@
-//! Engines, which run models; they implement one trait.
+//! The engines that run models. All engines implement one trait.
 
 mod buffer;
 #[cfg(feature = "onnxruntime")]
@@ -13,7 +13,8 @@ pub use signature::{Port, Signature};
 use crate::args::Args;
 use tensorlend::DType;
 
-/// An input in place, in row-major order, that was checked against the signature.
+/// An input that is read in place, in row-major order. The worker has checked it against the
+/// signature.
 #[derive(Clone, Copy, Debug)]
 pub struct Feed<'f> {
     pub dtype: DType,
@@ -21,7 +22,7 @@ pub struct Feed<'f> {
     pub bytes: &'f [u8],
 }
 
-/// Allocates memory for an output of this type and shape.
+/// A function that allocates memory for an output of this type and shape.
 pub type Make<'m> = dyn FnMut(DType, &[u64]) -> Result<Buffer, String> + 'm;
 
 /// A model that is ready to run.
@@ -29,15 +30,17 @@ pub trait Engine {
     /// The engine's name, with its version.
     fn name(&self) -> String;
 
-    /// Runs the model on `inputs`, which are in the signature's order. `wanted` has the numbers in the signature of the
-    /// requested outputs; the returned outputs have the order of `wanted`.
+    /// Runs the model on `inputs`, which are in the signature's order. `wanted` contains the
+    /// numbers of the requested outputs in the signature. The returned outputs have the order of
+    /// `wanted`.
     ///
     /// # Errors
-    /// The engine's reason, if the run failed.
+    /// The engine's reason for a failed run.
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String>;
 }
 
-/// Reads a model: with ONNX Runtime if its library is named or installed, otherwise with the built-in engine.
+/// Loads a model. Uses ONNX Runtime if its library is named or installed, and otherwise the
+/// built-in engine.
 ///
 /// # Errors
 /// The reason why the model cannot be read.

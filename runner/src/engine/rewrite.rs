@@ -1,7 +1,7 @@
-//! Replaces operators that rten lacks, or reads as a newer version than the model's, by equivalent ones, before rten
-//! reads the model.
+//! Replacement of operators before rten loads a model. The replaced operators are those that rten
+//! lacks, or that rten treats as a newer version than the model's. The replacements are equivalent.
 //!
-//! rten's registry accepts no further operators, so this module rewrites the graph instead.
+//! rten's registry accepts no further operators, so this module rewrites the graph.
 //!
 //! | operator | becomes |
 //! |---|---|
@@ -12,16 +12,17 @@
 use rten_onnx::onnx::{AttributeProto, AttributeType, DataType, GraphProto, ModelProto, NodeProto, TensorProto};
 use std::collections::BTreeSet;
 
-/// The opset from which on `Softmax` and `LogSoftmax` are operators over one axis. rten computes this form for every
-/// model, also of an older opset.
+/// The opset from which `Softmax` and `LogSoftmax` are operators over one axis. rten computes this
+/// form for every model, including models of an older opset.
 const SOFTMAX_OF_ONE_AXIS: i64 = 13;
 
-/// Returns the model with the table's operators replaced; `None` if it has none of them.
+/// Returns the model with the table's operators replaced. Returns `None` if the model has none of
+/// these operators.
 ///
 /// # Errors
 /// The defect of an operator that cannot be replaced.
 pub fn rewritten(model: &[u8]) -> Result<Option<Vec<u8>>, String> {
-    // Return an unreadable model unchanged: rten then reports the error.
+    // An unreadable model is returned unchanged, because rten then reports the error.
     let Ok(mut model) = ModelProto::parse_buf(model) else { return Ok(None) };
     let flattens = opset(&model) < SOFTMAX_OF_ONE_AXIS;
     let Some(graph) = &mut model.graph else { return Ok(None) };
@@ -34,10 +35,10 @@ pub fn rewritten(model: &[u8]) -> Result<Option<Vec<u8>>, String> {
     model.write_buf().map(Some).map_err(|e| format!("it cannot be rewritten for rten: {e}"))
 }
 
-/// Returns the version of ONNX's own operators that a model uses; the newest if a model does not state it, as rten
-/// does.
+/// Returns the version of ONNX's own operators that a model uses. If a model does not state a
+/// version, returns the newest, like rten.
 fn opset(model: &ModelProto) -> i64 {
-    // Files of format versions 1 and 2 do not state an opset: their operators are those of opset 1.
+    // Files of format versions 1 and 2 do not state an opset. Their operators are those of opset 1.
     let default = if model.ir_version.is_some_and(|version| version < 3) { 1 } else { i64::MAX };
     let own = model.opset_import.iter().find(|import| is_onnx(import.domain.as_deref()));
     own.and_then(|import| import.version).unwrap_or(default)
@@ -51,8 +52,8 @@ fn is(node: &NodeProto, op: &str) -> bool {
     is_onnx(node.domain.as_deref()) && node.op_type.as_deref() == Some(op)
 }
 
-/// Returns true if a Softmax or LogSoftmax of an opset before 13 differs from that of opset 13. Over the last axis both
-/// are the same.
+/// Returns true if a Softmax or LogSoftmax of an opset before 13 differs from that of opset 13.
+/// Over the last axis both are the same.
 fn is_flattening(node: &NodeProto) -> bool {
     (is(node, "Softmax") || is(node, "LogSoftmax")) && first_flattened(node) != -1
 }
@@ -75,12 +76,12 @@ fn has(graph: &GraphProto, flattens: bool) -> bool {
     })
 }
 
-/// Returns the graphs in a node: bodies of loops and branches.
+/// Returns the graphs in a node, such as bodies of loops and branches.
 fn inner(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().filter_map(|attribute| attribute.g.as_ref())
 }
 
-/// Returns every value that is an input of a node, or an output of a graph.
+/// Collects every value that is an input of a node, or an output of a graph.
 fn collect_used(graph: &GraphProto, used: &mut BTreeSet<String>) {
     used.extend(graph.output.iter().filter_map(|output| output.name.clone()));
     for node in &graph.node {
@@ -96,8 +97,8 @@ fn rewrite(graph: &mut GraphProto, used: &BTreeSet<String>, flattens: bool) -> R
             rewrite(graph, used, flattens)?;
         }
         if is(&node, "Dropout") {
-            // A Dropout that has a mask output, or that may train, is not an Identity. It stays in the model, and rten
-            // reports that it has no such operator.
+            // A Dropout that has a mask output, or that may train, is not an Identity. The node
+            // stays in the model, and rten reports that it has no such operator.
             let has_mask = node.output.get(1).is_some_and(|mask| !mask.is_empty() && used.contains(mask));
             let may_train = node.input.get(2).is_some_and(|mode| !mode.is_empty() && !is_false(mode, graph, &nodes));
             if !has_mask && !may_train {
@@ -129,7 +130,7 @@ fn is_false(name: &str, graph: &GraphProto, before: &[NodeProto]) -> bool {
         node.attribute.iter().find_map(|attribute| attribute.t.as_ref())
     };
     let Some(tensor) = weight.or_else(constant) else { return false };
-    // `raw_data` holds a bool as one byte, and `int32_data` as an integer.
+    // `raw_data` contains a bool as one byte, and `int32_data` contains it as an integer.
     let mut elements: Vec<i32> = tensor.int32_data.clone();
     if let Some(raw) = &tensor.raw_data {
         elements.extend(raw.borrow().iter().map(|&byte| i32::from(byte)));
@@ -137,8 +138,8 @@ fn is_false(name: &str, graph: &GraphProto, before: &[NodeProto]) -> bool {
     !elements.is_empty() && elements.iter().all(|&element| element == 0)
 }
 
-/// Replaces an `LRN` node, which computes y = x / (bias + alpha / size * (sum of x^2 over `size` neighbouring
-/// channels))^beta.
+/// Replaces an `LRN` node. The node computes y = x / (bias + alpha / size * (sum of x^2 over `size`
+/// neighbouring channels))^beta.
 fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec<NodeProto>, String> {
     let ([x], [y]) = (&node.input[..], &node.output[..]) else {
         return Err("an LRN has one input and one output".into());
@@ -191,7 +192,8 @@ fn normalization(node: &NodeProto, weights: &mut Vec<TensorProto>) -> Result<Vec
     Ok(made)
 }
 
-/// Replaces a Softmax or LogSoftmax of an opset before 13, which treats all dimensions from `axis` on as one.
+/// Replaces a Softmax or LogSoftmax of an opset before 13. Such an operator treats all dimensions
+/// from `axis` on as one dimension.
 fn flattened(mut node: NodeProto) -> Result<Vec<NodeProto>, String> {
     let axis = first_flattened(&node);
     let ([x], [y]) = (&node.input[..], &node.output[..]) else {

@@ -1,8 +1,9 @@
 //! rten, the built-in engine, which is written in Rust.
 //!
-//! rten reads inputs of f32, i32, i8 and u8 in place. rten computes i64 and bool as i32, and f64 and f16 as f32. The
-//! worker converts these inputs and outputs, and refuses an i64 value that does not fit into i32. rten allocates its
-//! outputs itself, and its interface accepts no memory for them, so the worker copies each output once.
+//! rten reads inputs of f32, i32, i8 and u8 in place. rten computes i64 and bool as i32, and f64
+//! and f16 as f32. The worker converts these inputs and outputs, and refuses an i64 value that does
+//! not fit into i32. rten allocates its outputs itself, and its interface accepts no memory for
+//! them. So the worker copies each output once.
 
 use super::rewrite::rewritten;
 use super::{Engine, Feed, Make, Output, Signature};
@@ -25,7 +26,7 @@ pub struct Rten {
 }
 
 impl Rten {
-    /// Reads a model, after [`rewritten`] has replaced the operators that rten lacks.
+    /// Loads a model, after [`rewritten`] has replaced the operators that rten lacks.
     pub fn load(args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
         let bytes = match caught(|| rewritten(model))?? {
             Some(rewritten) => rewritten,
@@ -69,7 +70,8 @@ impl Engine for Rten {
     }
 }
 
-/// Turns a panic of rten into an error. rten only reads the model, so the model is still valid after a panic.
+/// Converts a panic of rten to an error. rten only reads the model, so the model is still valid
+/// after a panic.
 fn caught<T>(what: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(what)).map_err(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());

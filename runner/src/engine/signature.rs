@@ -12,11 +12,11 @@ const NDIM_MAX: usize = 16;
 /// The size of one dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// Exactly this size.
+    /// The dimension has exactly this size.
     Fixed(u64),
-    /// Any size, the same for each dimension with this name.
+    /// The dimension may have any size, but the same size as each dimension with this name.
     Named(String),
-    /// Any size.
+    /// The dimension may have any size.
     Any,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Dim {
 pub struct Port {
     pub name: String,
     pub dtype: DType,
-    /// The sizes; `None` if the model does not declare them.
+    /// The sizes. `None` if the model does not declare them.
     pub dims: Option<Vec<Dim>>,
 }
 
@@ -62,12 +62,12 @@ impl Signature {
     /// Reads the signature from an ONNX file.
     ///
     /// # Errors
-    /// The defect of the file, or the part of it that is not supported.
+    /// A text that names the defect of the file, or the unsupported part of the file.
     pub fn read(model: &[u8]) -> Result<Self, String> {
         let model = ModelProto::parse_buf(model).map_err(|e| format!("it is no ONNX file, or is cut off: {e}"))?;
         let graph = model.graph.ok_or("it is no ONNX file: it has no graph")?;
         let weights: Vec<&str> = graph.initializer.iter().filter_map(|weight| weight.name.as_deref()).collect();
-        // Files of old versions also list weights as inputs.
+        // Files of old format versions also list weights as inputs.
         let given = graph.input.iter().filter(|input| !input.name.as_deref().is_some_and(|n| weights.contains(&n)));
         let inputs = given.map(|input| port("input", input)).collect::<Result<Vec<_>, _>>()?;
         let outputs = graph.output.iter().map(|output| port("output", output)).collect::<Result<Vec<_>, _>>()?;
@@ -125,7 +125,8 @@ impl Signature {
         Ok(())
     }
 
-    /// Returns the shape of an output, if it follows from the shapes of valid inputs.
+    /// Returns the shape of an output. Returns `None` if the shape does not follow from the shapes
+    /// of valid inputs.
     #[cfg(feature = "onnxruntime")]
     pub fn foresee(&self, output: &Port, feeds: &[Feed<'_>]) -> Option<Vec<u64>> {
         let of_word = |word: &str| {
@@ -142,8 +143,8 @@ impl Signature {
         sizes.collect()
     }
 
-    /// Returns true if several requests can run together, because the first dimension of every input and output may
-    /// have any size.
+    /// Returns true if several requests can run together. This requires that the first dimension of
+    /// every input and output may have any size.
     pub fn is_batchable(&self) -> bool {
         let open = |port: &Port| {
             let first = port.dims.as_ref().and_then(|dims| dims.first());
@@ -153,7 +154,8 @@ impl Signature {
     }
 }
 
-/// Finds an input or output by its name or, if none has this name, by its position: `#0` is the first.
+/// Finds an input or output by its name. If none has this name, finds it by its position: `#0` is
+/// the first.
 fn find(ports: &[Port], kind: &str, name: &str) -> Result<usize, String> {
     let by_place = || name.strip_prefix('#')?.parse::<usize>().ok().filter(|&at| at < ports.len());
     ports.iter().position(|port| port.name == name).or_else(by_place).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Prepares images as a model's input by steps such as resizing and normalizing.
+//! Preparation of images as a model's input, by steps such as resizing and normalizing.
 
 mod resize;
 
@@ -13,7 +13,7 @@ const BYTES_MAX: u64 = 1 << 30;
 /// Maximum number of steps of one input.
 const STEPS_MAX: usize = 16;
 
-/// The input or the result of a step.
+/// The input or the result of a preparation step.
 #[derive(Debug)]
 pub struct Image {
     pub dtype: DType,
@@ -89,7 +89,7 @@ fn size(feed: Feed<'_>) -> Result<Size, String> {
     Ok(Size { images: images as usize, height: height as u32, width: width as u32, channels: channels as usize })
 }
 
-/// Returns the shape of the images with another width and height.
+/// Returns the shape of the images after a change of width and height.
 fn reshaped(feed: Feed<'_>, width: u32, height: u32) -> Vec<u64> {
     let mut shape = feed.shape.to_vec();
     let at = shape.len() - 3;
@@ -138,7 +138,7 @@ fn center_crop(feed: Feed<'_>, width: u32, height: u32) -> Result<Image, String>
     if width == 0 || height == 0 || width > from.width || height > from.height {
         return Err(format!("{width}x{height} of an image of {}x{}", from.width, from.height));
     }
-    // Round half a pixel to the even number, as torchvision does.
+    // Half a pixel is rounded to the even number, as in torchvision.
     let edge = |outer: u32, inner: u32| (f64::from(outer - inner) / 2.0).round_ties_even() as usize;
     let (left, top) = (edge(from.width, width), edge(from.height, height));
     let pixel = from.channels * feed.dtype.item_bytes();

@@ -1,4 +1,5 @@
-//! Bilinear resizing by the crate `fast_image_resize`, whose convolution gives the results of Pillow.
+//! Bilinear resizing with the crate `fast_image_resize`. Its convolution gives the same results as
+//! Pillow.
 
 use super::{Image, SIDE_MAX, Size, reshaped, room, size};
 use crate::engine::Feed;
@@ -24,7 +25,8 @@ pub fn resize(feed: Feed<'_>, width: u32, height: u32, antialias: bool) -> Resul
         (_, many) => return Err(format!("{many} channels: images of 1 to 4 are resized")),
     };
     let algorithm = if antialias { ResizeAlg::Convolution } else { ResizeAlg::Interpolation };
-    // Resize each channel separately: a fourth channel need not be alpha, by which the others would be multiplied.
+    // The channels are resized separately. A fourth channel need not be alpha, by which the crate
+    // would otherwise multiply the other channels.
     let options = ResizeOptions::new().resize_alg(algorithm(FilterType::Bilinear)).use_alpha(false);
     let to = Size { height, width, ..from };
     let mut data = room(to.elements(), feed.dtype)?;

@@ -1,8 +1,8 @@
 //! Streams of this machine that other nodes receive.
 //!
-//! Each link has two threads: the first takes messages from the local stream, as many as the [`Sender`] allows, and the
-//! second sends them. So a full or broken transport delays the local stream only if the receiver has chosen the
-//! stream's own policy.
+//! Each link has two threads. The first takes as many messages from the local stream as the
+//! [`Sender`] allows. The second sends them. So a full or broken transport delays the local stream
+//! only if the receiver has chosen the stream's own policy.
 
 pub mod sender;
 
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, Start, Subscription};
 use tensorlend_os::thread;
 
-/// Maximum number of links, because each has two threads and a stream cursor.
+/// Maximum number of links. The number is limited, because each link has two threads and a stream cursor.
 const LINKS_MAX: usize = 128;
 /// Interval at which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
@@ -46,10 +46,10 @@ impl Shared {
     }
 
     fn close(&self) {
-        // A thread holds this lock from its check of `closed` until it waits. So a thread that saw `closed` as false
-        // waits by now, and receives the notification.
+        // A thread holds this lock from its check of `closed` until it waits. So a thread that saw
+        // `closed` as false is now waiting, and receives the notification.
         let _sender = self.sender();
-        // Relaxed: the flag orders no other memory.
+        // Relaxed: the flag orders no other memory access.
         self.closed.store(true, Ordering::Relaxed);
         self.changed.notify_all();
     }
@@ -58,7 +58,7 @@ impl Shared {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Waits until the queue or the credit has changed, or the link is closed.
+    /// Waits until the queue or the credit changes, or the link is closed.
     fn wait<'g>(&self, sender: MutexGuard<'g, Sender<Queued>>) -> MutexGuard<'g, Sender<Queued>> {
         if self.is_closed() {
             return sender;
@@ -67,7 +67,7 @@ impl Shared {
     }
 }
 
-/// Links to other nodes, by the receiving node and the link number that this node drew.
+/// Links to other nodes, by the receiving node and the link number that the receiving node drew.
 #[derive(Default)]
 pub struct Links {
     open: HashMap<(NodeName, u64), Arc<Shared>>,
@@ -150,8 +150,8 @@ impl Links {
         if !context.is_exported(space, name) {
             return StreamAnswer::Nothing;
         }
-        // If the link exists, the receiver has lost the response to its first request: it gets a new link of the same
-        // number.
+        // If the link exists, the receiver has lost the response to its first request. It then gets
+        // a new link with the same number.
         self.close(&key);
         if self.open.len() >= LINKS_MAX {
             return StreamAnswer::Refused(format!("{LINKS_MAX} streams are sent already"));
@@ -185,13 +185,13 @@ impl Drop for Links {
     }
 }
 
-/// Subscribes to a stream. Returns the subscription, and the number of the first message to send; `None`: the newest.
-/// `from` is the number that the receiver wants.
+/// Subscribes to a stream. Returns the subscription, and the number of the first message to send;
+/// `None` means the newest. `from` is the number that the receiver wants.
 fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
     let open = |start| client.subscription(name).start_at(start).open();
     let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
-    // If the stream has not reached the wanted number, it was opened again since, and the receiver has none of its
-    // messages.
+    // If the stream has not reached the wanted number, the producer has opened it again. Then the
+    // receiver has none of its messages.
     let is_reopened = open(Start::Next)?.position() < wanted;
     Ok((open(Start::Oldest)?, Some(if is_reopened { 0 } else { wanted })))
 }
@@ -225,7 +225,7 @@ fn start_threads(
 
 /// Takes messages from the local stream until the link is closed.
 fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here: &NodeName) {
-    // The receiver has the messages before this number already.
+    // The receiver already has the messages before this number.
     let mut from = from.unwrap_or(0);
     let mut ended = false;
     while !shared.is_closed() {
@@ -318,8 +318,8 @@ impl Transmitter {
         }
     }
 
-    /// Waits until the window has room for a piece, and returns the piece's size; `None` if the receiver has abandoned
-    /// the message.
+    /// Waits until the window has room for a piece, and returns the piece's size. Returns `None` if
+    /// the receiver has abandoned the message.
     fn room(&self, shared: &Shared, number: u64, left: u64) -> Option<u64> {
         let mut sender = shared.sender();
         while !shared.is_closed() {

@@ -1,30 +1,32 @@
-//! Flow control of one link of a stream at its sender: it decides which messages are sent, and which are dropped.
+//! Flow control of one link of a stream at its sender. It decides which messages are sent, and
+//! which are dropped.
 //!
-//! A pure state machine: no clock, no socket, no thread.
+//! This is a pure state machine without clock, socket and thread.
 
 use crate::wire::LINK_TIMEOUT;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Maximum number of messages of one link that are queued or in flight: a receiving gateway requests as many. Each
-/// queued message occupies a lease, and the links together must not use all leases of the session.
+/// Maximum number of messages of one link that are queued or in flight. A receiving gateway
+/// requests this number. Each queued message holds a lease, and all links together must not use up
+/// the session's leases.
 const WINDOW_MESSAGES_MAX: u32 = 16;
 
 /// Whether a piece may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// The piece may be sent now, and occupies the window from now on.
+    /// The piece may be sent now. It occupies the window from now on.
     Now,
     /// The window has no room yet.
     Later,
-    /// The piece must not be sent: the receiver has abandoned its message.
+    /// The piece must not be sent, because the receiver has abandoned its message.
     Never,
 }
 
 /// Flow control of one link. `M` is a message.
 ///
-/// Invariants: `flying_bytes + taken == flying.sum()`; `flying_bytes` exceeds `window_bytes` only if a single piece is
-/// larger than the window, or after a grant has shrunk the window.
+/// Invariants: `flying_bytes + taken == flying.sum()`. `flying_bytes` exceeds `window_bytes` only
+/// if a single piece is larger than the window, or after a grant has shrunk the window.
 #[derive(Debug)]
 pub struct Sender<M> {
     window_messages: usize,
@@ -33,7 +35,7 @@ pub struct Sender<M> {
     waiting: VecDeque<M>,
     /// Bytes sent, for each message that occupies the window, the oldest first.
     flying: VecDeque<u64>,
-    /// Bytes of the first message in `flying` that do not occupy the window any more.
+    /// Bytes of the first message in `flying` that no longer occupy the window.
     taken: u64,
     flying_bytes: u64,
     /// Number of the next message.
@@ -59,9 +61,9 @@ impl<M> Sender<M> {
         }
     }
 
-    /// Returns true if the sender may take the next message of the local stream. Unless the link drops messages, it
-    /// takes only a message that can be sent at once, so that the ring of the stream fills and the stream's own policy
-    /// applies.
+    /// Returns true if the sender may take the next message of the local stream. A link that drops
+    /// messages may always take one. Any other link takes only a message that can be sent at once.
+    /// So the ring of the stream fills, and the stream's own policy applies.
     pub fn wants(&self) -> bool {
         self.drop_oldest || (self.waiting.is_empty() && self.has_room())
     }
@@ -75,7 +77,7 @@ impl<M> Sender<M> {
         self.waiting.push_back(message);
     }
 
-    /// Returns the message to be sent now, piece by piece, and its number.
+    /// Returns the message to be sent now, and its number. The caller sends the message in pieces.
     pub fn take(&mut self) -> Option<(u64, M)> {
         if !self.has_room() {
             return None;
@@ -124,7 +126,7 @@ impl<M> Sender<M> {
         now.saturating_duration_since(self.heard) > LINK_TIMEOUT
     }
 
-    /// Returns the number of messages of which at least the sending has begun.
+    /// Returns the number of messages whose sending has at least begun.
     pub fn sent(&self) -> u64 {
         self.next
     }

@@ -37,8 +37,8 @@ impl Cache {
         }
     }
 
-    /// Deletes the least recently used copies until the rest is within the limit, but not the copy of `new`. A copy in
-    /// its grace period is deleted at the end of that period.
+    /// Deletes the least recently used copies until the rest is within the limit. Never deletes the
+    /// copy of `new`. A copy in its grace period is deleted at the end of that period.
     pub(super) fn evict(&mut self, new: Option<&RemoteName>, now: Instant, out: &mut Vec<Effect>) {
         if self.bytes <= self.bytes_max {
             return;

@@ -1,7 +1,8 @@
 //! Revalidation of copies whose invalidation may have been lost.
 //!
-//! A lost message shows as a gap in the numbers of a node's invalidations, or as silence of a node at which this one
-//! has subscriptions. The cache then revalidates each copy of that node, at most [`REVALIDATED_AT_ONCE`] at a time.
+//! A lost message appears as a gap in the numbers of a node's invalidations. Or the node is silent,
+//! although this node has subscriptions there. The cache then revalidates each copy of that node,
+//! at most [`REVALIDATED_AT_ONCE`] at a time.
 
 use super::{Cache, Effect, Fetch, RemoteName, makes_bad};
 use crate::wire::{Epoch, HEARTBEAT, NodeName, Stamp};
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of copies that are revalidated at the same time.
 pub const REVALIDATED_AT_ONCE: usize = 64;
-/// Time without a message after which the subscriptions at a node count as lost. The node sends a message every
-/// [`HEARTBEAT`] while this node has subscriptions there.
+/// Time without a message after which the subscriptions at a node count as lost. The other node
+/// sends a message every [`HEARTBEAT`] while this node has subscriptions.
 pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 
 /// The position of a message among the invalidations of a node.
@@ -19,14 +20,15 @@ pub(super) const SILENCE: Duration = HEARTBEAT.saturating_mul(3);
 pub struct Position {
     /// The epoch of the node.
     pub epoch: Epoch,
-    /// Number of the message; each epoch begins with 1.
+    /// Number of the message. Each epoch begins with 1.
     pub number: u64,
 }
 
 /// The last message of one node about one namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
-    /// Time of the last message, or of the first subscription if no message has arrived; `None` without a subscription.
+    /// Time of the last message, or of the first subscription if no message has arrived. `None`
+    /// without a subscription.
     at: Option<Instant>,
     epoch: Option<Epoch>,
     number: u64,
@@ -71,8 +73,8 @@ impl Revalidation {
         self.silence.get_or_insert(now + HEARTBEAT);
     }
 
-    /// Returns the nodes and namespaces from which no message has come for longer than [`SILENCE`], although this node
-    /// has subscriptions there.
+    /// Returns the nodes and namespaces that have been silent for longer than [`SILENCE`], although
+    /// this node has subscriptions there.
     fn silent(&mut self, now: Instant, is_subscribed: impl Fn(&NodeName, usize) -> bool) -> Vec<(NodeName, usize)> {
         let mut silent = Vec::new();
         for ((node, space), heard) in &mut self.heard {
@@ -132,7 +134,8 @@ impl Cache {
         }
     }
 
-    /// Handles a node's invalidation message. Returns false if the message is of another epoch than the node's.
+    /// Handles a node's invalidation message. Returns false if the message belongs to another epoch
+    /// of the node.
     pub fn on_changed(
         &mut self,
         node: &NodeName,
@@ -156,7 +159,8 @@ impl Cache {
         (true, out)
     }
 
-    /// Handles a report that a name of a node holds the value of this stamp; `None`: an unknown value, or no value.
+    /// Handles a report that a name of a node holds the value with this stamp. `None` means an
+    /// unknown value, or no value.
     pub(super) fn on_invalidation(
         &mut self,
         name: &RemoteName,
@@ -166,10 +170,12 @@ impl Cache {
     ) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         if entry.fetch.is_some() {
-            // The response may be older than the invalidation: `settle` compares them when it arrives.
+            // The response may be older than the invalidation. `settle` compares the two when the
+            // response arrives.
             entry.invalidations.push(stamp);
             if entry.invalidations.len() > 8 {
-                // Only the latest invalidations matter: drop the oldest to bound the queue.
+                // Only the latest invalidations matter. Drop the oldest to limit the queue's
+                // length.
                 entry.invalidations.remove(0);
             }
             return;

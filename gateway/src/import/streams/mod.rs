@@ -4,9 +4,10 @@
 //! `NODE/NAME`. The gateway grants room to the sender only as this thread progresses ([`StreamQuestion::Grant`]). So a
 //! local stream that waits for its subscribers delays the sender, and at most one window is in flight.
 //!
-//! A link ends when its local stream has no subscribers any more. It continues after a restart of the sending gateway,
-//! and if the producer ends the stream and opens it again. A restarted gateway finds the local streams of its
-//! predecessor that still have subscribers, and opens their links again ([`Links::on_node_up`]).
+//! A link ends when its local stream has no subscribers any more. It continues after a restart of
+//! the sending gateway, and if the producer ends the stream and opens it again. A restarted gateway
+//! finds the local streams of the previous gateway that still have subscribers, and opens their
+//! links again ([`Links::on_node_up`]).
 
 mod queue;
 mod receiver;
@@ -31,9 +32,9 @@ use tensorlend::{Call, Policy};
 use tensorlend_os::thread;
 use writer::{Writer, subscribers};
 
-/// Maximum number of links, because each has a thread.
+/// Maximum number of links. The number is limited, because each link has a thread.
 const LINKS_MAX: usize = 256;
-/// Maximum interval between two grants of a link: a grant without progress keeps the link alive.
+/// Maximum interval between two grants of a link. A grant without progress keeps the link alive.
 const RENEW: Duration = Duration::from_secs(1);
 /// Time without local subscribers after which a link ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -46,7 +47,7 @@ const POLL: Duration = Duration::from_millis(200);
 pub enum Event {
     /// A node's response about a stream, or the error instead of a response.
     Response(Asked, RemoteName, u64, Result<Frame, Trouble>),
-    /// The thread of a link has freed a quarter of the window: a grant is worth its cost.
+    /// The thread of a link has freed a quarter of the window, so the next grant is worth its cost.
     Progress,
 }
 
@@ -63,7 +64,7 @@ enum Phase {
     /// This gateway has requested the link, and the node has not responded.
     Opening,
     Open,
-    /// The link is broken, and is requested again at this time.
+    /// The link is broken. The gateway requests it again at this time.
     Broken(Instant),
 }
 
@@ -73,10 +74,10 @@ struct Link {
     /// Number of the node's connection on which this gateway requested the link.
     connection: Option<u64>,
     shared: Arc<Shared>,
-    /// Whether the link's thread runs.
+    /// Whether the link's thread has been started.
     is_started: bool,
-    /// Whether a predecessor of this gateway opened the link. Its subscribers are connected already, so no client
-    /// requests it.
+    /// Whether an earlier run of this gateway opened the link. Its subscribers are connected
+    /// already, so no client requests the link.
     is_inherited: bool,
     callers: Vec<Call>,
     /// Whether a grant is in flight.
@@ -89,7 +90,7 @@ struct Link {
     silence: Silence,
 }
 
-/// The observations from which a link detects that pieces have stopped to arrive.
+/// The observations by which a link detects that pieces no longer arrive.
 struct Silence {
     /// Number of pieces that had arrived at `since`.
     pieces: u64,
@@ -97,7 +98,8 @@ struct Silence {
 }
 
 impl Link {
-    /// Marks the link as broken, to be requested again at `until`. Until then, other links may use its window.
+    /// Marks the link as broken until `until`, when the gateway requests it again. Until then,
+    /// other links may use its window.
     fn pause(&mut self, until: Instant) {
         self.phase = Phase::Broken(until);
         self.shared.window.store(0, Ordering::Relaxed);
@@ -115,7 +117,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Makes an empty collection, whose events are posted to `events`.
+    /// Makes an empty collection, which posts events to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
         Self { events, open: HashMap::new(), names: HashMap::new(), ended: (0, 0), polled: None }
     }
@@ -130,12 +132,13 @@ impl Links {
         (self.open.len(), received, lost)
     }
 
-    /// Returns the bytes that have arrived and that no thread has taken from its queue.
+    /// Returns the bytes that have arrived but are still in the links' queues.
     pub fn queued_bytes(&self) -> u64 {
         self.open.values().map(|link| link.shared.queue().bytes).sum()
     }
 
-    /// Returns the sum of the windows of all links. A link without a window counts with the bytes in its queue.
+    /// Returns the sum of the windows of all links. A link without a window contributes the bytes
+    /// in its queue.
     fn windows(&self) -> u64 {
         self.open.values().map(|link| link.shared.room()).sum()
     }
@@ -180,8 +183,8 @@ impl Links {
         self.begin(context, name, vec![call], now);
     }
 
-    /// Handles a node that has become reachable: requests its streams that a predecessor of this gateway received, if
-    /// they still have subscribers here.
+    /// Handles a node that has become reachable. Requests the node's streams that an earlier run of
+    /// this gateway received, if they still have subscribers on this machine.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, now: Instant) {
         for space in 0..context.spaces.len() {
             let streams = context.client(space).streams(&format!("{node}/*")).unwrap_or_else(|error| {
@@ -221,7 +224,8 @@ impl Links {
     /// Sets and returns a link's window, according to the budget.
     fn window(&mut self, context: &mut Context, name: &RemoteName) -> u64 {
         let Some(link) = self.open.get(name) else { return WINDOW_BYTES_LEAST };
-        // `saturating_sub`: between the two reads, the thread of a link without a window may empty its queue.
+        // `saturating_sub` is needed because the thread of a link without a window may empty its
+        // queue between the two reads.
         let others = self.windows().saturating_sub(link.shared.room());
         let window = context.budget.window(self.open.len(), others, context.settings.window_bytes.max(1));
         link.shared.window.store(window, Ordering::Relaxed);
@@ -239,8 +243,8 @@ impl Links {
         link.connection = context.nodes.connection(&name.node);
         link.told = Taken::default();
         let from = link.shared.wanted();
-        // This entry must follow the last piece of the former link and precede the first piece of the new one, which
-        // may arrive before the response.
+        // This entry must follow the last piece of the former link and precede the first piece of
+        // the new link. That piece may arrive before the response.
         link.shared.push_state(Coming::Reopened(number, from));
         let what = StreamQuestion::Open {
             link: number,
@@ -252,8 +256,8 @@ impl Links {
         self.ask(context, name, what, Some((Asked::Open, number)));
     }
 
-    /// Sends a request about a stream. If `asked` is set, the response arrives as an event with these values; otherwise
-    /// it is ignored.
+    /// Sends a request about a stream. If `asked` is set, the response arrives as an event with
+    /// these values. Otherwise the response is ignored.
     fn ask(&self, context: &Context, name: &RemoteName, what: StreamQuestion, asked: Option<(Asked, u64)>) {
         let about = AboutStream { asker: context.asker.clone(), what };
         let frame = Frame { head: encode(&about), body: Body::default() };
@@ -348,7 +352,7 @@ impl Links {
         }
     }
 
-    /// Handles a piece of a message. A piece whose link does not exist is late or forged, and is dropped.
+    /// Handles a piece of a message. A piece without a link is late or forged, so it is dropped.
     pub fn on_piece(&mut self, context: &mut Context, from: &NodeName, number: u64, frame: &Frame) {
         let name = self.names.get(&number).filter(|name| name.node == *from);
         let Some(link) = name.and_then(|name| self.open.get(name)) else {
@@ -407,8 +411,8 @@ impl Links {
         }
     }
 
-    /// Grants the free part of the window to the sender, if it is at least a quarter of the window, or if a grant is
-    /// due.
+    /// Grants the free part of the window to the sender if this part is at least a quarter of the
+    /// window, or if a grant is due.
     fn grant(&mut self, context: &mut Context, name: &RemoteName, now: Instant) {
         let Some(link) = self.open.get_mut(name) else { return };
         let (taken, number) = (link.shared.taken_of(link.number), link.number);
@@ -453,7 +457,8 @@ impl Drop for Links {
     }
 }
 
-/// Opens the local stream, or continues the one of a predecessor of this gateway, and starts the link's thread.
+/// Opens the local stream, or continues the local stream of an earlier run of this gateway. Then
+/// starts the link's thread.
 fn start(
     context: &Context,
     events: &EventSender<Event>,

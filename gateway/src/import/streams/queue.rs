@@ -1,5 +1,5 @@
-//! The queue between the transport's thread, which receives the pieces of a link, and the link's thread, which writes
-//! them.
+//! The queue between two threads. The transport's thread receives the pieces of a link, and the
+//! link's thread writes them.
 
 use crate::wire::{Body, CHUNK_BYTES_LEAST, Message};
 use std::collections::VecDeque;
@@ -14,10 +14,10 @@ pub const WINDOW_MESSAGES: u32 = 16;
 pub enum Coming {
     /// A piece of a message.
     Piece(Message, Body),
-    /// The link is opened again with this link number, from this message of the stream on. The link's own message
-    /// numbers begin with 0 again.
+    /// The link is opened again with this link number, from this message of the stream on. The
+    /// link's own message numbers restart at 0.
     Reopened(u64, Option<u64>),
-    /// The messages of the link before this number that have not arrived are lost.
+    /// Messages of the link below this number are lost if they have not arrived yet.
     Silence(u64),
     /// The stream has ended.
     Ended,
@@ -30,15 +30,15 @@ pub struct Taken {
     pub link: u64,
     /// Number in the link of the first message that occupies the window.
     pub through: u64,
-    /// Number of bytes of message `through` that do not occupy the window any more.
+    /// Number of bytes of message `through` that no longer occupy the window.
     pub here: u64,
     /// Bytes of all messages that the thread has taken.
     pub bytes: u64,
 }
 
 impl Taken {
-    /// Returns true if a quarter of the window was freed since the grant `told`. Smaller grants would be more messages;
-    /// larger ones would let the sender run out of window.
+    /// Returns true if a quarter of the window was freed since the grant `told`. Smaller grants
+    /// would need more messages. Larger grants would let the sender run out of window.
     pub fn is_much_since(self, told: Self, window_bytes: u64) -> bool {
         self.through.saturating_sub(told.through) >= u64::from(WINDOW_MESSAGES / 4)
             || self.bytes.saturating_sub(told.bytes) >= (window_bytes / 4).max(1)
@@ -51,8 +51,8 @@ pub struct Queue {
     coming: VecDeque<Coming>,
     /// Bytes of the queued bodies.
     pub bytes: u64,
-    /// Number of queued pieces that begin a message. This number is limited, because each such piece may have 4 MiB of
-    /// names and metadata.
+    /// Number of queued pieces that begin a message. The number is limited, because each such piece
+    /// may have 4 MiB of names and metadata.
     messages: u32,
 }
 
@@ -80,11 +80,11 @@ impl Queue {
         self.coming.is_empty()
     }
 
-    /// Returns true if the queue has more than two windows, which an honest sender never causes: at most one window,
-    /// and another one that it sent before the link was opened again.
+    /// Returns true if the queue has more than two windows. An honest sender queues at most the
+    /// current window, and one window that it sent before the link was opened again.
     pub fn is_full(&self, window_bytes: u64) -> bool {
-        // The number of pieces in one window: each has at least the size of the smallest chunk, or is the first or last
-        // of its message.
+        // The maximum number of pieces in one window. Each piece is at least as long as the
+        // smallest chunk, or is the first or last piece of its message.
         let pieces = window_bytes / CHUNK_BYTES_LEAST + 2 * u64::from(WINDOW_MESSAGES);
         self.bytes > window_bytes.saturating_mul(2)
             || self.messages > 2 * WINDOW_MESSAGES
@@ -99,7 +99,7 @@ pub struct Shared {
     changed: Condvar,
     closed: AtomicBool,
     taken: Mutex<Taken>,
-    /// The window in bytes that the sender may use; 0: none.
+    /// The window in bytes that the sender may use. 0 means no window.
     pub window: AtomicU64,
     /// Number in the stream of the next message, plus 1; 0 if the next message may have any number.
     wanted: AtomicU64,
@@ -113,7 +113,7 @@ pub struct Shared {
     pub dropped: AtomicU64,
     /// Number of subscribers of the local stream.
     pub subscribers: AtomicU64,
-    /// Whether the link's thread works on an entry that it has taken from the queue.
+    /// Whether the link's thread is working on an entry that it has taken from the queue.
     pub busy: AtomicBool,
 }
 
@@ -128,13 +128,15 @@ impl Shared {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes that the link may have in flight: its window or, without a window, the bytes in its queue.
+    /// Returns the bytes that the link may have in flight. This is its window or, without a window,
+    /// the bytes in its queue.
     pub fn room(&self) -> u64 {
         let window = self.window.load(Ordering::Relaxed);
         if window > 0 { window } else { self.queue().bytes }
     }
 
-    /// Returns the progress if it is of the link with this number, and otherwise no progress.
+    /// Returns the progress if it belongs to the link with this number. Otherwise returns no
+    /// progress.
     pub fn taken_of(&self, link: u64) -> Taken {
         let taken = *self.taken();
         if taken.link == link { taken } else { Taken { link, ..Taken::default() } }
@@ -147,8 +149,9 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. If the last entry of the queue is one of them, the new entry
-    /// replaces it: so repeated requests do not fill the queue while the link's thread waits.
+    /// Adds [`Coming::Reopened`] or [`Coming::Ended`]. If the last entry of the queue is such an
+    /// entry, the new entry replaces it. So repeated requests do not fill the queue while the
+    /// link's thread waits.
     pub fn push_state(&self, coming: Coming) {
         let mut queue = self.queue();
         queue.coming.pop_back_if(|last| matches!(last, Coming::Reopened(..)));
@@ -168,7 +171,7 @@ impl Shared {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Waits until the queue has an entry, at most this long.
+    /// Waits until the queue has an entry, at most for `time`.
     pub fn wait(&self, queue: MutexGuard<'_, Queue>, time: Duration) {
         drop(self.changed.wait_timeout(queue, time).unwrap_or_else(PoisonError::into_inner));
     }

@@ -1,6 +1,7 @@
-//! One link of a stream at its receiver: the order of pieces, and the loss of messages.
+//! One link of a stream at its receiver. The module checks the order of pieces and detects lost
+//! messages.
 //!
-//! A pure state machine: no clock, no socket, no bytes.
+//! This is a pure state machine without clock, socket and bytes.
 
 use crate::wire::{Chunk, Descriptor, Message, NodeName, Part};
 use std::ops::Range;
@@ -9,11 +10,11 @@ use std::sync::Arc;
 /// The action that an arrived piece requires.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A message begins with this chunk; an incomplete message before it is abandoned.
+    /// A message begins with this chunk. An incomplete message before it is abandoned.
     Begin(Arc<Descriptor>, Chunk),
     /// Write more bytes of the message that has begun.
     Write(Chunk),
-    /// Ignore the piece: its message arrived before the link was opened again.
+    /// Ignore the piece, because its message arrived before the link was opened again.
     Skip,
     /// The stream has ended.
     End,
@@ -54,8 +55,8 @@ pub struct Receiver {
     begun: Option<Begun>,
     /// Number in the stream of the next message; `None` if it may have any number.
     wanted: Option<u64>,
-    /// Numbers in the stream of messages that a link, opened again, may repeat: they arrived after the number in its
-    /// request was chosen.
+    /// Numbers in the stream of messages that a reopened link may repeat. These messages arrived
+    /// after this node chose the number for its request.
     repeated: Range<u64>,
     lost: u64,
     received: u64,
@@ -67,27 +68,29 @@ impl Receiver {
         Self { node, next: 0, begun: None, wanted: None, repeated: 0..0, lost: 0, received: 0 }
     }
 
-    /// Opens the link again from this message of the stream on (`None`: the newest). The link's own numbers begin with
-    /// 0 again, and those of the stream continue.
+    /// Opens the link again from message `from` of the stream on; `None` means the newest. The
+    /// link's own numbers restart at 0, and those of the stream continue.
     pub fn on_reopened(&mut self, from: Option<u64>) {
         let wanted = self.wanted.unwrap_or(0);
-        // `from` is `None` if no number was known: then the newest message is the one before the next one, or a later
-        // one. If `from` is larger than the next number, the stream has ended since: the sender detects that by `from`,
-        // and sends the new stream from its first message on.
+        // `from` is `None` if no number was known. Then the sender starts with the newest message,
+        // which is the one before the next number, or a later one. If `from` is larger than the
+        // next number, the stream has ended since. The sender detects this by `from`, and sends the
+        // new stream from its first message on.
         let from = from.unwrap_or(wanted.saturating_sub(1));
         self.repeated = if from > wanted { 0..wanted } else { from..wanted };
         (self.next, self.begun) = (0, None);
     }
 
-    /// Notes the end of the stream. If the producer opens it again, its numbers begin with 0.
+    /// Notes the end of the stream. If the producer opens the stream again, its numbers restart at
+    /// 0.
     pub fn on_ended(&mut self) {
         (self.begun, self.wanted, self.repeated) = (None, Some(0), 0..0);
     }
 
-    /// Handles a piece, and returns what to do with it.
+    /// Handles a piece, and returns the step to perform with it.
     ///
     /// # Errors
-    /// [`BadPiece`]: the piece is dropped.
+    /// [`BadPiece`] if the piece is invalid. The caller then drops the piece.
     pub fn on_piece(&mut self, message: Message) -> Result<Step, BadPiece> {
         let Message { number, part } = message;
         match part {
@@ -102,8 +105,8 @@ impl Receiver {
                 if self.repeated.contains(&sequence) {
                     return Ok(Step::Skip);
                 }
-                // This message is new, so none of the following ones is a repetition: a small number in them means that
-                // the producer has opened the stream again.
+                // This message is new, so none of the following messages is a repetition. A small
+                // number in them means that the producer has opened the stream again.
                 self.repeated = 0..0;
                 // A number below the expected one means a new stream, of which no message is lost.
                 self.lost = self.lost.saturating_add(self.wanted.map_or(0, |wanted| sequence.saturating_sub(wanted)));
@@ -130,7 +133,7 @@ impl Receiver {
         }
     }
 
-    /// Completes the message that has begun if all its bytes have arrived, and returns true in that case.
+    /// Completes the current message if all its bytes have arrived. Returns true in that case.
     pub fn take(&mut self) -> bool {
         let Some(begun) = self.begun.take_if(|begun| begun.here == begun.bytes) else { return false };
         self.wanted = Some(begun.sequence.saturating_add(1));
@@ -138,12 +141,12 @@ impl Receiver {
         true
     }
 
-    /// Abandons the message that has begun.
+    /// Abandons the current message.
     pub fn give_up(&mut self) {
         self.begun = None;
     }
 
-    /// Notes that all messages of the link before number `sent` that have not arrived are lost.
+    /// Notes that messages of the link below number `sent` are lost if they have not arrived yet.
     pub fn on_silence(&mut self, sent: u64) {
         if sent > self.next {
             (self.next, self.begun) = (sent, None);

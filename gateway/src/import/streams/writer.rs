@@ -1,4 +1,5 @@
-//! The thread of a link: it writes pieces into drafts, and sends complete messages to the local stream.
+//! The thread of a link. It writes pieces into drafts, and sends complete messages to the local
+//! stream.
 
 use super::queue::{Coming, Shared, Taken};
 use super::receiver::{Receiver, Step};
@@ -21,10 +22,11 @@ pub struct Writer {
     name: String,
     capacity: u32,
     policy: Policy,
-    /// `None`: the stream of the other node has ended.
+    /// The local stream; `None` after the stream of the other node has ended.
     stream: Option<Stream>,
     incoming: Option<Incoming>,
-    /// Time at which the thread last asked the daemon for the number of subscribers of an ended stream.
+    /// Time at which the thread last requested the number of subscribers of an ended stream from
+    /// the daemon.
     counted: Option<Instant>,
 }
 
@@ -80,8 +82,8 @@ impl Writer {
         (self.incoming, self.counted) = (None, None);
         self.count(shared);
         drop(self.stream.take());
-        // A stream with subscribers stays in the directory, so that this gateway's successor finds it and opens its
-        // link again.
+        // A stream with subscribers stays in the directory. So the next run of this gateway finds
+        // the stream and opens its link again.
         if shared.subscribers.load(Ordering::Relaxed) == 0 {
             let _ = self.client.delete_stream(&self.name);
         }

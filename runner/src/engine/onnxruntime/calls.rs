@@ -1,16 +1,17 @@
-//! Calls of ONNX Runtime that read and write borrowed memory. `ort` would copy borrowed inputs of a binding, and
-//! accepts no borrowed outputs.
+//! Calls of ONNX Runtime that read and write borrowed memory. The crate `ort` would copy borrowed
+//! inputs of a binding, and accepts no borrowed outputs.
 //!
-//! Every block here relies on these rules, which the `SAFETY` comments name:
+//! Every unsafe block here relies on these rules, which the `SAFETY` comments name:
 //!
-//! 1. *Borrows.* `Run::value` makes a runtime value over borrowed memory. Only `Run::go` uses this value, and the
-//!    [`Run`] releases it. The `Run` has the lifetime `'m` of the borrows, so the runtime reads inputs and writes
-//!    outputs only while their memory is borrowed.
-//! 2. *Inputs.* The runtime takes a `*mut` for inputs and outputs, but writes to outputs only.
-//! 3. *Lengths.* A value's length in bytes is that of its slice, and the runtime checks it against shape and element
-//!    type when the value is made. Before it writes to a given output, it checks the output's shape.
-//! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or [`Run`], and
-//!    released once.
+//! 1. *Borrows.* `Run::value` makes a runtime value over borrowed memory. Only `Run::go` uses this
+//!    value, and the [`Run`] releases it. The `Run` has the lifetime `'m` of the borrows. So the
+//!    runtime reads inputs and writes outputs only while their memory is borrowed.
+//! 2. *Inputs.* The runtime takes a `*mut` for inputs and outputs, but writes only to outputs.
+//! 3. *Lengths.* A value's length in bytes is that of its slice. When the value is made, the
+//!    runtime checks the length against shape and element type. Before it writes to a given output,
+//!    it checks the output's shape.
+//! 4. *Pointers.* Pointers that the runtime returns are checked for null, owned by one [`Made`] or
+//!    [`Run`], and released once.
 #![allow(unsafe_code)]
 
 use super::Feed;
@@ -64,7 +65,8 @@ impl<'m, 's> Run<'m, 's> {
         Ok(())
     }
 
-    /// Adds an output. The runtime writes it into the given memory, or allocates memory if `given` is `None`.
+    /// Adds an output. The runtime writes the output into the given memory. If `given` is `None`,
+    /// the runtime allocates memory.
     pub fn output(&mut self, name: &'m CString, given: Option<Given<'m>>) -> Result<(), String> {
         let value = match given {
             Some(given) => Some(self.value(given.bytes.as_mut_ptr(), given.bytes.len(), given.shape, given.code)?),
@@ -75,13 +77,15 @@ impl<'m, 's> Run<'m, 's> {
         Ok(())
     }
 
-    /// The caller fulfils the rule on borrows: `data` points to `len` bytes that are borrowed for `'m`.
+    /// Makes a runtime value over `len` bytes at `data`. The caller guarantees that these bytes are
+    /// borrowed for `'m`.
     fn value(&self, data: *mut u8, len: usize, shape: &[u64], code: u32) -> Result<NonNull<OrtValue>, String> {
         let dims: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
         let mut value = null_mut();
         let data = data.cast::<c_void>();
-        // SAFETY: the rules on borrows and lengths: `data` and `len` are a slice that is borrowed for 'm. The call
-        // copies the `dims.len()` numbers of `dims`.
+        // SAFETY: `data` and `len` are a slice that is borrowed for 'm, and the `Run` releases the
+        // value before the borrow ends. The runtime checks the length against shape and type. The
+        // call copies the `dims.len()` numbers of `dims`.
         let status = unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 self.memory.ptr(),
@@ -97,14 +101,15 @@ impl<'m, 's> Run<'m, 's> {
         NonNull::new(value).ok_or_else(|| "ONNX Runtime made no value".into())
     }
 
-    /// Runs the session. Returns one entry for each output, in order: the output if the runtime allocated it, `None` if
-    /// it is in given memory.
+    /// Runs the session. Returns one entry for each output, in order. The entry is the output if
+    /// the runtime allocated it, and `None` if the output is in given memory.
     pub fn go(self) -> Result<Vec<Option<Made>>, String> {
         let inputs: Vec<*const OrtValue> = self.inputs.iter().map(|value| value.as_ptr().cast_const()).collect();
         let mut outputs: Vec<*mut OrtValue> =
             self.outputs.iter().map(|value| value.map_or(null_mut(), NonNull::as_ptr)).collect();
-        // SAFETY: the rules on borrows and inputs. The counts are those of names and values; names are `CString`s that
-        // live for 'm. The session is borrowed mutably, so nothing else uses it.
+        // SAFETY: the memory of all values is borrowed for 'm, and the runtime writes only to
+        // outputs. The counts are those of names and values. The names are `CString`s that live for
+        // 'm. The session is borrowed mutably, so nothing else uses it.
         let status = unsafe {
             (ort::api().Run)(
                 self.session.ptr_mut(),
@@ -117,7 +122,8 @@ impl<'m, 's> Run<'m, 's> {
                 outputs.as_mut_ptr(),
             )
         };
-        // Take ownership of all outputs before the first return with an error, so that each of them is released.
+        // All outputs get an owner before the first return with an error, so that each of them is
+        // released.
         let made: Vec<Option<Made>> = outputs
             .iter()
             .zip(&self.outputs)
@@ -131,7 +137,7 @@ impl<'m, 's> Run<'m, 's> {
 impl Drop for Run<'_, '_> {
     fn drop(&mut self) {
         for value in self.inputs.iter().copied().chain(self.outputs.iter().flatten().copied()) {
-            // SAFETY: the rule on pointers: `Run::value` made it, and it has no other owner.
+            // SAFETY: `Run::value` made the value, and it has no other owner.
             unsafe { (ort::api().ReleaseValue)(value.as_ptr()) };
         }
     }
@@ -146,22 +152,24 @@ impl Made {
         Ok(self.kind()?.1)
     }
 
-    /// Copies the output into `to`. Fails if the output has another element type than `code`, or another length than
-    /// `to`.
+    /// Copies the output into `to`. Fails if the output has another element type than `code`, or
+    /// another length than `to`.
     pub fn copy_to(&self, to: &mut [u8], code: Option<u32>) -> Result<(), String> {
         let (found, shape) = self.kind()?;
         if code != Some(found as u32) {
             return Err(format!("the model says another element type than it computed ({found:?})"));
         }
         let mut data = null_mut();
-        // SAFETY: the rule on pointers: the runtime made the value; it is a tensor, because `kind` knew it.
+        // SAFETY: the runtime made the value, and it still exists. The value is a tensor, because
+        // `kind` succeeded.
         well(unsafe { (ort::api().GetTensorMutableData)(self.0.as_ptr(), &raw mut data) })?;
         if to.is_empty() {
             return Ok(());
         }
         let data = NonNull::new(data.cast::<u8>()).ok_or_else(|| format!("an output of {shape:?} has no memory"))?;
-        // SAFETY: the tensor has the element type and shape of `to`, so as many bytes. It lives as long as self, in
-        // memory of the runtime, which `to` does not overlap.
+        // SAFETY: the tensor has the element type and shape of `to`, so it has as many bytes. The
+        // tensor lives as long as self. Its memory belongs to the runtime and does not overlap
+        // `to`.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(data.as_ptr(), to.len()) });
         Ok(())
     }
@@ -169,15 +177,16 @@ impl Made {
     fn kind(&self) -> Result<(Element, Vec<u64>), String> {
         let info = Info::of(self)?;
         let (mut count, mut found) = (0, Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
-        // SAFETY: the rule on pointers: the runtime made `info`, which still exists.
+        // SAFETY: the runtime made `info`, which still exists.
         well(unsafe { (ort::api().GetDimensionsCount)(info.0.as_ptr(), &raw mut count) })?;
-        // SAFETY: as above.
+        // SAFETY: the runtime made `info`, which still exists.
         well(unsafe { (ort::api().GetTensorElementType)(info.0.as_ptr(), &raw mut found) })?;
         if count > NDIM_MAX {
             return Err(format!("an output has {count} dimensions, and {NDIM_MAX} are the most"));
         }
         let mut dims = vec![0i64; count];
-        // SAFETY: as above; `dims` has room for `dims.len()` numbers.
+        // SAFETY: the runtime made `info`, which still exists. `dims` has room for `dims.len()`
+        // numbers.
         well(unsafe { (ort::api().GetDimensions)(info.0.as_ptr(), dims.as_mut_ptr(), count) })?;
         Ok((found, dims.into_iter().map(|size| size.max(0) as u64).collect()))
     }
@@ -185,7 +194,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // SAFETY: the rule on pointers: the runtime made this object for this caller, and it has no other owner.
+        // SAFETY: the runtime made this object for this caller, and the object has no other owner.
         unsafe { (ort::api().ReleaseValue)(self.0.as_ptr()) };
     }
 }
@@ -196,12 +205,12 @@ struct Info(NonNull<OrtTensorTypeAndShapeInfo>);
 impl Info {
     fn of(made: &Made) -> Result<Self, String> {
         let (mut is_tensor, mut info) = (0, null_mut());
-        // SAFETY: the rule on pointers: the runtime made the value `made`.
+        // SAFETY: the runtime made the value `made`, which still exists.
         well(unsafe { (ort::api().IsTensor)(made.0.as_ptr(), &raw mut is_tensor) })?;
         if is_tensor == 0 {
             return Err("an output is no tensor".into());
         }
-        // SAFETY: as above.
+        // SAFETY: the runtime made the value `made`, which still exists.
         well(unsafe { (ort::api().GetTensorTypeAndShape)(made.0.as_ptr(), &raw mut info) })?;
         NonNull::new(info).map(Self).ok_or_else(|| "ONNX Runtime does not say what an output is".into())
     }
@@ -209,14 +218,15 @@ impl Info {
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: the rule on pointers: the runtime made this object for this caller, and it has no other owner.
+        // SAFETY: the runtime made this object for this caller, and the object has no other owner.
         unsafe { (ort::api().ReleaseTensorTypeAndShapeInfo)(self.0.as_ptr()) };
     }
 }
 
 /// Returns the version of the ONNX Runtime library.
 pub fn version() -> String {
-    // SAFETY: the library is loaded. It returns a string that ends with 0 and lives as long as the library.
+    // SAFETY: the library is loaded. The function returns a string that ends with 0 and lives as
+    // long as the library.
     unsafe { CStr::from_ptr((ort::api().GetBuildInfoString)()) }
         .to_string_lossy()
         .split(['=', ',', ' '])
@@ -245,6 +255,6 @@ fn element(code: u32) -> Element {
 }
 
 fn well(status: OrtStatusPtr) -> Result<(), String> {
-    // SAFETY: the rule on pointers: a call of the runtime returned it, once.
+    // SAFETY: a call of the runtime returned this status once, and the status has no other owner.
     unsafe { ort::Error::result_from_status(status) }.map_err(|error| error.to_string())
 }

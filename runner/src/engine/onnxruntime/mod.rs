@@ -1,7 +1,8 @@
-//! ONNX Runtime, as a library that the worker loads at its start.
+//! ONNX Runtime, a library that the worker loads at its start.
 //!
-//! The runtime reads inputs in place. If the shape of an output follows from the inputs' shapes, the runtime writes it
-//! into the memory of the response; otherwise the worker copies the output once.
+//! The runtime reads inputs in place. If the shape of an output follows from the inputs' shapes,
+//! the runtime writes the output into the memory of the response. Otherwise the worker copies the
+//! output once.
 
 mod calls;
 
@@ -15,13 +16,13 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use tensorlend::DType;
 
-/// The file names by which the system's loader may find the library.
+/// The file names under which the system's loader may find the library.
 const LIBRARIES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 
-/// Returns the library to use, if one is installed.
+/// Returns the library to use. Returns `None` if no library is named or installed.
 ///
 /// # Errors
-/// If the named library does not exist.
+/// An error text if the named library does not exist.
 pub fn library(args: &Args) -> Result<Option<PathBuf>, String> {
     match args.onnxruntime.as_ref().filter(|path| !path.as_os_str().is_empty()) {
         Some(path) if path.is_file() => Ok(Some(path.clone())),
@@ -35,8 +36,8 @@ pub struct OnnxRuntime {
     session: Session,
     signature: Signature,
     names: Names,
-    /// For each output, whether a run may have computed another shape than the graph declares. The worker then no
-    /// longer predicts the shape of this output.
+    /// For each output, whether a run may have computed another shape than the graph declares. The
+    /// worker then stops predicting the shape of this output.
     unforeseen: Vec<bool>,
     version: String,
 }
@@ -48,7 +49,7 @@ struct Names {
 }
 
 impl OnnxRuntime {
-    /// Loads the library, and reads a model with it.
+    /// Loads the library, and loads a model with it.
     pub fn load(library: &Path, args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
         let at = |e: &dyn std::fmt::Display| format!("ONNX Runtime at {}: {e}", library.display());
         let builder = ort::init_from(library).map_err(|e| at(&e))?;
@@ -62,7 +63,7 @@ impl OnnxRuntime {
         Ok(Self { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
     }
 
-    /// Runs the model, with memory for the outputs of predicted shapes.
+    /// Runs the model, with memory for the outputs whose shapes the worker can predict.
     fn run_once(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, Failed> {
         let mut foreseen: Vec<Option<Output>> = Vec::with_capacity(wanted.len());
         for &at in wanted {
@@ -110,7 +111,8 @@ impl OnnxRuntime {
 /// The error of a failed run.
 struct Failed {
     why: String,
-    /// Whether an output's shape was predicted: a failed run may be due to a wrong prediction.
+    /// Whether the worker had predicted an output's shape. A wrong prediction may have caused the
+    /// failure.
     foreseen: bool,
 }
 
@@ -134,7 +136,8 @@ impl Engine for OnnxRuntime {
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String> {
         match self.run_once(inputs, wanted, make) {
             Ok(outputs) => Ok(outputs),
-            // The graph may declare one shape and compute another: the runtime then refuses to write the output.
+            // The graph may declare one shape and compute another. The runtime then refuses to
+            // write the output.
             Err(failed) if failed.foreseen => {
                 let before = std::mem::replace(&mut self.unforeseen, vec![true; self.signature.outputs.len()]);
                 let outputs = self.run_once(inputs, wanted, make).map_err(|failed| failed.why);
@@ -150,7 +153,7 @@ impl Engine for OnnxRuntime {
 
 fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
     let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
-    // Log errors only, because the runtime's warnings are advice for authors of graphs.
+    // Only errors are logged, because the runtime's warnings are advice for authors of graphs.
     let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
     if let Some(threads) = args.threads {
         builder = builder.with_intra_threads(threads.into()).map_err(|e| e.to_string())?;
@@ -158,7 +161,7 @@ fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8])
     builder.commit_from_memory(model).map_err(|e| e.to_string())
 }
 
-/// Returns ONNX's number of an element type, if it has one.
+/// Returns ONNX's number for an element type. Returns `None` if ONNX has no such type.
 fn code(dtype: DType) -> Option<u32> {
     Some(match dtype {
         DType::F32 => 1,
