@@ -1,4 +1,4 @@
-//! Arrays that a caller passes. They are read in place, and copied into a draft.
+//! Arrays that a caller passes. This module reads them in place, and copies them into drafts.
 #![allow(unsafe_code)]
 
 use crate::device::DeviceLease;
@@ -23,20 +23,20 @@ use tensorlend::{Client, DType, Error, TensorSpec};
 /// takes longer than the copy.
 const ALONE_BYTES_MIN: u64 = 256 << 10;
 
-/// Runs `work`, which reads or writes this many bytes. Releases the interpreter's lock if they are at least
-/// [`ALONE_BYTES_MIN`].
+/// Calls `work`, which reads or writes this many bytes. Releases the interpreter's lock for at
+/// least [`ALONE_BYTES_MIN`] bytes.
 pub fn beside<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce() -> T + Send) -> T {
     if bytes < ALONE_BYTES_MIN { work() } else { py.detach(work) }
 }
 
-/// Returns the bytes that a tensor takes. The exception for an invalid shape or invalid strides describes the tensor as
-/// numpy does.
+/// Returns the bytes that a tensor takes. If the shape or the strides are invalid, the exception
+/// describes the tensor as numpy does.
 pub fn bytes_of(spec: &TensorSpec) -> PyResult<u64> {
     spec.bytes().map_err(|error| as_numpy(error, spec.dtype, &spec.shape, spec.strides.as_deref())).or_raise()
 }
 
-/// Rewrites an error so that it describes the tensor as numpy does: with the dtype's full name, the shape as a tuple,
-/// and strides in bytes.
+/// Rewrites an error to describe the tensor as numpy does. The new text has the dtype's full name,
+/// the shape as a tuple, and strides in bytes.
 #[cold]
 fn as_numpy(error: Error, dtype: DType, shape: &[impl Display], strides: Option<&[i64]>) -> Error {
     let Error::Tensor { cause, .. } = error else { return error };
@@ -63,13 +63,14 @@ enum Owner {
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<View>),
 }
 
-/// A buffer that is released when dropped.
+/// A buffer of Python's buffer protocol. Dropping this object releases the buffer.
 struct Buffer(Box<ffi::Py_buffer>);
 
 impl Buffer {
     fn get(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Self> {
         let mut buffer = Box::new(ffi::Py_buffer::new());
-        // SAFETY: the interpreter is attached; the buffer is writable, and drop releases it.
+        // SAFETY: the interpreter is attached. The structure `buffer` is writable, and `Drop`
+        // releases the buffer.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *buffer, flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
@@ -80,25 +81,28 @@ impl Buffer {
         if self.0.format.is_null() {
             return Ok("B");
         }
-        // SAFETY: `format` is not null, so it is a C string, which lives until the buffer is released.
+        // SAFETY: `format` is not null. The buffer protocol then guarantees a C string that lives
+        // until the buffer is released.
         let format = unsafe { CStr::from_ptr(self.0.format) };
         format.to_str().map_err(|_| errors::dtype("the elements' format is no text"))
     }
 
-    /// Returns the `ndim` numbers of a table.
+    /// Returns the numbers of a table with `ndim` entries. The result is empty if the table is
+    /// null.
     fn numbers(&self, table: *const isize) -> &[isize] {
         if table.is_null() {
             return &[];
         }
-        // SAFETY: `table` is not null, so it has `ndim` numbers, which live until the buffer is released.
+        // SAFETY: `table` is not null. The buffer protocol then guarantees `ndim` numbers that live
+        // until the buffer is released.
         unsafe { std::slice::from_raw_parts(table, self.0.ndim as usize) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the buffer was acquired, and is released once. The interpreter is attached, because buffers are local
-        // variables of calls from Python.
+        // SAFETY: `get` acquired the buffer, and only this drop releases the buffer. The
+        // interpreter is attached, because buffers are local variables of calls from Python.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
@@ -163,16 +167,16 @@ impl Array {
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _owner: Owner::Buffer(buffer) })
     }
 
-    /// Makes an array from one with a dtype of `ml_dtypes`, which the buffer protocol does not support. `failed` is the
-    /// buffer protocol's exception.
+    /// Makes an array from an object with a dtype of `ml_dtypes`. The buffer protocol does not
+    /// support such a dtype. `failed` is the buffer protocol's exception.
     fn of_unsigned(object: &Bound<'_, PyAny>, failed: PyErr) -> PyResult<Self> {
         let py = object.py();
-        // A TypeError means that no array of this object can be made.
+        // A TypeError means that the object cannot become an array.
         if failed.is_instance_of::<PyTypeError>(py) {
             return Err(failed);
         }
         let Ok(given) = object.getattr("dtype") else { return Err(failed) };
-        // An unknown dtype's error is better than `failed`, because it names the dtype.
+        // Prefer an unknown dtype's error to `failed`, because the error names the dtype.
         let dtype = dtype::parse(&given)?;
         if dtype::is_native(dtype) {
             return Err(failed);
@@ -207,13 +211,14 @@ impl Array {
         self.dtype
     }
 
-    /// Returns the sizes, in elements.
+    /// Returns the size of each axis, in elements.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// Calls `work` with the array's elements in one contiguous piece, and the spec of a tensor with these elements.
-    /// With `row_major` the elements are in C order, and otherwise in the array's own order of axes. Runs without the
+    /// Calls `work` with the array's elements as one contiguous slice, and with the spec of a
+    /// tensor of these elements. If `row_major` is true, the elements are in C order. Otherwise
+    /// they keep the array's own order of axes if the array is contiguous. Calls `work` without the
     /// interpreter's lock.
     pub fn with_bytes<T: Send>(
         &self,
@@ -232,19 +237,21 @@ impl Array {
         let look = move || {
             let source = &source;
             if in_place {
-                // SAFETY: the elements are readable while the owner is held: see `draft`.
+                // SAFETY: `self` holds the array's owner, which keeps the elements readable.
+                // `in_place` means that they are contiguous.
                 return work(spec, unsafe { source.all() });
             }
             let mut all = vec![0; bytes];
-            // SAFETY: as above.
+            // SAFETY: `self` holds the array's owner, which keeps the elements readable.
             unsafe { source.gather(&mut all) };
             work(spec, &all)
         };
         py.detach(look).or_raise()
     }
 
-    /// Returns a draft with the array's elements. The draft has the array's order of axes in memory, for example
-    /// Fortran order. Arrays with gaps or negative strides are copied in C order.
+    /// Returns a draft with the array's elements. The draft keeps the array's order of axes in
+    /// memory, for example Fortran order. Arrays with gaps or negative strides are copied in C
+    /// order.
     pub fn draft(&self, py: Python<'_>, client: &Client) -> PyResult<tensorlend::Draft> {
         let item = self.dtype.item_bytes();
         let order = order(&self.shape, &self.strides, item);
@@ -261,9 +268,9 @@ impl Array {
         let source = Source { array: self, bytes };
         let copy = move || {
             let source = &source;
-            // SAFETY: buffers and capsules guarantee that all elements of the array are readable while its owner is
-            // held. Other threads may write at the same time, under Python's rules: the copy then mixes old and new
-            // elements, as numpy's would.
+            // SAFETY: buffers and capsules guarantee that all elements of the array are readable
+            // while `self` holds the array's owner. Other threads may write at the same time, under
+            // Python's rules. The copy then mixes old and new elements, as a copy by numpy would.
             unsafe {
                 match &order {
                     Order::Scattered => source.gather(draft.bytes_mut()),
@@ -276,8 +283,8 @@ impl Array {
     }
 }
 
-/// Returns a tensor whose memory has its elements. A torch tensor may represent the conjugate or the negative of its
-/// memory, which DLPack cannot express; such a tensor is copied.
+/// Returns a tensor whose memory contains its actual elements. A torch tensor may represent the
+/// conjugate or the negative of its memory. DLPack cannot express this, so such a tensor is copied.
 pub fn resolved<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if object.getattr_opt(intern!(py, "resolve_neg"))?.is_none() {
@@ -292,8 +299,8 @@ fn import(object: &Bound<'_, PyAny>) -> PyResult<ImportedDlpack> {
         Err(error) if error.is_instance_of::<PyTypeError>(object.py()) => error,
         done => return done,
     };
-    // Import from an object that has only `__dlpack__`: `from_dlpack` calls the method of such an object without
-    // arguments.
+    // Import from an object that has only the method `__dlpack__`. `from_dlpack` calls the method
+    // of such an object without arguments.
     let py = object.py();
     let method = PyDict::new(py);
     method.set_item(intern!(py, "__dlpack__"), object.getattr(intern!(py, "__dlpack__"))?)?;
@@ -313,7 +320,8 @@ struct Source<'a> {
     bytes: usize,
 }
 
-// SAFETY: code that has this type neither uses nor drops the array's owner, and only reads the elements.
+// SAFETY: code that has a `Source` neither uses nor drops the array's owner, and only reads the
+// elements.
 unsafe impl Send for Source<'_> {}
 
 impl Source<'_> {

@@ -1,4 +1,4 @@
-//! An iterator over the values of many names, which leases some values ahead.
+//! An iterator over the values of many names. The iterator leases some values ahead.
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
@@ -16,13 +16,15 @@ use tensorlend_os::fork;
 
 /// An iterator over the values of many names, in their order. `Client.batches` returns it.
 ///
-/// It leases several values at once, ahead of their turn. Between two steps of training the code and words of a lease
-/// have left the processor's caches; when several leases are taken together, only the first pays for the cache misses.
+/// The iterator leases several values at once, ahead of their turn. Between two training steps, the
+/// code and data of a lease leave the processor's caches. If several leases are taken together,
+/// only the first one pays for the cache misses.
 ///
 /// Notes
 /// -----
-/// One thread at a time may use it. It belongs to the process that opened it. Close it, or use it as a context manager:
-/// closing releases the values that were leased ahead.
+/// One thread at a time may use the iterator. Only the process that opened the iterator may use it.
+/// Close the iterator, or use it as a context manager. Closing releases the values that were leased
+/// ahead.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Batches {
     client: Client,
@@ -30,8 +32,8 @@ pub struct Batches {
     shown: Shown,
     ahead: usize,
     forks: u64,
-    /// The state; `None` while a call uses it. A call takes the state out and releases the lock, because drawing names
-    /// runs arbitrary code.
+    /// The state; `None` while a call uses the state. A call takes the state out and releases the
+    /// lock, because drawing names runs arbitrary code.
     state: Mutex<Option<State>>,
 }
 
@@ -39,16 +41,17 @@ pub struct Batches {
 struct State {
     /// The iterator of names; `None` after its end.
     names: Option<Py<PyIterator>>,
-    /// A drawn name whose value could not be leased ahead. It is tried again when its turn comes.
+    /// A drawn name whose value could not be leased ahead. The iterator tries this name again when
+    /// its turn comes.
     again: Option<Py<PyAny>>,
-    /// The exception that ended the names. It is raised when its turn comes.
+    /// The exception that ended the names. The iterator raises it when its turn comes.
     failed: Option<PyErr>,
     /// Values that were leased ahead.
     ready: VecDeque<Py<PyAny>>,
 }
 
 impl State {
-    /// Draws the next name, or the several names of one batch.
+    /// Draws the next name, or the next batch of several names.
     fn draw<'py>(&mut self, py: Python<'py>) -> Option<PyResult<Bound<'py, PyAny>>> {
         if let Some(again) = self.again.take() {
             return Some(Ok(again.into_bound(py)));
@@ -88,7 +91,7 @@ impl Batches {
         lock(&self.state).take().ok_or_else(|| PyValueError::new_err("another call takes these batches already"))
     }
 
-    /// Leases the next value, and as many of the following ones as exist; returns the first.
+    /// Leases the next value and as many following values as exist. Returns the first value.
     fn fill(&self, py: Python<'_>, state: &mut State) -> PyResult<Option<Py<PyAny>>> {
         let mut first = None;
         for _ in 0..self.ahead {
@@ -120,8 +123,8 @@ impl Batches {
         Ok(first)
     }
 
-    /// Leases the value of a name, or of several. Returns `None` if a value does not exist on this machine and its turn
-    /// has not come.
+    /// Leases the value of a name, or the values of several names. Returns `None` if a value does
+    /// not exist on this machine and its turn has not come.
     fn batch(&self, py: Python<'_>, names: &Bound<'_, PyAny>, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
         if let Ok(name) = names.cast::<PyString>() {
             return self.one(py, name.to_str()?, its_turn);
@@ -137,7 +140,7 @@ impl Batches {
 
     fn one(&self, py: Python<'_>, name: &str, its_turn: bool) -> PyResult<Option<Py<PyAny>>> {
         let here = || self.client.get_here(name);
-        // Release the interpreter, because the driver of a device may be slow.
+        // Release the interpreter's lock, because the driver of a device may be slow.
         let found = if self.client.lends_devices() { py.detach(here) } else { here() };
         let value = match found.or_raise()? {
             Some(value) => value,
@@ -177,7 +180,8 @@ impl Batches {
     fn close(&self) -> PyResult<()> {
         let before = self.take()?;
         *lock(&self.state) = Some(State { names: None, again: None, failed: None, ready: VecDeque::new() });
-        // Drop the values without holding the lock, because a tensor's destructor may run code that calls this object.
+        // Drop the values without holding the lock, because a tensor's destructor may run code that
+        // uses this iterator.
         drop(before);
         Ok(())
     }
@@ -206,7 +210,8 @@ impl Batches {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // If a call has taken the state, that call keeps the objects alive, so there is nothing to visit.
+        // If a call has taken the state, that call keeps the objects alive. Then there is nothing
+        // to visit.
         if let Ok(held) = self.state.try_lock()
             && let Some(state) = &*held
         {

@@ -1,5 +1,5 @@
-//! The client: its session, and the daemon's state. The methods for values are in `names.rs`, `lists.rs`, `links.rs`
-//! and `models.rs`.
+//! The class `Client`: its session with the daemon, and the daemon's metrics. The methods for
+//! values are in `names.rs`, `lists.rs`, `links.rs` and `models.rs`.
 
 use crate::device::{self, Device};
 use crate::draft::lock;
@@ -19,18 +19,19 @@ use tensorlend_os::fork;
 
 /// A session with the daemon, in one namespace.
 ///
-/// `connect` and `Embedded.connect` open it. All values are found by name, and are visible to every client of the
-/// namespace.
+/// `connect` and `Embedded.connect` open a session. Each value has a name, and is visible to every
+/// client of the namespace.
 ///
 /// Notes
 /// -----
-/// Thread-safe: any thread may use it. In a forked child, and after unpickling, it opens a new session. Published
-/// values outlive it. Waits release the interpreter's lock, and Ctrl-C ends them.
+/// Thread-safe: any thread may use the client. In a forked child, and after unpickling, the client
+/// opens a new session. Published values outlive the client. Waits release the interpreter's lock,
+/// and Ctrl-C ends them.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Client {
     options: Arc<Options>,
     session: Mutex<Session>,
-    /// Whether `close` was called. All waits of the client and of its objects then end.
+    /// Whether `close` was called. Then all waits of the client and of its objects end.
     closed: Arc<AtomicBool>,
 }
 
@@ -40,13 +41,14 @@ struct Session {
     forks: u64,
     /// The embedded daemon that created the client. It is dropped after the client.
     broker: Option<Broker>,
-    /// The waits of event loops, once there was one.
+    /// The waits of event loops; `None` before the first of these waits.
     notifications: Option<Arc<Notifications>>,
 }
 
 /// Connects to a running daemon.
 ///
-/// If the daemon does not respond, this call and each later one that asks it raise DisconnectedError after 30 s.
+/// If the daemon does not respond, this call raises DisconnectedError after 30 s. So does each
+/// later call that sends a request.
 ///
 /// Parameters
 /// ----------
@@ -58,8 +60,8 @@ struct Session {
 /// label : str or None, default None
 ///     A name for this client, which `tensorlend ls` shows.
 /// harden : bool, default False
-///     Protects this process from other processes of the same user: none of them can trace it or take its descriptors.
-///     There are no core dumps any more.
+///     Protects this process from other processes of the same user, which can then neither trace it
+///     nor take its descriptors. The process writes no core dumps.
 /// memory_limit : int or None, default None
 ///     Maximum bytes of shared memory that this client may take.
 ///
@@ -90,7 +92,7 @@ pub fn connect(
 }
 
 impl Client {
-    /// Connects with these options, and makes the object.
+    /// Connects with these options, and creates the object.
     pub fn open(py: Python<'_>, options: Options, broker: Option<Broker>) -> PyResult<Self> {
         let client = Some(options.connect(py)?);
         let session = Session { client, forks: fork::generation(), broker, notifications: None };
@@ -106,9 +108,10 @@ impl Client {
         if let Some(client) = ours(&lock(&self.session))? {
             return Ok(client);
         }
-        // In a forked child, the session belongs to the parent, so open a new one. Hold no lock meanwhile: connecting
-        // releases the interpreter, and a thread that has the interpreter could wait for the lock. If two threads
-        // connect at once, one of the sessions is dropped.
+        // In a forked child, the session belongs to the parent, so open a new one. Hold no lock
+        // while connecting: `connect` releases the interpreter's lock, and another thread with that
+        // lock could wait for this one. If two threads connect at once, one of the sessions is
+        // dropped.
         let client = self.options.connect(py)?;
         let mut session = lock(&self.session);
         if let Some(client) = ours(&session)? {
@@ -122,7 +125,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the waits of this process's event loops on the session.
+    /// Returns the waits of this process's event loops for events of the session.
     pub fn notifications(&self, py: Python<'_>) -> PyResult<Arc<Notifications>> {
         let client = self.session(py)?;
         let mut session = lock(&self.session);
@@ -139,12 +142,12 @@ impl Client {
         &self.options
     }
 
-    /// Returns the state of a wait that `close` ends.
+    /// Returns the state of a wait. `close` ends such waits.
     pub fn awaited(&self, client: &tensorlend::Client) -> Awaited {
         Awaited::new(&self.closed, client)
     }
 
-    /// Returns the origin of a value; `named`: whether the name leads to it.
+    /// Returns the origin of a value. `named` states whether the name refers to the value itself.
     pub fn origin(&self, name: &str, named: bool) -> Origin {
         Origin { options: self.options.clone(), name: name.into(), named, member: None }
     }
@@ -184,7 +187,8 @@ impl Client {
         let mut session = lock(&self.session);
         let ended = (session.notifications.take(), session.client.take(), session.broker.take());
         drop(session);
-        // Dropping the last reference stops the embedded daemon and waits for its threads, so release the interpreter.
+        // Dropping the last reference stops the embedded daemon and waits for its threads. So
+        // release the interpreter's lock.
         py.detach(|| drop(ended));
     }
 
@@ -208,7 +212,7 @@ impl Client {
     /// Raises
     /// ------
     /// RemoteError
-    ///     This machine's gateway does not answer.
+    ///     This machine's gateway does not respond.
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let client = self.session(py)?;
         let nodes = py.detach(|| client.nodes()).or_raise()?;

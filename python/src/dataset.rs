@@ -1,4 +1,4 @@
-//! Datasets: several tensors that were published together.
+//! The class `Dataset`: several tensors that were published together.
 
 use crate::draft::lock;
 use crate::errors::{closed, named, raise};
@@ -13,15 +13,16 @@ use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 use tensorlend_os::fork;
 
-/// Several tensors, published together and leased as one: a mapping of names to leases.
+/// Several tensors that were published together, as a mapping of names to leases. One lease holds
+/// all of them.
 ///
 /// The order is that of publication.
 ///
 /// Notes
 /// -----
-/// Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
-/// including leases and arrays of its tensors; `release` and `with` end it earlier. Pickling sends its name and
-/// version.
+/// Thread-safe: any thread may read the dataset, and so may children that the process forks. Its
+/// lease ends with the last reference to the dataset, to its leases or to arrays of its tensors.
+/// `release` and `with` end the lease earlier. Pickling sends the dataset's name and version.
 #[pyclass(frozen, weakref, mapping, module = "tensorlend._native")]
 pub struct Dataset {
     held: Mutex<Option<Held>>,
@@ -34,7 +35,8 @@ pub struct Dataset {
 #[derive(Clone)]
 enum Held {
     Shared(Arc<Value>),
-    /// The dataset's tensors, privately writable. A dataset without tensors is always `Shared`.
+    /// The dataset's tensors in private, writable mappings. A dataset without tensors is always
+    /// `Shared`.
     Private(Arc<[Arc<View>]>),
 }
 
@@ -89,7 +91,7 @@ impl Dataset {
         Ok(look(self.held()?.whole()))
     }
 
-    /// Returns the leased version.
+    /// Returns the version of the leased value.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
         self.whole(tensorlend::Dataset::version)
     }
@@ -132,7 +134,7 @@ impl Dataset {
         self.keys(py)?.try_iter()
     }
 
-    /// Returns the dataset's tensor with a name.
+    /// Returns the dataset's tensor with this name.
     ///
     /// Parameters
     /// ----------
@@ -202,7 +204,8 @@ impl Dataset {
 
     /// Returns torch tensors that view all tensors of the dataset in place, and keep them alive.
     ///
-    /// torch does not check for read-only memory: with mode "read", writing to them ends the process with SIGSEGV.
+    /// torch does not check for read-only memory. With mode "read", a write to these tensors ends
+    /// the process with SIGSEGV.
     ///
     /// Returns
     /// -------
@@ -275,8 +278,8 @@ impl Dataset {
         false
     }
 
-    /// The arguments with which another process finds the dataset again: sockets, namespace, name, version, mode, and
-    /// whether the name refers to it.
+    /// The arguments with which another process finds the dataset again: sockets, namespace, name,
+    /// version, mode, and whether the name refers to the dataset itself.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(&self) -> PyResult<(Vec<PathBuf>, Option<String>, String, (u64, u64), &'static str, bool)> {

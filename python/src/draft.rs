@@ -15,15 +15,18 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 pub use tensorlend_os::mutex::lock;
 
-/// A tensor that is being written, in the memory where it will be read. It is invisible until it is published.
+/// A tensor that is being written, in the memory where its readers will see it. The tensor is
+/// invisible until it is published.
 ///
-/// As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
-/// `draft[...]` reads and writes elements as its numpy array does. `Draft[np.float32]` is its type in annotations.
+/// As a context manager, a draft with a name is published at the end of the block. An exception in
+/// the block drops the draft. `draft[...]` reads and writes elements as its numpy array does.
+/// `Draft[np.float32]` is its type in annotations.
 ///
 /// Notes
 /// -----
-/// Publishing makes the arrays that `array` returned read-only. Other views of it must not be written any more. It
-/// belongs to the process that created it. Threads may write to different parts of it; one of them publishes it.
+/// Publishing makes the arrays that `array` returned read-only. After publication, do not write to
+/// other views of the draft. Only the process that created the draft may use it. Threads may write
+/// to different parts of the draft, and one of them publishes it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Draft {
     state: Mutex<Option<State>>,
@@ -32,7 +35,8 @@ pub struct Draft {
 }
 
 struct State {
-    /// The client of the draft. A published draft has no state, so it keeps no session alive.
+    /// The client of the draft. It is part of the state, so a published draft keeps no session
+    /// alive.
     client: tensorlend::Client,
     view: Arc<View>,
     drafted: Arc<Drafted>,
@@ -48,7 +52,7 @@ impl Draft {
         Self { state: Mutex::new(Some(state)), name, lasting }
     }
 
-    /// Checks that the draft is open, and belongs to this client.
+    /// Checks that the draft is open and belongs to this client.
     pub fn check(&self, client: &tensorlend::Client) -> PyResult<()> {
         self.view()?;
         if lock(&self.state).as_ref().is_none_or(|state| state.client.is_same(client)) {
@@ -64,8 +68,8 @@ impl Draft {
         Ok(view)
     }
 
-    /// Takes the client library's draft for publication, and closes this object. The memory stays in place as long as
-    /// an array may view it.
+    /// Takes the client library's draft for publication, and closes this object. The memory stays
+    /// in place as long as an array may view the memory.
     pub fn take(&self, py: Python<'_>) -> PyResult<tensorlend::Draft> {
         self.view()?;
         let state = lock(&self.state).take().ok_or_else(gone)?;
@@ -82,7 +86,7 @@ impl Draft {
         match draft.pin() {
             Ok(pin) => *lock(&drafted.pin) = Some(pin),
             Err(error) => {
-                // Give the draft back to the remaining views, as if this object had been dropped.
+                // Give the draft to the remaining views, as a drop of this object would.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -144,7 +148,7 @@ impl Draft {
         Ok(array)
     }
 
-    /// Returns the array of the property `array`. Leases have this method, too.
+    /// Returns the property `array`. Leases have a method of this name, too.
     ///
     /// Returns
     /// -------
@@ -164,7 +168,7 @@ impl Draft {
     /// Returns
     /// -------
     /// torch.Tensor
-    ///     The tensor. It must not be written after the draft was published.
+    ///     The tensor. Do not write to the tensor after the draft is published.
     ///
     /// Raises
     /// ------
@@ -210,7 +214,7 @@ impl Draft {
         })
     }
 
-    /// Publishes the draft: from then on every client of the namespace can read the tensor.
+    /// Publishes the draft. Then every client of the namespace can read the tensor.
     ///
     /// Parameters
     /// ----------
@@ -238,13 +242,13 @@ impl Draft {
         self.lasting.publish(py, draft.into(), name)
     }
 
-    /// Drops the draft. Its memory is freed when no array views it any more.
+    /// Drops the draft. Its memory is freed once no array views the memory.
     #[pyo3(name = "drop")]
     fn let_go(&self) {
         lock(&self.state).take();
     }
 
-    /// Whether the draft was neither published nor dropped.
+    /// Whether the draft is neither published nor dropped.
     #[getter]
     fn is_open(&self) -> bool {
         lock(&self.state).is_some()
@@ -272,13 +276,14 @@ impl Draft {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let view = slf.get().view()?;
-        // SAFETY: the interpreter calls this with a buffer to fill in.
+        // SAFETY: the interpreter passes a buffer that is null or writable.
         unsafe { export::buffer(slf.as_any(), view, buffer, flags) }
     }
 
     #[allow(clippy::unused_self)]
     unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
-        // SAFETY: the interpreter calls this with a buffer that was filled in above.
+        // SAFETY: the interpreter passes a buffer that `__getbuffer__` has filled in, and releases
+        // each buffer once.
         unsafe { export::release(buffer) };
     }
 
@@ -299,7 +304,7 @@ impl Draft {
         (export::CPU.device_type.0, export::CPU.device_id)
     }
 
-    /// An element, or a numpy array that views a part in place.
+    /// Returns an element, or a numpy array that views a part of the draft in place.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::array(slf)?.get_item(key)
     }

@@ -14,13 +14,14 @@ use tensorlend::DType;
 const KNOWN: &str =
     "bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_*";
 
-/// Parses everything that `np.dtype` accepts, with the same meaning; also torch's dtypes, as objects or by name
-/// ("torch.float32"), and the names of `ml_dtypes` where that is not installed.
+/// Parses everything that `np.dtype` accepts, with the same meaning. Also parses torch's dtypes, as
+/// objects or by name ("torch.float32"), and the names of `ml_dtypes` where that package is not
+/// installed.
 pub fn parse(given: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(text) = given.extract::<Cow<'_, str>>() {
         return of_text(given.py(), &text);
     }
-    // torch's dtypes have no name attribute, only their text.
+    // torch's dtypes have no attribute with their name, so use their text.
     let class = given.get_type();
     if class.module().is_ok_and(|module| module == "torch") {
         return of_text(given.py(), &given.str()?.to_cow()?);
@@ -36,7 +37,8 @@ pub fn parse(given: &Bound<'_, PyAny>) -> PyResult<DType> {
 
 /// Parses a dtype that is given as text.
 fn of_text(py: Python<'_>, text: &str) -> PyResult<DType> {
-    // Full names have the same meaning in numpy, or numpy rejects them, so numpy need not be asked.
+    // Each full name has the same meaning in numpy, or numpy rejects the name. So do not call
+    // numpy.
     if let Some(found) = of_full_name(text) {
         return Ok(found);
     }
@@ -109,8 +111,9 @@ fn known(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     Err(errors::dtype(format!("dtype {name:?} {why}: use one of {KNOWN}")))
 }
 
-/// Returns the numpy dtype of an element type. For types that numpy lacks, it is the dtype of `ml_dtypes`. Without that
-/// package, it is an object with the same name, kind and size, which compares like a dtype.
+/// Returns the numpy dtype of an element type. For types that numpy lacks, returns the dtype of
+/// `ml_dtypes`. Without that package, returns an object with the same name, kind and size, which
+/// compares like a dtype.
 pub fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     if is_native(dtype) {
         return of_numpy(&PyString::new(py, dtype.numpy_name()));
@@ -123,7 +126,7 @@ pub fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     }
 }
 
-/// Returns true if numpy itself has the type; otherwise arrays show it as unsigned integers.
+/// Returns true if numpy itself has the type. Arrays of other types appear as unsigned integers.
 pub fn is_native(dtype: DType) -> bool {
     !matches!(dtype.code(), 4 | 7..)
 }
@@ -134,7 +137,7 @@ pub fn format(dtype: DType) -> &'static std::ffi::CStr {
         (0, 8) => c"b",
         (0, 16) => c"h",
         (0, 32) => c"i",
-        // Two formats have eight bytes, "l" and "q". numpy uses "l" for int64.
+        // Two formats, "l" and "q", have eight bytes. numpy uses "l" for int64.
         (0, _) => c"l",
         (2, 16) => c"e",
         (2, 32) => c"f",
@@ -206,12 +209,12 @@ pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
     DType::from_codes(code, bits, 1).ok_or_else(|| refuse("cannot be lent"))
 }
 
-/// Converts to `DLPack`'s type.
+/// Converts an element type to DLPack's type.
 pub fn to_dlpack(dtype: DType) -> DLDataType {
     DLDataType { code: DLDataTypeCode(dtype.code()), bits: dtype.bits(), lanes: dtype.lanes() }
 }
 
-/// Converts from `DLPack`'s type.
+/// Converts DLPack's type to an element type.
 pub fn of_dlpack(dtype: DLDataType) -> PyResult<DType> {
     DType::from_codes(dtype.code.0, dtype.bits, dtype.lanes).ok_or_else(|| {
         let (code, bits, lanes) = (dtype.code.0, dtype.bits, dtype.lanes);

@@ -33,7 +33,8 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         if self.forks != fork::generation() {
-            // A forked child has none of the daemon's threads, so leak the daemon: its drop would wait for them.
+            // A forked child has none of the daemon's threads. So leak the daemon, whose drop would
+            // wait for these threads.
             std::mem::forget(Arc::clone(&self.daemon));
         }
     }
@@ -41,12 +42,13 @@ impl Drop for Broker {
 
 /// A daemon in a thread of this process, for tests and small programs.
 ///
-/// It has its own socket and memory, and needs no service and no root. Child processes can connect to its address.
+/// The daemon has its own socket and memory, and needs no service and no root. Child processes can
+/// connect to its address.
 ///
 /// Notes
 /// -----
-/// Thread-safe. Close it, or use it as a context manager: closing stops the daemon and disconnects its clients. The
-/// end of the process has the same effect.
+/// Thread-safe. Close this object, or use it as a context manager. Closing stops the daemon and
+/// disconnects its clients. The end of the process has the same effect.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Embedded {
     broker: Broker,
@@ -58,7 +60,8 @@ pub struct Embedded {
 /// Parameters
 /// ----------
 /// config : str or None, default None
-///     A configuration in TOML, as tensorlendd reads it from a file. None is the default configuration.
+///     A configuration in TOML, as in a configuration file of tensorlendd. None is the default
+///     configuration.
 ///
 /// Returns
 /// -------
@@ -102,8 +105,8 @@ impl Embedded {
 
     /// Connects to this daemon.
     ///
-    /// The client keeps the daemon alive: `embedded().connect()` gives a program its own daemon until the client is
-    /// closed.
+    /// The client keeps the daemon alive. So `embedded().connect()` gives a program its own daemon
+    /// until the client is closed.
     ///
     /// Parameters
     /// ----------

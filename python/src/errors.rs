@@ -1,11 +1,12 @@
-//! Conversion of the client library's errors to Python exceptions. Their classes are defined in Python, and each also
-//! derives from a built-in exception.
+//! Conversion of the client library's errors to Python exceptions. The Python package defines their
+//! classes. Each class also derives from a built-in exception.
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use tensorlend::{Error, LimitKind, Refusal};
 
-/// Prefix of a text that marks an error as one of [`closed`], because the client library has no variant for it.
+/// Prefix of the text of an error that [`closed`] made. The client library has no variant for such
+/// an error.
 const CLOSED: &str = "\0closed\0";
 
 /// Returns the error for the use of a closed object. [`raise`] converts this error to a ClosedError.
@@ -14,7 +15,7 @@ pub fn closed(text: &str) -> Error {
     Error::Argument(format!("{CLOSED}{text}"))
 }
 
-/// Returns the exception for an error.
+/// Returns the exception for an error of the client library.
 #[cold]
 pub fn raise(error: Error) -> PyErr {
     if let Error::Argument(text) = &error
@@ -26,7 +27,8 @@ pub fn raise(error: Error) -> PyErr {
     let raised = match &error {
         Error::Descriptors { .. } => named("OpenFilesError", text),
         Error::System { cause, .. } => made("SystemCallError", (text, cause.raw_os_error())),
-        // A missing name of another machine must raise NotFoundError, even if the error has a limit.
+        // A missing name of another machine must raise NotFoundError, even if the error also
+        // reports a limit.
         e if e.limit_kind().is_some() && !e.is_not_found() => {
             made("LimitError", (text, e.limit_kind().map(LimitKind::name)))
         }

@@ -1,4 +1,5 @@
-//! Waits of asyncio's event loops. A loop sleeps on descriptors; no Python code runs in another thread for it.
+//! Waits of asyncio's event loops. An event loop sleeps on descriptors, and no other thread runs
+//! Python code for it.
 
 use crate::client::Client;
 use crate::draft::lock;
@@ -15,11 +16,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Error, Version};
 
-/// The numbers of the waits that are over, and a descriptor that is readable while there are some.
+/// The numbers of the waits that are over, and a descriptor that is readable while this list is not
+/// empty.
 ///
-/// The waiting thread adds a number under the lock, and writes one byte if the list was empty. The loop's thread reads all
-/// bytes, and then takes the list under the lock. A number is added either before the list is taken, and the loop gets it, or
-/// after; then the list was empty, and its byte comes after those that were read.
+/// The waiting thread adds a number under the lock. If the list was empty, this thread also writes
+/// one byte. The loop's thread first reads all bytes, and then takes the list under the lock. If
+/// the waiting thread adds a number before the loop takes the list, the loop gets this number. If
+/// it adds a number later, the list was empty, so the loop's thread finds a new byte at its next
+/// read.
 #[pyclass(frozen, name = "_Wakeups", module = "tensorlend._native")]
 pub struct Wakeups {
     ours: UnixStream,
@@ -32,15 +36,16 @@ struct Shared {
 }
 
 impl Wakeups {
-    /// Returns a function that reports the end of a wait. It never blocks, and needs no interpreter.
+    /// Returns a function that reports the end of a wait. The function never blocks, and needs no
+    /// interpreter.
     pub fn tell(&self, number: u64) -> impl FnOnce(Result<(), Error>) + Send + 'static {
         let shared = self.shared.clone();
-        // The task polls again, and raises the error itself.
+        // Ignore the result, because the task polls again and raises the error itself.
         move |_| {
             let mut told = lock(&shared.told);
             told.push(number);
             if told.len() == 1 {
-                // If the buffer were full, the descriptor would be readable already.
+                // Ignore an error. A full buffer means that the descriptor is readable already.
                 let _ = (&shared.theirs).write(&[1]);
             }
         }
@@ -61,7 +66,7 @@ impl Wakeups {
         self.ours.as_raw_fd()
     }
 
-    /// Returns the numbers of the waits that are over, each once.
+    /// Returns the numbers of the waits that are over, and removes them from the list.
     fn take(&self) -> PyResult<Vec<u64>> {
         let mut bytes = [0; 64];
         loop {
@@ -75,7 +80,7 @@ impl Wakeups {
     }
 }
 
-/// A wait in the waiting thread. It ends when this object is dropped.
+/// A wait of a task, performed by the waiting thread. Dropping this object ends the wait.
 #[pyclass(frozen, name = "_Ticket", module = "tensorlend._native")]
 pub struct Ticket {
     _ticket: tensorlend::Ticket,
@@ -87,7 +92,8 @@ impl From<tensorlend::Ticket> for Ticket {
     }
 }
 
-/// A loop's own duplicate of a wake descriptor: its number stays the loop's, whoever closes the original.
+/// An event loop's own duplicate of a wakeup descriptor. The duplicate stays open when the original
+/// is closed.
 #[pyclass(frozen, name = "_Descriptor", module = "tensorlend._native")]
 pub struct Descriptor(OwnedFd);
 
@@ -111,7 +117,8 @@ impl Client {
         self.awaited(&self.session(py)?).check()
     }
 
-    /// As wait_newer, without waiting; None if there is no such value.
+    /// Leases the value as `wait_newer` does, but without waiting. Returns None if there is no
+    /// newer value.
     fn _try_newer(
         &self,
         py: Python<'_>,
@@ -127,7 +134,7 @@ impl Client {
             return Ok(None);
         }
         let value = match py.detach(|| client.get_value(name)) {
-            // Deleted at this moment.
+            // Another client has deleted the name in the meantime.
             Err(Error::NotFound(_)) => return Ok(None),
             other => other.or_raise()?,
         };
@@ -135,7 +142,8 @@ impl Client {
         show(py, &client, value, mode, self.origin(name, true)).map(Some)
     }
 
-    /// Reports `number` to `wakeups` once `_try_newer` may find a value; None for a name of another machine.
+    /// Reports `number` to `wakeups` once `_try_newer` may find a value. Returns None for a name of
+    /// another machine.
     fn _tell_newer(
         &self,
         py: Python<'_>,
@@ -149,7 +157,8 @@ impl Client {
         Ok(notifications.newer(name, seen, wakeups.tell(number)).or_raise()?.map(Ticket::from))
     }
 
-    /// As wait_length, without waiting; None if the list has another length.
+    /// Returns the list's length as `wait_length` does, but without waiting. Returns None if the
+    /// list has another length.
     fn _try_length(&self, py: Python<'_>, name: &str, length: u64, op: &str) -> PyResult<Option<u64>> {
         let wanted = wanted(length, op)?;
         Ok(Some(self.session(py)?.length(name)).filter(|&length| wanted.is(length)))

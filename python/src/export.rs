@@ -1,4 +1,4 @@
-//! Export of views to other libraries: the buffer protocol, DLPack, numpy's array interface.
+//! Export of views to other libraries, by the buffer protocol, DLPack and numpy's array interface.
 #![allow(unsafe_code)]
 
 use crate::dtype;
@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// The data of an exported buffer, except its bytes.
+/// The data that an exported buffer refers to, except its bytes.
 struct Shown {
     shape: Vec<isize>,
     strides: Vec<isize>,
@@ -39,8 +39,8 @@ pub unsafe fn buffer(
     if buffer.is_null() {
         return refuse("there is no buffer to fill in");
     }
-    // SAFETY: `buffer` is not null, and the caller guarantees that it is writable. If an error follows, the buffer is
-    // empty.
+    // SAFETY: `buffer` is not null, and the caller guarantees that it is writable. If an error
+    // follows, the buffer has no owner and so counts as empty.
     unsafe { (*buffer).obj = null_mut() };
     if asks(ffi::PyBUF_WRITABLE) && !view.writable {
         return refuse("a lease is read-only: get it with mode=\"cow\" to write to a private copy, or create a draft");
@@ -60,8 +60,9 @@ pub unsafe fn buffer(
         strides: view.byte_strides().into_iter().map(|s| s as isize).collect(),
         _view: view.clone(),
     });
-    // SAFETY: `buffer` as above. Its pointers refer to `shown`, which lives until `release`, and has the form that the
-    // protocol prescribes. As long as `shown` holds the view, the bytes are readable, and writable if the buffer is
+    // SAFETY: `buffer` is not null, and the caller guarantees that it is writable. Its pointers
+    // refer to `shown`, which has the form that the protocol prescribes and lives until `release`.
+    // As long as `shown` holds the view, the bytes are readable, and writable if the view is
     // writable. Python does not write to shape, strides or format, although their types allow it.
     unsafe {
         (*buffer).buf = view.start().cast();
@@ -83,9 +84,11 @@ pub unsafe fn buffer(
 /// Releases the data that [`buffer`] attached.
 ///
 /// # Safety
-/// `buffer` was filled in by [`buffer`], and is released once, as `bf_releasebuffer` guarantees.
+/// The function [`buffer`] has filled in this buffer, and the caller releases it once, as
+/// `bf_releasebuffer` guarantees.
 pub unsafe fn release(buffer: *mut ffi::Py_buffer) {
-    // SAFETY: by the caller, this is the box that `buffer` put there, and it is taken only once.
+    // SAFETY: by the caller's guarantee, `internal` is the box that the function `buffer` put
+    // there, and it is taken only once.
     unsafe { drop(Box::from_raw((*buffer).internal.cast::<Shown>())) };
 }
 
@@ -97,13 +100,13 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
     let failed = |e: &dyn std::fmt::Display| PyBufferError::new_err(e.to_string());
     let metadata = Dynamic::new(&*view.shape, &*view.strides);
     let mut made = metadata.initialize_as::<M>(view.clone()).map_err(|e| failed(&e))?;
-    // The standard recommends null for empty tensors. With null, numpy would allocate its own memory and omit the
-    // read-only flag, so read-only tensors keep their address.
+    // The standard recommends null for empty tensors. But for null, numpy would allocate its own
+    // memory and omit the read-only flag. So read-only tensors keep their address.
     let start = if view.elements() == 0 && view.writable { null_mut() } else { view.start() };
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view, which its context holds until the deleter runs, on any thread. The
-    // read-only flag is set unless consumers may write. Only `capsule` sets the flag for a copy, and only if the copy
-    // has no other users.
+    // SAFETY: the descriptor describes a view. Its context holds the view until the deleter runs,
+    // on any thread. The read-only flag is set unless consumers may write. Only `capsule` sets the
+    // flag IS_COPIED, and only for a copy without other users.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
@@ -141,20 +144,21 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     )
 }
 
-/// Returns a capsule without the read-only flag, for a consumer that does not support the flag but never writes: jax,
-/// whose arrays are immutable.
+/// Returns a capsule without the read-only flag. jax needs it: jax does not support the flag, but
+/// never writes, because its arrays are immutable.
 pub fn immutable(py: Python<'_>, view: Arc<View>) -> PyResult<Py<PyAny>> {
     managed::<DLManagedTensor>(view, DlpackFlags::empty())?.into_py_any(py)
 }
 
-/// Returns the tensor for the C exchange table.
+/// Returns the tensor for torch's and other libraries' C exchange table.
 pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let flags = flags(&view);
     managed(view, flags)
 }
 
-/// Returns a tensor of a lent value in host memory, as [`versioned`] does but without a view: its deleter drops a
-/// reference to the value. `name` is the name by which the value was found.
+/// Returns a tensor of a lent value in host memory. Unlike [`versioned`], this function creates no
+/// view, and the deleter drops a reference to the value. `name` is the name by which the value was
+/// found.
 pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLManagedTensorVersioned>> {
     let tensor = &members(value)[at];
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
@@ -166,9 +170,9 @@ pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLMan
     let made = Dynamic::new(&*shape, tensor.strides()).initialize_as::<DLManagedTensorVersioned>(kept);
     let mut made = made.map_err(|e| PyBufferError::new_err(e.to_string()))?;
     made.set_data(start.cast::<c_void>()).set_device(CPU).set_dtype(dtype::to_dlpack(tensor.dtype()));
-    // SAFETY: the descriptor describes a tensor of `value`, whose bytes are readable as long as the value lives. The
-    // context holds the value until the deleter runs, on any thread. The read-only flag is set, because the bytes must
-    // not be written.
+    // SAFETY: the descriptor describes a tensor of `value`, whose bytes are readable as long as the
+    // value lives. The context holds the value until the deleter runs, on any thread. The read-only
+    // flag is set, so consumers must not write.
     unsafe {
         made.set_flags_unchecked(DlpackFlags::READ_ONLY);
         Ok(made.finish())
@@ -191,8 +195,8 @@ pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py,
     Ok(interface)
 }
 
-/// Returns a numpy array of the buffer that `owner` exports. Types that numpy lacks become those of `ml_dtypes` or,
-/// without that package, unsigned integers.
+/// Returns a numpy array of the buffer that `owner` exports. An element type that numpy lacks
+/// becomes the type of `ml_dtypes` or, without that package, an unsigned integer.
 pub fn numpy<'py>(owner: &Bound<'py, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'py, PyAny>> {
     by_name(crate::array::asarray(owner)?, dtype)
 }

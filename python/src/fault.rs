@@ -2,14 +2,16 @@
 //! standard error, with the tensor and the remedy. Python's faulthandler, which this module enables, prints the Python
 //! stack.
 //!
-//! There are two causes. torch does not support read-only memory, so a write to a lease faults. And a parent's array is
-//! not mapped in a forked child, which no library knows. So every live view has an entry in a table, in which the
-//! handler looks the address up. It then passes the fault to the previous handler (of faulthandler, a crash reporter,
-//! or the kernel), which ends the process as usual.
+//! Such faults have two causes. torch does not support read-only memory, so a write to a lease
+//! faults. And a parent's draft is not mapped in a forked child, which no library knows. Every live
+//! view has an entry in a table, in which the handler looks up the address of a fault. The handler
+//! then passes the fault to the previous handler: faulthandler's, a crash reporter's, or the
+//! kernel's. That handler ends the process as usual.
 //!
-//! The handler may interrupt any code in any thread. It takes no lock, allocates nothing, and calls only `write`,
-//! `sigaction` and `raise` of the system. The table consists of atomics. An entry's `state` changes with each use, and
-//! a reader checks it before and after it reads the other fields.
+//! The handler may interrupt any code in any thread. So it takes no lock, allocates nothing, and
+//! calls only the system functions `write`, `sigaction` and `raise`. The table consists of atomics.
+//! An entry's `state` changes with each use. A reader loads `state` before and after it reads the
+//! other fields, and compares the two values.
 #![allow(unsafe_code)]
 
 use pyo3::prelude::*;
@@ -24,7 +26,7 @@ const SWITCH: &str = "TENSORLEND_FAULT_MESSAGES";
 
 /// Maximum number of views in the table. For a fault in a view without an entry, the handler prints no message.
 const ENTRIES: usize = 8192;
-/// Number of entries to try before a view gets no entry.
+/// Number of entries that `note` tries. If none of them is free, the view gets no entry.
 const PROBES: usize = 32;
 /// Number of 8-byte words of a name that an entry stores.
 const NAME_WORDS: usize = 8;
@@ -52,8 +54,8 @@ impl Kind {
 }
 
 struct Entry {
-    /// The number of uses of this entry, times 8, plus the kind of its view. Kind 0 is a free entry; kind 7 is one that
-    /// is being written.
+    /// The number of uses of this entry, times 8, plus the kind of its view. Kind 0 marks a free
+    /// entry. Kind 7 marks an entry that a thread is writing.
     state: AtomicU64,
     /// The fork generation of the process that wrote the entry.
     forks: AtomicU64,
@@ -76,7 +78,8 @@ static TABLE: [Entry; ENTRIES] = [const {
     }
 }; ENTRIES];
 
-/// The entry of a view, freed when this is dropped. `None` if the table was full, or messages are disabled.
+/// The entry of a view. Dropping this object frees the entry. `None` if the table was full, or if
+/// messages are disabled.
 pub struct Noted(Option<&'static Entry>);
 
 impl Drop for Noted {
@@ -88,8 +91,9 @@ impl Drop for Noted {
     }
 }
 
-/// Enters a view of `bytes` bytes at `start` into the table, until the result is dropped. If the view is of a dataset's
-/// tensor, `name` is the dataset's name, and `member` the tensor's.
+/// Adds an entry for a view of `bytes` bytes at `start` to the table. The entry stays until the
+/// result is dropped. If the view is of a dataset's tensor, `name` is the dataset's name, and
+/// `member` the tensor's.
 pub fn note(kind: Kind, start: *const u8, bytes: usize, name: &str, member: Option<&str>) -> Noted {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if bytes == 0 || !is_on() {
@@ -120,7 +124,7 @@ pub fn note(kind: Kind, start: *const u8, bytes: usize, name: &str, member: Opti
     Noted(None)
 }
 
-/// A text of at most N bytes; longer texts are truncated.
+/// A text of at most N bytes, to which longer texts are truncated.
 struct Text<const N: usize> {
     bytes: [u8; N],
     used: usize,
@@ -151,7 +155,7 @@ struct Found {
     name: [u8; 8 * NAME_WORDS],
 }
 
-/// Returns the view that contains an address; prefers this process's own view to an inherited one.
+/// Returns the view that contains an address. Prefers this process's own view to an inherited view.
 fn find(address: usize) -> Option<Found> {
     let mut inherited = None;
     for entry in &TABLE {
@@ -162,13 +166,14 @@ fn find(address: usize) -> Option<Found> {
             continue;
         }
         let forks = entry.forks.load(Ordering::Relaxed);
-        // A child reads its parent's leases as its own, unless the fork could not protect them.
+        // A child reads its parent's leases as its own, unless the fork could not protect the
+        // leases.
         let is_inherited = forks != fork::generation() && (kind == Kind::Draft as u64 || !fork::is_readable(forks));
         let mut found = Found { kind, is_inherited, name: [0; 8 * NAME_WORDS] };
         for (bytes, word) in found.name.chunks_exact_mut(8).zip(&entry.name) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
-        // Check that the entry was not reused while it was read.
+        // Check that no thread reused the entry during the read.
         std::sync::atomic::fence(Ordering::Acquire);
         if entry.state.load(Ordering::Relaxed) != state {
             continue;
@@ -186,7 +191,7 @@ impl Found {
         let used = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
         let name = match str::from_utf8(&self.name[..used]) {
             Ok(name) => name,
-            // The name was truncated within a character: omit its first bytes.
+            // The name was truncated within a character. Omit the incomplete character.
             Err(error) => str::from_utf8(&self.name[..error.valid_up_to()]).unwrap_or_default(),
         };
         let dots = if used == self.name.len() { "..." } else { "" };
@@ -197,7 +202,8 @@ impl Found {
                 line,
                 "used a draft (\"{name}{dots}\") of its parent process, which is not mapped after a fork: create it in the child"
             ),
-            // Batches are also leased in mode "cow", so check the name, too.
+            // Batches are also leased in mode "cow", whose kind is `Private`, so check the name,
+            // too.
             (true, _) if name.starts_with(LOADERS) => writeln!(
                 line,
                 "used a batch of its parent's SharedLoader, which is not mapped after a fork: iterate over the loader in the \
@@ -223,7 +229,7 @@ impl Found {
     }
 }
 
-/// The handler that this module's handler has replaced. It stays valid for the life of the process.
+/// The handler that this module's handler has replaced. Its data is never freed.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether messages are enabled and the handler is installed.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -236,7 +242,7 @@ pub fn _watch_faults() {
     }
 }
 
-/// Installs the handler at the first call. Returns true if it is installed.
+/// Installs the handler at the first call. Returns true if the handler is installed.
 fn is_on() -> bool {
     static INSTALLED: Once = Once::new();
     let mut installed_now = false;
@@ -246,8 +252,8 @@ fn is_on() -> bool {
             ON.store(installed_now, Ordering::Relaxed);
         }
     });
-    // Run Python code outside of `call_once`: Python may switch to a thread that waits in `call_once`, which would be a
-    // deadlock.
+    // Run Python code outside of `call_once`. Python may switch to a thread that waits in
+    // `call_once`, which would be a deadlock.
     if installed_now && faults_are_unhandled() {
         // Ignore an error: even without faulthandler, this module's handler prints its line.
         let _ = Python::try_attach(enable_faulthandler);
@@ -255,7 +261,8 @@ fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Enables Python's faulthandler. Its handler is then called first, and passes the signal on to this module's.
+/// Enables Python's faulthandler. The kernel then calls faulthandler's handler first, which passes
+/// the signal on to this module's handler.
 fn enable_faulthandler(py: Python<'_>) -> PyResult<()> {
     let faulthandler = py.import("faulthandler")?;
     if !faulthandler.call_method0("is_enabled")?.is_truthy()? {
@@ -264,13 +271,15 @@ fn enable_faulthandler(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Returns true if no handler but this module's is set for the signals that faulthandler handles. If another handler is
-/// set, such as a JVM's, faulthandler must not be enabled: it reports the signal as fatal, and loses its address, which
-/// the other handler needs to continue the program.
+/// Returns true if only this module's handler is set for the signals that faulthandler handles.
+/// Another handler may be set, such as a JVM's. Then faulthandler must not be enabled, because it
+/// reports the signal as fatal. It also loses the fault's address, which the other handler needs to
+/// continue the program.
 fn faults_are_unhandled() -> bool {
     let is_default = |signal| {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: sigaction fills in the structure, which is read only if the call succeeds.
+        // SAFETY: sigaction fills in the structure. The code reads the structure only if the call
+        // succeeds.
         unsafe {
             libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
                 && action.assume_init().sa_sigaction == libc::SIG_DFL
@@ -285,9 +294,10 @@ fn faults_are_unhandled() -> bool {
 fn install() -> bool {
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
     let mut ours = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: sigaction reads and writes the given structures. All zeroes are a valid `sigaction`, with no signal
-    // blocked. The handler has the signature that SA_SIGINFO requires, and stays valid for the life of the process:
-    // extension modules are never unloaded. `before` is read only after the call has filled it in.
+    // SAFETY: sigaction reads and writes the given structures. A `sigaction` of zero bytes is
+    // valid, and blocks no signal. The handler has the signature that SA_SIGINFO requires. It stays
+    // valid for the life of the process, because extension modules are never unloaded. The code
+    // reads `before` only after sigaction has filled it in.
     unsafe {
         if libc::sigaction(libc::SIGSEGV, std::ptr::null(), before.as_mut_ptr()) != 0 {
             return false;
@@ -297,8 +307,8 @@ fn install() -> bool {
         if before.sa_sigaction == handler as usize {
             return true;
         }
-        // Store the previous handler before this module's handler is installed, which needs it. Never free an earlier
-        // one, because a handler may be reading it.
+        // Store the previous handler before the installation of this module's handler, which needs
+        // it. Never free an earlier value, because a handler may be reading it.
         PREVIOUS.store(Box::into_raw(Box::new(before)), Ordering::Release);
         let action = ours.assume_init_mut();
         action.sa_sigaction = handler as usize;
@@ -309,7 +319,8 @@ fn install() -> bool {
 
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    // SAFETY: the kernel calls this with readable `info` and `context`, until it returns; errno is the thread's own.
+    // SAFETY: the kernel calls this function with `info` and `context` that are readable until the
+    // function returns. errno is the thread's own.
     let (errno, was_sent, address) = unsafe {
         let was_sent = (*info).si_code <= 0;
         let address = if was_sent { last_fault(context) } else { (*info).si_addr().addr() };
@@ -322,9 +333,11 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         // SAFETY: the line has `used` readable bytes.
         unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.used) };
     }
-    // SAFETY: `PREVIOUS` is null, or contains the result of sigaction. After the previous handler is installed again,
-    // this function returns to the faulting instruction, which faults again and so calls that handler. A signal that a
-    // process sent does not repeat, so this function raises it again; it stays blocked until the function returns.
+    // SAFETY: `PREVIOUS` is null, or points to a result of sigaction that is never freed. This
+    // function installs the previous handler again and returns to the faulting instruction. The
+    // instruction then faults again, and the kernel calls that handler. A signal that a process
+    // sent does not repeat, so this function raises it again. That signal stays blocked until the
+    // function returns.
     unsafe {
         match PREVIOUS.load(Ordering::Acquire).as_ref() {
             Some(before) if !(before.sa_sigaction == libc::SIG_IGN && was_sent) => {
@@ -339,9 +352,10 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// Returns the address of this thread's last fault. If faulthandler was enabled after this handler was installed, it
-/// gets the fault first, and passes the signal on with `raise`. That loses the address in `siginfo`, but the saved
-/// registers still contain it.
+/// Returns the address of this thread's last fault. If faulthandler was enabled after the
+/// installation of this handler, faulthandler gets the fault first. Then it passes the signal on
+/// with `raise`, which loses the address in `siginfo`. The saved registers still contain the
+/// address.
 ///
 /// # Safety
 /// `context` is the argument that the kernel passed to a handler.
@@ -351,7 +365,7 @@ unsafe fn last_fault(context: *mut libc::c_void) -> usize {
     // SAFETY: the caller passes the kernel's context, whose registers the kernel has filled in.
     return unsafe { (*context).uc_mcontext.gregs[libc::REG_CR2 as usize] as usize };
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: the caller passes the kernel's context, whose registers the kernel has filled in.
     return unsafe { (*context).uc_mcontext.fault_address as usize };
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {

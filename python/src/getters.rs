@@ -1,6 +1,6 @@
 //! The properties that leases and drafts share, in host memory and on a device.
 
-/// Adds the properties of all tensors to a class that has a method `view`: shape, dtype and sizes, `len`, and `repr`.
+/// Adds the properties of all tensors, `len` and `repr` to a class that has a method `view`.
 macro_rules! tensor_getters {
     ($class:ident) => {
         #[pyo3::pymethods]

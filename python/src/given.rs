@@ -25,8 +25,8 @@ impl<'a, 'py> To<'a, 'py> {
     }
 }
 
-/// Returns a draft with a copy of the caller's array. Returns `None` if the value is a draft: the draft must stay open
-/// until all other arguments are validated.
+/// Returns a draft with a copy of the caller's array. Returns `None` if the value is a draft
+/// already. A draft must stay open until all other arguments are validated.
 fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<Option<ValueDraft>> {
     let py = value.py();
     if let Ok(draft) = value.cast::<Draft>() {
@@ -58,7 +58,7 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
     }
 }
 
-/// Takes the caller's draft, after all work on it is done.
+/// Takes the caller's draft, after waiting for all work on the draft.
 fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
     if let Ok(draft) = value.cast::<DeviceDraft>() {
         let draft = draft.get();
@@ -89,7 +89,7 @@ fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
             return PyErr::from_value(made);
         }
     }
-    // The exception is of numpy or of the array's library. Add a note that names the tensor.
+    // The exception comes from numpy or from the array's library. Add a note that names the tensor.
     let _ = error.value(py).call_method1("add_note", (format!("while the dataset's tensor {name:?} was copied"),));
     error
 }
@@ -128,7 +128,7 @@ pub fn dataset_of(
     Ok(dataset)
 }
 
-/// Returns a draft of an array, of a draft, or of a mapping of several.
+/// Returns a draft of an array, of a draft, or of a mapping of several arrays or drafts.
 pub fn drafted(
     client: &tensorlend::Client,
     value: &Bound<'_, PyAny>,
@@ -161,7 +161,7 @@ pub fn tensor_of(
     Ok(draft)
 }
 
-/// Sets metadata and timestamp of a draft on a device, as [`describe`] does.
+/// Sets metadata and timestamp of a draft on a device, as [`describe`] does for other drafts.
 pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>, timestamp: u64) -> Result<(), Error> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes)?;
@@ -172,7 +172,8 @@ pub fn describe_on(draft: &mut tensorlend::DeviceDraft, metadata: Option<&[u8]>,
     Ok(())
 }
 
-/// Sets metadata and timestamp of a draft. A draft keeps its own if none are given.
+/// Sets metadata and timestamp of a draft. Without these arguments, the draft keeps its own
+/// metadata and timestamp.
 pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestamp: u64) -> PyResult<()> {
     if let Some(bytes) = metadata {
         draft.set_metadata(bytes).or_raise()?;

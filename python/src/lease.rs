@@ -23,35 +23,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
 
-/// The origin of a value: the data by which another process finds it again, for pickling.
+/// The origin of a value: the data with which another process finds the value again. Pickling sends
+/// this data.
 #[derive(Clone)]
 pub struct Origin {
     /// Options of the client that took the lease.
     pub options: Arc<Options>,
-    /// The name of the tensor, or of its stream or list.
+    /// The name of the tensor, or the name of its stream or list.
     pub name: Arc<str>,
-    /// Whether the name refers to the value itself; false for an item of a list or a message of a stream.
+    /// Whether the name refers to the value itself. False for an item of a list or a message of a
+    /// stream.
     pub named: bool,
-    /// The tensor's name in its dataset.
+    /// The tensor's name in its dataset; `None` for a tensor of its own.
     pub member: Option<Arc<str>>,
 }
 
 /// The right to read one tensor in place.
 ///
-/// While it lives, its memory is not reused, even if its name or its producer ends. `numpy.asarray(lease)`,
-/// `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the tensor in place and keep it alive. `lease[...]`,
-/// `len(lease)` and iteration work as for its numpy array; `lease.numpy()` has the other methods of arrays.
-/// `Lease[np.float32]` is its type in annotations.
+/// While the lease lives, its memory is not reused, even if the name or the producer ends.
+/// `numpy.asarray(lease)`, `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the
+/// tensor in place and keep the lease alive. `lease[...]`, `len(lease)` and iteration work as for a
+/// numpy array. `lease.numpy()` returns an array with all of numpy's methods. `Lease[np.float32]`
+/// is the type for annotations.
 ///
 /// Notes
 /// -----
-/// Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
-/// including arrays; `release` and `with` end it earlier. Children that were forked before read on until they end.
-/// Pickling sends its name and version.
+/// Thread-safe: any thread may read the tensor, and so may children that the process forks. The
+/// lease ends with the last reference to it or to its arrays. `release` and `with` end the lease
+/// earlier. Children that were forked before continue to read until they end. Pickling sends the
+/// tensor's name and version.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Lease {
     view: Mutex<Option<Arc<View>>>,
-    /// Whether a caller has got the tensor's address, which is valid only as long as this object.
+    /// Whether a caller has read the tensor's address, which is valid only as long as this object.
     exposed: AtomicBool,
     origin: Origin,
 }
@@ -61,7 +65,7 @@ pub struct Lease {
 pub enum Mode {
     /// The producer's own pages, read-only.
     Read,
-    /// The producer's own pages. The first write to a page makes a private copy of it.
+    /// The producer's own pages. The first write to a page makes a private copy of that page.
     CopyOnWrite,
 }
 
@@ -120,7 +124,7 @@ impl Lease {
         Ok(view)
     }
 
-    /// Returns the leased version.
+    /// Returns the version of the leased value.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
         let view = self.view()?;
         Ok(view.value().map_or(tensorlend::Version::NONE, Value::version))
@@ -162,7 +166,9 @@ impl Lease {
         self.seen().map(Version)
     }
 
-    /// The name by which the tensor was found: its own, that of its stream or list, or its name in a dataset.
+    /// The name by which the tensor was found.
+    ///
+    /// This is its own name, the name of its stream or list, or its name in a dataset.
     #[getter]
     fn name(&self) -> &str {
         self.origin.member.as_deref().unwrap_or(&self.origin.name)
@@ -190,10 +196,10 @@ impl Lease {
         })
     }
 
-    /// Returns a numpy array that views the tensor in place, and keeps it alive.
+    /// Returns a numpy array that views the tensor in place, and keeps the lease alive.
     ///
-    /// Types that numpy lacks (bfloat16, float8) become those of ml_dtypes, or unsigned integers where that is not
-    /// installed.
+    /// Types that numpy lacks (bfloat16, float8) become types of ml_dtypes. Without that package
+    /// they become unsigned integers.
     ///
     /// Returns
     /// -------
@@ -210,9 +216,11 @@ impl Lease {
         export::numpy(slf.as_any(), slf.get().view()?.dtype)
     }
 
-    /// Returns a torch tensor that views the tensor in place, and keeps it alive. torch must be installed.
+    /// Returns a torch tensor that views the tensor in place, and keeps the lease alive. torch must
+    /// be installed.
     ///
-    /// torch does not check for read-only memory: with mode "read", writing to it ends the process with SIGSEGV.
+    /// torch does not check for read-only memory. With mode "read", a write to the tensor ends the
+    /// process with SIGSEGV.
     ///
     /// Returns
     /// -------
@@ -229,18 +237,19 @@ impl Lease {
         torch::tensor(slf.as_any(), slf.get().view()?)
     }
 
-    /// Locks the tensor's pages, so that a device copies from them at full speed while the program continues.
+    /// Locks the tensor's pages in memory. Then a device copies from them at full speed while the
+    /// program continues.
     ///
-    /// The whole segment is locked, once: the first call for a segment takes some milliseconds. Unneeded where the
-    /// daemon's configuration sets `pool.page_lock`.
+    /// The first call for a segment locks the whole segment, which takes some milliseconds. The
+    /// call is not needed if the daemon's configuration sets `pool.page_lock`.
     ///
     /// Parameters
     /// ----------
     /// device : str, int or object
     ///     The device, as in `client.put`.
     /// stream : int or stream or None, default None
-    ///     A stream in which another library copies from the tensor. The lease then ends only after the work that is
-    ///     queued there when the lease and its last array are gone.
+    ///     A stream in which another library copies from the tensor. The lease then ends only after
+    ///     the work that is queued on this stream when the lease and its last array are gone.
     ///
     /// Raises
     /// ------
@@ -259,8 +268,9 @@ impl Lease {
 
     /// Copies the tensor to a device, as work of a stream, without waiting for the copy.
     ///
-    /// The lease lasts until the stream has passed the copy. Where the pages are locked (`page_lock`, or the
-    /// configuration's `pool.page_lock`), the call does not wait; otherwise the driver first copies the bytes.
+    /// The lease lasts until the stream has done the copy. If the pages are locked (`page_lock`, or
+    /// the configuration's `pool.page_lock`), the call does not wait. Otherwise the driver copies
+    /// the bytes before the call returns.
     ///
     /// Parameters
     /// ----------
@@ -313,13 +323,14 @@ impl Lease {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let view = slf.get().view()?;
-        // SAFETY: the interpreter calls this with a buffer to fill in.
+        // SAFETY: the interpreter passes a buffer that is null or writable.
         unsafe { export::buffer(slf.as_any(), view, buffer, flags) }
     }
 
     #[allow(clippy::unused_self)]
     unsafe fn __releasebuffer__(&self, buffer: *mut ffi::Py_buffer) {
-        // SAFETY: the interpreter calls this with a buffer that was filled in above.
+        // SAFETY: the interpreter passes a buffer that `__getbuffer__` has filled in, and releases
+        // each buffer once.
         unsafe { export::release(buffer) };
     }
 
@@ -340,7 +351,8 @@ impl Lease {
         export::immutable(py, self.view()?)
     }
 
-    /// A jax array that views it in place and keeps it alive: jnp.asarray(lease) calls this.
+    /// Returns a jax array that views the tensor in place and keeps the lease alive.
+    /// `jnp.asarray(lease)` calls this method.
     fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.get().view()?;
         slf.py().import("tensorlend._jax")?.call_method1("array", (slf,))
@@ -358,7 +370,7 @@ impl Lease {
         export::array_interface(py, &*self.view()?)
     }
 
-    /// numpy's conversion to an array, of another dtype or as a copy on request.
+    /// Returns a numpy array, of another dtype or as a copy on request. numpy calls this method.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -381,7 +393,7 @@ impl Lease {
         Ok(array)
     }
 
-    /// An element, or a numpy array that views a part in place.
+    /// Returns an element, or a numpy array that views a part of the tensor in place.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::numpy(slf)?.get_item(key)
     }
@@ -415,8 +427,8 @@ impl Lease {
         }
     }
 
-    /// The arguments with which another process finds the tensor again: sockets, namespace, name, member, version,
-    /// mode, and whether the name refers to the value.
+    /// The arguments with which another process finds the tensor again: sockets, namespace, name,
+    /// member, version, mode, and whether the name refers to the value itself.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(
@@ -452,8 +464,8 @@ fn warn_of_refusal(py: Python<'_>) -> PyResult<()> {
     PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
 }
 
-// SAFETY: the managed tensor holds the view that it describes. No borrowed `DLTensor` is handed out (HAS_DLTENSOR_VIEW
-// is false).
+// SAFETY: the managed tensor holds the view that it describes. HAS_DLTENSOR_VIEW is false, so no
+// consumer gets a borrowed `DLTensor`.
 unsafe impl DlpackExchangeProducer for Lease {
     fn managed_tensor_no_sync(&self, _py: Python<'_>) -> PyResult<Managed<DLManagedTensorVersioned>> {
         export::versioned(self.view()?)

@@ -1,14 +1,16 @@
 //! The compiled part of the Python package `tensorlend`: Python objects over the client library.
 //!
-//! There is one file per class; the methods of `Client` are in a file for each noun: `client.rs` has the session, and
-//! `names.rs`, `lists.rs`, `links.rs` (streams and services) and `models.rs` the rest. Other files convert between
-//! Python's objects and those of the client library: `array.rs` imports arrays, `given.rs` makes drafts from them,
-//! `view.rs` has the viewed memory, `export.rs` exports it by the buffer protocol and DLPack, `torch.rs` exports it to
-//! torch, and `shown.rs` makes the texts of objects. `device` does the same for devices. `fault.rs` names the tensor if
-//! a fault in its memory ends the process. Code that need not be fast is written in Python, in the folder `tensorlend`.
+//! Each class has one file, except `Client`. `client.rs` contains the client's session. Its other
+//! methods are in `names.rs`, `lists.rs`, `links.rs` (streams and services) and `models.rs`. Other
+//! files convert between Python's objects and those of the client library. `array.rs` imports
+//! arrays, and `given.rs` makes drafts from them. `view.rs` contains the viewed memory. `export.rs`
+//! exports this memory by the buffer protocol and DLPack, and `torch.rs` exports it to torch.
+//! `shown.rs` makes the texts of objects. `device` does the same for devices. `fault.rs` names the
+//! tensor if a fault in its memory ends the process. Code that need not be fast is written in
+//! Python, in the directory `tensorlend`.
 //!
-//! The doc comments of classes and methods are the docstrings of Python, in numpy's style: `python/tests/stubs.py`
-//! copies them into the stub.
+//! The doc comments of classes and methods are the docstrings of Python, in numpy's style.
+//! `python/tests/stubs.py` copies them into the stub.
 #![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
 
 mod array;
@@ -77,6 +79,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<objects::Rows>()?;
     module.add_class::<queue::Queue>()?;
     module.add_class::<queue::QueueItem>()?;
+    module.add_class::<queue::QueueItems>()?;
     module.add_class::<recipe::Recipe>()?;
     module.add_class::<service::Call>()?;
     module.add_class::<service::Caller>()?;

@@ -1,4 +1,5 @@
-//! The form in which a call returns values: leases, or arrays of a library that view them.
+//! The form in which a call returns values: leases, or another library's arrays that view the
+//! values.
 
 use crate::errors::argument;
 use crate::lease::{Mode, Origin};
@@ -47,8 +48,8 @@ impl Shown {
         Ok(Self { library, mode: Mode::parse(mode)? })
     }
 
-    /// Returns a value in this form: a lease or a dataset, or an array or a tuple of arrays, which keep the memory in
-    /// place.
+    /// Returns a value in this form. The result is a lease or a dataset, or an array or a tuple of
+    /// arrays. All of these keep the memory in place.
     pub fn show(
         self,
         py: Python<'_>,

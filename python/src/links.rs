@@ -39,8 +39,9 @@ impl Client {
     /// capacity : int, default 8
     ///     Number of messages, the latest ones, that the stream keeps for subscribers that lag.
     /// policy : {"block", "drop-oldest", "error"}, default "block"
-    ///     The effect of a subscriber that lags by more. "block": the producer waits for it. "drop-oldest": the
-    ///     subscriber loses its oldest messages. "error": `send` raises StreamFullError.
+    ///     The effect of a subscriber that lags by more messages. "block": the producer waits for
+    ///     this subscriber. "drop-oldest": the subscriber loses its oldest messages. "error":
+    ///     `send` raises StreamFullError.
     ///
     /// Returns
     /// -------
@@ -69,7 +70,8 @@ impl Client {
     /// name : str
     ///     The stream's name.
     /// start : {"newest", "oldest", "next"}, default "newest"
-    ///     The first message: the newest one, the oldest one that is still kept, or the next one that is sent.
+    ///     The first message: the newest one, the oldest one that the stream still keeps, or the
+    ///     next one that is sent.
     /// pollable : bool, default False
     ///     Whether the subscription has a descriptor, which `async for` and select need.
     /// wait : float or None, default None
@@ -128,7 +130,8 @@ impl Client {
     /// name : str
     ///     The stream's name.
     /// start : {"newest", "oldest", "next"}, default "newest"
-    ///     The first message: the newest one, the oldest one that is still kept, or the next one that is sent.
+    ///     The first message: the newest one, the oldest one that the stream still keeps, or the
+    ///     next one that is sent.
     /// pollable : bool, default False
     ///     Whether the subscription has a descriptor, which `async for` and select need.
     /// wait : float or None, default None

@@ -10,7 +10,8 @@ use pyo3::types::{PyDict, PyTuple};
 use std::ffi::CString;
 use tensorlend::{Client, Holder, InfoKind, NamespaceUse, Stat, TensorInfo, UidUse};
 
-/// Description of a name's value and its owner. `Client.info` and `Client.list` return it; it holds no lease.
+/// Description of a name's value and its owner. `Client.info` and `Client.list` return such
+/// descriptions. A description holds no lease.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Info(pub tensorlend::Info);
 
@@ -119,7 +120,7 @@ impl Info {
         Version(self.0.version)
     }
 
-    /// Seconds until the name ends by itself; None if it does not.
+    /// Seconds until the name's time to live ends; None if the name has none.
     #[getter]
     fn ttl(&self) -> Option<f64> {
         self.0.lifetime.ttl.map(|ttl| ttl.as_secs_f64())
@@ -144,7 +145,7 @@ impl Info {
     }
 }
 
-/// Describes the names that match a glob, and warns about those that cannot be described.
+/// Describes the names that match a glob, and warns about the names that cannot be described.
 pub fn list(py: Python<'_>, client: &Client, glob: &str) -> PyResult<Vec<Info>> {
     let found = py.detach(|| client.listing(glob)).or_raise()?;
     if let Some((name, why)) = found.unreadable.first() {

@@ -32,7 +32,7 @@ impl Client {
     /// Returns
     /// -------
     /// list of (str, int)
-    ///     Name and length of each.
+    ///     Name and length of each list.
     #[pyo3(signature = (glob="*"))]
     fn lists(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
         let client = self.session(py)?;
@@ -50,18 +50,18 @@ impl Client {
     /// Returns
     /// -------
     /// int
-    ///     The number of the list's items that this machine has then.
+    ///     The number of the list's items on this machine after the call.
     ///
     /// Raises
     /// ------
     /// RemoteError
-    ///     The node cannot be reached or refuses, or this machine's gateway does not answer.
+    ///     The node cannot be reached or refuses, or this machine's gateway does not respond.
     fn fetch_list(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
         let client = self.session(py)?;
         py.detach(|| client.fetch_list(name)).or_raise()
     }
 
-    /// Appends a tensor, or a mapping of several, to a list.
+    /// Appends a tensor, or a mapping of several tensors, to a list.
     ///
     /// Parameters
     /// ----------
@@ -111,7 +111,8 @@ impl Client {
         py.detach(|| client.append(name, draft)).or_raise()
     }
 
-    /// Appends copies of the present values of names to a list, as adjacent items. Readers see all of them or none.
+    /// Appends copies of the present values of names to a list, as adjacent items. Readers see all
+    /// of these items or none.
     ///
     /// Parameters
     /// ----------
@@ -123,7 +124,7 @@ impl Client {
     /// Returns
     /// -------
     /// int
-    ///     The index of the first of the items.
+    ///     The index of the first of these items.
     ///
     /// Raises
     /// ------
@@ -173,9 +174,9 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The list's length did not satisfy the condition within `timeout`.
     /// ArgumentError
-    ///     `op` is none of the three.
+    ///     `op` is none of these three comparisons.
     /// DisconnectedError
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (name, length, op=">=", timeout=None))]
@@ -206,9 +207,9 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The list's length did not satisfy the condition within `timeout`.
     /// ArgumentError
-    ///     `op` is none of the three.
+    ///     `op` is none of these three comparisons.
     /// DisconnectedError
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (name, length, op=">=", timeout=None))]

@@ -24,8 +24,8 @@ pub fn to_json(given: &Bound<'_, PyAny>) -> PyResult<String> {
     py.import("json")?.call_method("dumps", (given,), Some(&options))?.extract()
 }
 
-/// Converts metadata and checks its length. Call it before the caller's draft is taken, because the caller could not
-/// get the draft back.
+/// Converts metadata and checks its length. Must be called before the caller's draft is taken,
+/// because the caller could not get the draft back.
 pub fn checked<'a>(given: Option<&'a Bound<'_, PyAny>>) -> PyResult<Option<Cow<'a, [u8]>>> {
     let Some(given) = given else { return Ok(None) };
     let bytes = to_bytes(given)?;

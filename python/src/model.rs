@@ -14,11 +14,12 @@ use std::sync::Mutex;
 use tensorlend::ValueDraft;
 use tensorlend_model::{ModelRequest, Models, Step};
 
-/// A model to run: its connection to a runner is opened once. `Client.model` opens it.
+/// A model to run, with one connection to a runner. `Client.model` opens it.
 ///
 /// Notes
 /// -----
-/// Thread-safe; runs of several threads follow one another. Close it, or use it as a context manager.
+/// Thread-safe. Runs of several threads follow one another. Close the model, or use it as a context
+/// manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Model {
     name: String,
@@ -52,10 +53,11 @@ impl Model {
     /// Parameters
     /// ----------
     /// inputs : mapping of str to str or array_like
-    ///     For each of the model's inputs an array in host memory, or the name of a tensor.
+    ///     For each of the model's inputs, an array in host memory or the name of a tensor.
     /// outputs : sequence of str, mapping of str to str or None, or None, default None
-    ///     None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-    ///     instead of returned; None returns the output.
+    ///     None returns all outputs, and a sequence selects some. A mapping gives each output the
+    ///     name under which it is published. An output that the mapping gives None is returned
+    ///     instead.
     /// prepare : mapping of str to steps or None, default None
     ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
     /// timeout : float or None, default 60.0
@@ -73,9 +75,9 @@ impl Model {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No runner responded within `timeout`.
     /// ServiceError
-    ///     The runner reported an error, or ended before it answered.
+    ///     The runner reported an error, or ended before it responded.
     /// ClosedError
     ///     The model was closed.
     #[pyo3(
@@ -122,8 +124,9 @@ impl Model {
     /// inputs : mapping of str to str or array_like
     ///     For each of the model's inputs an array in host memory, or the name of a tensor.
     /// outputs : sequence of str, mapping of str to str or None, or None, default None
-    ///     None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-    ///     instead of returned; None returns the output.
+    ///     None returns all outputs, and a sequence selects some. A mapping gives each output the
+    ///     name under which it is published. An output that the mapping gives None is returned
+    ///     instead.
     /// prepare : mapping of str to steps or None, default None
     ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
     /// timeout : float or None, default 60.0
@@ -140,9 +143,9 @@ impl Model {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No runner responded within `timeout`.
     /// ServiceError
-    ///     The runner reported an error, or ended before it answered.
+    ///     The runner reported an error, or ended before it responded.
     /// ClosedError
     ///     The model was closed.
     #[pyo3(
@@ -161,7 +164,8 @@ impl Model {
         in_thread(slf, "run", (inputs, outputs), options, None)
     }
 
-    /// Closes the connection to the runner. A run in another thread raises ClosedError.
+    /// Closes the connection to the runner. A run of this model in another thread raises
+    /// ClosedError.
     fn close(&self, py: Python<'_>) {
         self.interrupt.all();
         py.detach(|| drop(lock(&self.way).take()));
@@ -187,7 +191,7 @@ impl Model {
     }
 }
 
-/// Returns the draft of an input that the request contains.
+/// Returns the draft of an input that the request itself contains.
 fn brought(client: &tensorlend::Client, input: &str, value: &Bound<'_, PyAny>) -> PyResult<tensorlend::Draft> {
     match drafted(client, value, &To::default(), None, 0)? {
         ValueDraft::Tensor(draft) => Ok(draft),

@@ -14,7 +14,7 @@ use tensorlend_model::{ModelOptions, Models};
 
 #[pymethods]
 impl Client {
-    /// Adds or replaces a model. Runners (tensorlend-runner) load it by themselves.
+    /// Adds or replaces a model. Runners (tensorlend-runner) load the model by themselves.
     ///
     /// Parameters
     /// ----------
@@ -41,7 +41,7 @@ impl Client {
     /// ArgumentError
     ///     The name or an option is invalid.
     #[pyo3(signature = (name, model, *, batch_max=1, batch_min=None, batch_wait_ms=0.0, tag=""))]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_model(
         &self,
         py: Python<'_>,
@@ -159,8 +159,9 @@ impl Client {
     /// inputs : mapping of str to str or array_like
     ///     For each of the model's inputs an array in host memory, or the name of a tensor.
     /// outputs : sequence of str, mapping of str to str or None, or None, default None
-    ///     None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-    ///     instead of returned; None returns the output.
+    ///     None returns all outputs, and a sequence selects some. A mapping gives each output the
+    ///     name under which it is published. An output that the mapping gives None is returned
+    ///     instead.
     /// prepare : mapping of str to steps or None, default None
     ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
     /// timeout : float or None, default 60.0
@@ -177,14 +178,14 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No runner responded within `timeout`.
     /// ServiceError
-    ///     The runner reported an error, or ended before it answered.
+    ///     The runner reported an error, or ended before it responded.
     #[pyo3(
         signature = (name, inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
         text_signature = "($self, name, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
     )]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn run_model(
         &self,
         py: Python<'_>,
@@ -207,8 +208,9 @@ impl Client {
     /// inputs : mapping of str to str or array_like
     ///     For each of the model's inputs an array in host memory, or the name of a tensor.
     /// outputs : sequence of str, mapping of str to str or None, or None, default None
-    ///     None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-    ///     instead of returned; None returns the output.
+    ///     None returns all outputs, and a sequence selects some. A mapping gives each output the
+    ///     name under which it is published. An output that the mapping gives None is returned
+    ///     instead.
     /// prepare : mapping of str to steps or None, default None
     ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
     /// timeout : float or None, default 60.0
@@ -225,14 +227,14 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No runner responded within `timeout`.
     /// ServiceError
-    ///     The runner reported an error, or ended before it answered.
+    ///     The runner reported an error, or ended before it responded.
     #[pyo3(
         signature = (name, inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
         text_signature = "($self, name, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
     )]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn run_model_async<'py>(
         slf: &Bound<'py, Self>,
         name: &str,

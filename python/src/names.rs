@@ -22,8 +22,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
 
-/// Leases the value of a name. Releases the interpreter's lock in two cases. If the daemon lends device memory, the
-/// driver may be slow. If this machine has no such value, the gateway may have to fetch it.
+/// Leases the value of a name. Releases the interpreter's lock if the daemon lends device memory,
+/// because the driver may be slow. Also releases the lock if this machine has no such value,
+/// because the gateway may have to fetch the value.
 fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<Value> {
     if client.lends_devices() {
         return py.detach(|| client.get_value(name)).or_raise();
@@ -96,7 +97,7 @@ pub fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
 
 #[pymethods]
 impl Client {
-    /// Publishes a copy of an array under a name: one copy, no serialization.
+    /// Publishes a copy of an array under a name. The array is copied once, and never serialized.
     ///
     /// The order of axes in memory is kept, for example Fortran order. An array with gaps or negative strides is
     /// stored in C order.
@@ -106,8 +107,8 @@ impl Client {
     /// name : str
     ///     The name. A previous value is replaced; leases on it stay valid.
     /// value : array_like, Draft or tensor
-    ///     An array of any shape with elements of a numeric dtype, a tensor that speaks DLPack, or a draft of this
-    ///     client, which is published without a copy.
+    ///     An array of any shape with elements of a numeric dtype, a tensor that supports DLPack,
+    ///     or a draft of this client, which is published without a copy.
     /// metadata : mapping or bytes or None, default None
     ///     A dict, stored as JSON, or bytes; 64 KiB at most.
     /// timestamp : int, default 0
@@ -165,7 +166,7 @@ impl Client {
         lasting.publish(py, draft, name)
     }
 
-    /// Creates a tensor in shared memory, to be written in place and published.
+    /// Creates a tensor in shared memory. The program writes the tensor in place and publishes it.
     ///
     /// Parameters
     /// ----------
@@ -248,7 +249,8 @@ impl Client {
         Ok(Py::new(py, Draft::new(draft, &client, name, lasting))?.into_any())
     }
 
-    /// Leases the tensor that the name holds now, without a copy. Later publications do not change it.
+    /// Leases the tensor that the name holds now, without a copy. Later publications do not change
+    /// this tensor.
     ///
     /// Parameters
     /// ----------
@@ -258,8 +260,8 @@ impl Client {
     ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
     ///     a page copies it.
     /// dtype : dtype or None, default None
-    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
-    ///     accepts every type.
+    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks the type,
+    ///     and type checkers know it. None accepts every type.
     /// stream : int or stream or None, default None
     ///     The CUDA stream that will read a tensor on a device: a handle, or a stream of torch, cupy, numba or
     ///     cuda.core. If the tensor was published early, the stream waits for the producer's work. With None, the
@@ -279,7 +281,7 @@ impl Client {
     /// DTypeError
     ///     The tensor has elements of another type than `dtype`.
     /// LimitError
-    ///     This client holds as many leases as it may.
+    ///     This client holds its maximum number of leases.
     ///
     /// Examples
     /// --------
@@ -321,7 +323,7 @@ impl Client {
         }
     }
 
-    /// Leases the dataset that the name holds now: all of its tensors, with one lease.
+    /// Leases the dataset that the name holds now. One lease holds all of its tensors.
     ///
     /// Parameters
     /// ----------
@@ -391,7 +393,8 @@ impl Client {
     ///     The library of the arrays: an array for each tensor, and a tuple of arrays for each dataset. None yields
     ///     leases and datasets.
     /// ahead : int, default 16
-    ///     Number of values that are leased at once. Values that are published under a name after that are not seen.
+    ///     Number of values that are leased at once. The iterator does not see values that are
+    ///     published after their name was leased.
     /// mode : {"read", "cow"}, default "read"
     ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
     ///     a page copies it.
@@ -454,7 +457,7 @@ impl Client {
         copied.or_raise().map(Version)
     }
 
-    /// Waits until the name has a value, and leases it.
+    /// Waits until the name has a value, and leases this value.
     ///
     /// Parameters
     /// ----------
@@ -477,7 +480,7 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The name got no value within `timeout`.
     /// DTypeError
     ///     The tensor has elements of another type than `dtype`.
     /// DisconnectedError
@@ -517,7 +520,7 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The name got no value within `timeout`.
     /// DTypeError
     ///     The tensor has elements of another type than `dtype`.
     /// DisconnectedError
@@ -534,7 +537,7 @@ impl Client {
         slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
     }
 
-    /// Waits until the name has another value than the one seen, and leases it.
+    /// Waits until the name has a value other than `seen`, and leases this value.
     ///
     /// Parameters
     /// ----------
@@ -559,7 +562,7 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The name got no value other than `seen` within `timeout`.
     /// DTypeError
     ///     The tensor has elements of another type than `dtype`.
     /// DisconnectedError
@@ -607,7 +610,7 @@ impl Client {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The name got no value other than `seen` within `timeout`.
     /// DTypeError
     ///     The tensor has elements of another type than `dtype`.
     /// DisconnectedError
@@ -624,7 +627,7 @@ impl Client {
         slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
     }
 
-    /// Returns whether the name has a value; `name in client` does the same.
+    /// Returns whether the name has a value, as `name in client` does.
     ///
     /// Parameters
     /// ----------
@@ -741,9 +744,9 @@ impl Client {
 
     /// Returns descriptions of the names that match a pattern.
     ///
-    /// Names whose values cannot be described are left out, with a RuntimeWarning: for example a faulty client's values,
-    /// spilled values without memory to read them back, and values that need a lease while this client has none left. `names`
-    /// has those names, too.
+    /// Leaves out names whose values cannot be described, with a RuntimeWarning. Examples are a
+    /// faulty client's values, spilled values without memory to read them back, and values that
+    /// need a lease while this client has none left. `names` returns those names, too.
     ///
     /// Parameters
     /// ----------
@@ -779,7 +782,7 @@ impl Client {
         self.session(py)?.info(name).or_raise().map(Info)
     }
 
-    /// Returns where the value of another machine's name is, and the age of the local copy.
+    /// Returns the place of the value of another machine's name, and the age of the local copy.
     ///
     /// Parameters
     /// ----------
@@ -794,7 +797,7 @@ impl Client {
     /// Raises
     /// ------
     /// RemoteError
-    ///     This machine's gateway does not answer.
+    ///     This machine's gateway does not respond.
     fn placement<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
         let client = self.session(py)?;
         let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
@@ -817,12 +820,13 @@ impl Client {
     /// Returns
     /// -------
     /// dict
-    ///     names (a dict for each), silent (nodes that did not respond) and more (whether the list is incomplete).
+    ///     The keys are names (a dict for each name), silent (nodes that did not respond) and more
+    ///     (whether the list is incomplete).
     ///
     /// Raises
     /// ------
     /// RemoteError
-    ///     This machine's gateway does not answer.
+    ///     This machine's gateway does not respond.
     #[pyo3(signature = (glob="*"))]
     fn remote_names<'py>(&self, py: Python<'py>, glob: &str) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session(py)?;
@@ -846,7 +850,7 @@ impl Client {
     /// Raises
     /// ------
     /// RemoteError
-    ///     The node cannot be reached or refuses, or this machine's gateway does not answer.
+    ///     The node cannot be reached or refuses, or this machine's gateway does not respond.
     /// ArgumentError
     ///     The name has no node, or another argument is invalid.
     #[pyo3(signature = (name, value, *, metadata=None, timestamp=0))]
@@ -864,7 +868,8 @@ impl Client {
         py.detach(|| client.put_remote_draft(name, draft)).or_raise()
     }
 
-    /// Publishes copies of several tensors under one name. Readers see all of them or none.
+    /// Publishes copies of several tensors under one name. Readers see all of these tensors or
+    /// none.
     ///
     /// Parameters
     /// ----------
@@ -953,7 +958,8 @@ impl Client {
 
     /// Publishes an object as one tensor.
     ///
-    /// Plain values need no pickle. Needs the package msgpack: pip install 'tensorlend[objects]'.
+    /// Plain values need no pickle. The call needs the package msgpack: pip install
+    /// 'tensorlend[objects]'.
     ///
     /// Parameters
     /// ----------
@@ -968,7 +974,7 @@ impl Client {
     /// ttl : float or None, default None
     ///     Time to live in seconds, after which the name ends; None for no limit.
     /// ephemeral : bool, default False
-    ///     The name ends with this client's session.
+    ///     Whether the name ends with this client's session.
     ///
     /// Returns
     /// -------
@@ -978,11 +984,11 @@ impl Client {
     /// Raises
     /// ------
     /// NameError
-    ///     The name is not valid.
+    ///     The name is invalid.
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (name, obj, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_object<'py>(
         slf: &Bound<'py, Self>,
         name: &str,
@@ -998,7 +1004,7 @@ impl Client {
 
     /// Returns an object that `put_object` published.
     ///
-    /// Arrays in it view shared memory and keep it alive.
+    /// Arrays in the object view shared memory and keep it alive.
     ///
     /// Parameters
     /// ----------
@@ -1019,7 +1025,7 @@ impl Client {
     /// Raises
     /// ------
     /// NotFoundError
-    ///     Nothing is published under the name.
+    ///     The name has no value.
     /// UntrustedPickleError
     ///     The object contains a pickle, and `trust_pickle` is False.
     #[pyo3(signature = (name, *, trust_pickle=false, lazy=false, mode="read"))]

@@ -1,7 +1,9 @@
-//! Rows of an object in shared memory: values in msgpack. `tensorlend/_objects` describes the layout.
+//! Rows of an object in shared memory. Each row is a value in msgpack. `tensorlend/_objects`
+//! describes the layout.
 //!
-//! The bytes are untrusted, and their publisher may still write to them. So each row is copied before it is parsed,
-//! decoding allocates in proportion to the bytes that it reads, and nested values are in a vector and not on the stack.
+//! The bytes are untrusted, and their publisher may still write to them. So this module copies each
+//! row before it parses the row. Decoding allocates in proportion to the bytes that it reads.
+//! Nested values are in a vector and not on the stack.
 
 use crate::lease::Lease;
 use crate::view::View;
@@ -11,11 +13,11 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tensorlend::DType;
 
-/// Length of the header in bytes. The rows follow it.
+/// Length of the header in bytes. The rows follow the header.
 const HEADER_BYTES: usize = 64;
 /// Maximum number of items of a list. The writer splits longer lists.
 const LIST_MAX: usize = 512;
-/// Maximum nesting of lists and dicts in one text.
+/// Maximum nesting of lists and dicts in one msgpack value.
 const NESTED_MAX: usize = 1024;
 /// Maximum nesting of extensions.
 const DEPTH_MAX: usize = 16;
@@ -33,7 +35,7 @@ const KEY_BYTES_MAX: usize = 48;
 #[pyclass(frozen, name = "_Rows", module = "tensorlend._native")]
 pub struct Rows {
     view: Arc<View>,
-    /// Offset of the table, which has the offset of each row. The rows end where it begins.
+    /// Offset of the table that contains the offset of each row. The rows end at this offset.
     table: usize,
     count: usize,
     keys: Mutex<Keys>,
@@ -41,7 +43,8 @@ pub struct Rows {
 
 #[pymethods]
 impl Rows {
-    /// Makes the reader of `count` rows, whose table is at the offset `table` of the lease's memory.
+    /// Creates the reader of `count` rows. `table` is the offset of their table in the lease's
+    /// memory.
     #[new]
     fn new(lease: &Bound<'_, Lease>, table: usize, count: usize) -> PyResult<Self> {
         let rows = Self { view: lease.get().view()?, table, count, keys: Mutex::default() };
@@ -51,8 +54,9 @@ impl Rows {
         if fits { Ok(rows) } else { Err(PyValueError::new_err("its table of rows does not fit into it")) }
     }
 
-    /// Returns the value of a row. `extension` converts the values for which msgpack has no type. It is called with the
-    /// nesting depth, the extension's code and its bytes.
+    /// Returns the value of a row. `extension` converts the values for which msgpack has no type.
+    /// `extension` is called with the nesting depth, the extension's code and the extension's
+    /// bytes.
     fn row<'py>(&self, number: usize, extension: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.view.check()?;
         let keys = self.keys();
@@ -83,7 +87,7 @@ impl Rows {
         PyList::new(indices.py(), found)
     }
 
-    /// Returns the value of a msgpack text that lies within `depth` extensions.
+    /// Decodes a msgpack value that is within `depth` extensions.
     fn decode<'py>(&self, text: &[u8], depth: usize, extension: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Decoder::new(extension, self.keys()).decode(text, depth, false)
     }
@@ -98,7 +102,7 @@ impl Rows {
         is_plain.then_some(bytes)
     }
 
-    /// Copies a row, because its publisher may change it at any time.
+    /// Copies a row, because the row's publisher may change it at any time.
     fn copied(&self, number: usize, to: &mut Vec<u8>) -> Option<()> {
         let memory = self.memory()?;
         let word = |at: usize| {
@@ -118,7 +122,7 @@ impl Rows {
         Some(())
     }
 
-    /// Returns the cached keys, unless another call uses them now.
+    /// Returns the cached keys, unless another call is using them.
     fn keys(&self) -> Option<MutexGuard<'_, Keys>> {
         self.keys.try_lock().ok()
     }
@@ -136,7 +140,8 @@ impl Keys {
         if self.0.is_empty() {
             self.0.resize_with(KEYS, || None);
         }
-        // The hash is FNV-1a. A key with the same place replaces the cached one, which is harmless.
+        // The hash is FNV-1a. A key with the same position replaces the cached key, which is
+        // harmless.
         let hash = text
             .iter()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
@@ -146,7 +151,8 @@ impl Keys {
         {
             return Ok(key.bind(py).clone().into_any());
         }
-        // Do not intern the key: it comes from the publisher, and some interpreters never free interned strings.
+        // Do not intern the key. It comes from the publisher, and some interpreters never free
+        // interned strings.
         let key = PyString::new(py, unicode(text)?);
         *place = Some((text.into(), key.clone().unbind()));
         Ok(key.into_any())
@@ -156,13 +162,13 @@ impl Keys {
 /// A list or dict whose items are being read.
 struct Open {
     is_dict: bool,
-    /// Number of values that it still lacks: items, or keys and items.
+    /// Number of values that the list or dict still lacks: items, or keys and items.
     left: usize,
-    /// Index of its first value in `values`.
+    /// Index in `values` of the first value of the list or dict.
     base: usize,
 }
 
-/// The result of reading a value's head.
+/// The result of reading the head of a msgpack value.
 enum Head<'t, 'py> {
     Value(Bound<'py, PyAny>),
     Text(&'t [u8]),
@@ -193,7 +199,8 @@ impl<'k, 'py> Decoder<'k, 'py> {
         value
     }
 
-    /// Returns the value of a text. With `a_tuple`, the text must be a list, and the value is a tuple.
+    /// Decodes one msgpack value. If `a_tuple` is true, the value must be a list, and the result is
+    /// a tuple.
     fn decode(&mut self, text: &[u8], depth: usize, a_tuple: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = self.extension.py();
         let (first_open, mut text) = (self.open.len(), Text(text));
@@ -287,8 +294,8 @@ impl<'k, 'py> Decoder<'k, 'py> {
     }
 }
 
-/// Rejects a dict with too many keys of the same hash, with which a publisher could make the dict's creation take
-/// quadratic time. `values` has keys and values in turn.
+/// Rejects a dict with too many keys of the same hash. With such keys, a publisher could make the
+/// dict's creation take quadratic time. `values` contains keys and values in turn.
 fn check_spread(values: &[Bound<'_, PyAny>]) -> PyResult<()> {
     if values.len() / 2 <= EQUAL_MAX {
         return Ok(());
@@ -301,7 +308,7 @@ fn check_spread(values: &[Bound<'_, PyAny>]) -> PyResult<()> {
     Ok(())
 }
 
-/// The rest of a msgpack text.
+/// The rest of a msgpack value's bytes.
 struct Text<'t>(&'t [u8]);
 
 impl<'t> Text<'t> {

@@ -1,10 +1,10 @@
-//! The programs that the package contains.
+//! The programs that the package contains: the command-line tool and the daemon.
 
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
-/// Runs the command-line tool, and returns its exit status. `again` is a command that starts the tool again, with more
-/// arguments.
+/// Runs the command-line tool, and returns its exit status. `again` is the command with which the
+/// tool starts itself, with more arguments.
 #[pyfunction]
 pub fn tool(py: Python<'_>, arguments: Vec<OsString>, again: Vec<OsString>) -> u8 {
     py.detach(|| tensorlend_cli::main(arguments, &again))

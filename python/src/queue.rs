@@ -8,27 +8,29 @@ use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::shown;
 use crate::wait::{Awaited, in_thread, options, timeout, wait};
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Mutex;
-use tensorlend::{Error, ValueDraft};
+use std::time::Duration;
+use tensorlend::{Claim, Deadline, Error, Feed, ValueDraft};
 use tensorlend_os::fork;
 
-/// Rejects use in a forked child, which has no session of its own yet.
+/// Returns an error in a forked child, because the child has no session of its own yet.
 fn ours(forks: u64) -> PyResult<()> {
     if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
 }
 
 #[pymethods]
 impl Client {
-    /// Returns a queue, whose items each go to one of several consumers.
+    /// Returns a queue. Each item of a queue goes to one of several consumers.
     ///
     /// Parameters
     /// ----------
     /// name : str
-    ///     The queue's name, which is that of a list. The first item creates it.
+    ///     The queue's name, which is the name of a list. The first item creates the list.
     /// maxsize : int, default 0
-    ///     The number of waiting items at which `put` of this object waits; 0 for no maximum.
+    ///     The number of waiting items from which `put` of this object waits; 0 for no maximum.
     ///
     /// Returns
     /// -------
@@ -50,14 +52,16 @@ impl Client {
     }
 }
 
-/// A queue: many producers, many consumers, and each item goes to one consumer. `Client.queue` returns it.
+/// A queue with many producers and consumers, in which each item goes to one consumer.
+/// `Client.queue` returns it.
 ///
-/// A consumer confirms its item, by `QueueItem.done` or at the end of a `with` block. If its process ends before that, another consumer gets the item. So an
-/// item may be delivered twice: after the work of a consumer that was killed before it confirmed the item.
+/// A consumer confirms its item, by `QueueItem.done` or at the end of a `with` block. If the
+/// consumer's process ends before that, another consumer gets the item. So an item is delivered
+/// twice if a consumer did its work but was killed before it confirmed the item.
 ///
 /// Notes
 /// -----
-/// Thread-safe. It belongs to the process that made it.
+/// Thread-safe. Only the process that created the object may use it.
 ///
 /// Examples
 /// --------
@@ -86,11 +90,68 @@ impl Queue {
         let mut offer = py.detach(|| self.inner.offer(draft)).or_raise()?;
         wait(py, &self.awaited, limit, |slice| offer.wait(Some(slice)))
     }
+
+    /// Confirms an item and returns the next one.
+    fn receive(
+        &self,
+        py: Python<'_>,
+        feed: &mut Feed,
+        mut done: Option<Claim>,
+        limit: Option<Duration>,
+        mode: Mode,
+    ) -> PyResult<QueueItem> {
+        let next = |slice| feed.next(done.take(), Deadline::new(Some(slice)));
+        let item = wait(py, &self.awaited, limit, next)?;
+        let number = item.number();
+        let (value, claim) = item.split();
+        let received = Received::new(py, "item", &self.client, value, mode, self.origin.clone())?;
+        Ok(QueueItem { received, claim: Mutex::new(Some(claim)), number, forks: self.forks })
+    }
+}
+
+/// The items of a queue, one after the other. `Queue.items` returns it.
+///
+/// Each step confirms the previous item with the request that claims the next one. The end of the iterator gives back the last
+/// item, unless the program has confirmed it.
+///
+/// Notes
+/// -----
+/// One thread at a time uses an iterator.
+#[pyclass(frozen, module = "tensorlend._native")]
+pub struct QueueItems {
+    queue: Py<Queue>,
+    /// The claimed items, and the item of the last step. `None` while a thread waits for the next item.
+    feed: Mutex<Option<(Feed, Option<Py<QueueItem>>)>>,
+    limit: Option<Duration>,
+    mode: Mode,
+}
+
+#[pymethods]
+impl QueueItems {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Confirms the previous item, and returns the next one.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<QueueItem>>> {
+        let queue = self.queue.get();
+        ours(queue.forks)?;
+        let taken = lock(&self.feed).take();
+        let (mut feed, last) = taken.ok_or_else(|| argument("another thread waits for the iterator's next item"))?;
+        let done = last.and_then(|item| lock(&item.get().claim).take());
+        let next = queue.receive(py, &mut feed, done, self.limit, self.mode).and_then(|item| Py::new(py, item));
+        *lock(&self.feed) = Some((feed, next.as_ref().ok().map(|item| item.clone_ref(py))));
+        match next {
+            Ok(item) => Ok(Some(item)),
+            Err(e) if e.is_instance_of::<PyTimeoutError>(py) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
 }
 
 #[pymethods]
 impl Queue {
-    /// Appends a tensor, or a mapping of several. Waits while the queue is full.
+    /// Appends a tensor, or a mapping of several tensors. Waits while the queue is full.
     ///
     /// Parameters
     /// ----------
@@ -117,7 +178,7 @@ impl Queue {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The queue was full the whole time. A Draft is used up.
+    ///     The queue was full during the whole timeout. If `item` was a Draft, it is closed.
     /// DTypeError
     ///     The elements cannot be lent.
     /// LimitError
@@ -187,7 +248,8 @@ impl Queue {
         in_thread(slf, "put", (item, timeout), options, None)
     }
 
-    /// Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns it.
+    /// Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns the
+    /// object.
     ///
     /// Parameters
     /// ----------
@@ -204,7 +266,7 @@ impl Queue {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The queue was full the whole time.
+    ///     The queue was full during the whole timeout.
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (obj, timeout=None))]
@@ -262,21 +324,18 @@ impl Queue {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The queue was empty the whole time.
+    ///     The queue was empty during the whole timeout.
     /// DisconnectedError
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None, *, mode="read"))]
     fn get(&self, py: Python<'_>, timeout: Option<f64>, mode: &str) -> PyResult<QueueItem> {
         ours(self.forks)?;
         let (mode, limit) = (Mode::parse(mode)?, self::timeout(timeout)?);
-        let item = wait(py, &self.awaited, limit, |slice| self.inner.get(Some(slice)))?;
-        let number = item.number();
-        let (value, claim) = item.split();
-        let received = Received::new(py, "item", &self.client, value, mode, self.origin.clone())?;
-        Ok(QueueItem { received, claim: Mutex::new(Some(claim)), number, forks: self.forks })
+        self.receive(py, &mut self.inner.feed(1), None, limit, mode)
     }
 
-    /// Awaits `get`, which runs in a thread of its own. Cancelling ends the wait, and gives an item back that came too late.
+    /// Awaits `get`, which runs in a thread of its own. Cancelling ends the wait. An item that
+    /// arrives after that is given back.
     ///
     /// Parameters
     /// ----------
@@ -302,18 +361,119 @@ impl Queue {
         in_thread(slf, "get", (timeout,), options!(slf.py(), mode), None)
     }
 
-    /// Returns the number of items that wait for a consumer. Asks the daemon.
+    /// Confirms an item, and claims the first item that waits, in one request. Waits while the queue is empty.
+    ///
+    /// The confirmation counts before the wait, and whatever happens then.
+    ///
+    /// Parameters
+    /// ----------
+    /// done : QueueItem
+    ///     The item to confirm. If it was confirmed or given back already, this only claims.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// QueueItem
+    ///     The next item. Use it as a context manager, or call `done` or `Queue.next`.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was empty the whole time.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended. The client confirms the item with its next request.
+    #[pyo3(signature = (done, timeout=None, *, mode="read"))]
+    fn next(&self, py: Python<'_>, done: &QueueItem, timeout: Option<f64>, mode: &str) -> PyResult<QueueItem> {
+        ours(self.forks)?;
+        let (mode, limit) = (Mode::parse(mode)?, self::timeout(timeout)?);
+        let claim = lock(&done.claim).take();
+        self.receive(py, &mut self.inner.feed(1), claim, limit, mode)
+    }
+
+    /// Awaits `next`, which runs in a thread of its own. Cancelling ends the wait, and leaves the
+    /// confirmation as it is. An item that arrives after that is given back.
+    ///
+    /// Parameters
+    /// ----------
+    /// done : QueueItem
+    ///     The item to confirm. If it was confirmed or given back already, this only claims.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// QueueItem
+    ///     The next item. Use it as a context manager, or call `done` or `Queue.next`.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue was empty the whole time.
+    /// DisconnectedError
+    ///     The client was closed, or the daemon has ended. The client confirms the item with its next request.
+    #[pyo3(signature = (done, timeout=None, *, mode="read"))]
+    fn next_async<'py>(
+        slf: &Bound<'py, Self>,
+        done: &Bound<'py, QueueItem>,
+        timeout: Option<f64>,
+        mode: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "next", (done, timeout), options!(slf.py(), mode), None)
+    }
+
+    /// Returns an iterator over the queue's items. Each step confirms the previous item with the request that claims the next
+    /// one.
+    ///
+    /// An exception in the loop and `break` give the last item back; call `QueueItem.done` before `break` to confirm it.
+    ///
+    /// Parameters
+    /// ----------
+    /// timeout : float or None, default None
+    ///     The iteration ends, without a TimeoutError, when the queue has been empty for this many seconds; None waits
+    ///     without limit.
+    /// prefetch : int, default 1
+    ///     Maximum number of items that one request claims, from 1 to 64. With more than 1, up to that many finished items are
+    ///     delivered again if this process ends, and no other consumer gets the items that wait here.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// QueueItems
+    ///     The iterator.
+    #[pyo3(signature = (timeout=None, *, prefetch=1, mode="read"))]
+    fn items(slf: &Bound<'_, Self>, timeout: Option<f64>, prefetch: u8, mode: &str) -> PyResult<QueueItems> {
+        let queue = slf.get();
+        ours(queue.forks)?;
+        if !(1..=64).contains(&prefetch) {
+            return Err(argument(format!("prefetch is from 1 to 64, not {prefetch}")));
+        }
+        let (mode, limit) = (Mode::parse(mode)?, self::timeout(timeout)?);
+        let feed = Mutex::new(Some((queue.inner.feed(prefetch), None)));
+        Ok(QueueItems { queue: slf.clone().unbind(), feed, limit, mode })
+    }
+
+    /// Returns the number of items that wait for a consumer. Sends a request to the daemon.
     ///
     /// Returns
     /// -------
     /// int
-    ///     Number of items; those that a consumer has claimed do not count.
+    ///     Number of items, without those that a consumer has claimed.
     fn qsize(&self, py: Python<'_>) -> PyResult<u64> {
         ours(self.forks)?;
         py.detach(|| self.inner.waiting()).or_raise()
     }
 
-    /// Returns the number of items that consumers have claimed and not confirmed. Asks the daemon.
+    /// Returns the number of items that consumers have claimed and not confirmed. Sends a request
+    /// to the daemon.
     ///
     /// Returns
     /// -------
@@ -324,12 +484,12 @@ impl Queue {
         py.detach(|| self.inner.claimed()).or_raise()
     }
 
-    /// Returns whether no item waits for a consumer. Asks the daemon.
+    /// Returns whether no item waits for a consumer. Sends a request to the daemon.
     ///
     /// Returns
     /// -------
     /// bool
-    ///     True if none waits; items that a consumer has claimed may come back.
+    ///     True if no item waits. Consumers may still give claimed items back.
     fn empty(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(self.qsize(py)? == 0)
     }
@@ -340,7 +500,7 @@ impl Queue {
         self.inner.name()
     }
 
-    /// The number of waiting items at which `put` waits; 0: no maximum.
+    /// The number of waiting items from which `put` waits; 0 for no maximum.
     #[getter]
     fn maxsize(&self) -> u64 {
         self.maxsize
@@ -350,7 +510,8 @@ impl Queue {
         Ok(self.qsize(py)? as usize)
     }
 
-    // Without it, the truth of a queue would be its length, which asks the daemon.
+    // Without this method, Python would use the queue's length as its truth value, which needs a
+    // request to the daemon.
     #[allow(clippy::unused_self, reason = "Python calls it as a method")]
     fn __bool__(&self) -> bool {
         true
@@ -361,10 +522,11 @@ impl Queue {
     }
 }
 
-/// An item that this consumer has claimed: no other consumer gets it until it is given back.
+/// An item that this consumer has claimed. No other consumer gets the item unless this one gives it
+/// back.
 ///
-/// As a context manager it confirms the item at the end of the block, and gives it back after an exception. An item that
-/// is neither confirmed nor given back goes back when the object is deleted.
+/// As a context manager, the object confirms the item at the end of the block, and gives the item
+/// back after an exception. Deleting the object also gives back an item that is not confirmed.
 ///
 /// Notes
 /// -----
@@ -372,13 +534,13 @@ impl Queue {
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct QueueItem {
     received: Received,
-    claim: Mutex<Option<tensorlend::Claim>>,
+    claim: Mutex<Option<Claim>>,
     number: u64,
     forks: u64,
 }
 
 impl QueueItem {
-    fn take(&self) -> PyResult<tensorlend::Claim> {
+    fn take(&self) -> PyResult<Claim> {
         ours(self.forks)?;
         lock(&self.claim).take().ok_or_else(|| argument("the item was confirmed or given back already"))
     }
@@ -413,7 +575,8 @@ impl QueueItem {
         self.received.numpy(py)
     }
 
-    /// Returns an object that `Queue.put_object` appended. Arrays in it view shared memory and keep it alive.
+    /// Returns an object that `Queue.put_object` appended. Arrays in the object view shared memory
+    /// and keep it alive.
     ///
     /// Parameters
     /// ----------
@@ -435,31 +598,32 @@ impl QueueItem {
         py.import("tensorlend.objects")?.call_method1("_value", (value, trust_pickle))
     }
 
-    /// Confirms the item, which is deleted.
+    /// Confirms the item. The daemon then deletes the item.
     ///
     /// Returns
     /// -------
     /// bool
-    ///     False if the claim was over: the queue was cleared, or the daemon was replaced and another consumer has the item.
+    ///     False if the claim had ended, because the queue was cleared, or the daemon was replaced
+    ///     and another consumer has the item.
     ///
     /// Raises
     /// ------
     /// ArgumentError
-    ///     The item was confirmed or given back already.
+    ///     The item is already confirmed or given back.
     /// DisconnectedError
-    ///     No daemon answered. The client confirms the item with its next request; if its session ends before that, the
-    ///     item is delivered again.
+    ///     No daemon responded. The client confirms the item with its next request. If the client's
+    ///     session ends before that, the item is delivered again.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let claim = self.take()?;
         py.detach(|| claim.done()).or_raise()
     }
 
-    /// Gives the item back: it is the next one that a consumer gets.
+    /// Gives the item back. The next consumer that asks for an item gets this one.
     ///
     /// Raises
     /// ------
     /// ArgumentError
-    ///     The item was confirmed or given back already.
+    ///     The item is already confirmed or given back.
     fn give_back(&self, py: Python<'_>) -> PyResult<()> {
         let claim = self.take()?;
         py.detach(|| claim.give_back()).or_raise()
@@ -472,7 +636,7 @@ impl QueueItem {
     #[pyo3(signature = (*exception))]
     fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
         let failed = exception.get_item(0).is_ok_and(|kind| !kind.is_none());
-        // The block may have confirmed the item, or given it back.
+        // The block may have confirmed the item already, or given it back.
         match self.take() {
             Ok(claim) if failed => py.detach(|| claim.give_back()).or_raise()?,
             Ok(claim) => drop(py.detach(|| claim.done()).or_raise()?),

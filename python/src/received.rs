@@ -1,4 +1,4 @@
-//! Values as Python objects, and the values of messages and requests.
+//! Conversion of values to Python objects, and the values of messages and requests.
 
 use crate::dataset::Dataset;
 use crate::device::DeviceLease;
@@ -8,7 +8,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use tensorlend::Value;
 
-/// The value of a message or a request, as a Python object. `what` is `"message"` or `"request"`, for errors.
+/// The value of a message or a request, as a Python object. `what` is `"message"` or `"request"`,
+/// for error messages.
 pub struct Received {
     what: &'static str,
     value: Py<PyAny>,
@@ -61,7 +62,8 @@ impl Received {
     }
 }
 
-/// Returns the error for a kind of value that the client library has and this package lacks.
+/// Returns the error for a kind of value that the client library supports and this package does
+/// not.
 #[cold]
 pub fn unknown_kind(name: &str) -> PyErr {
     argument(format!("{name:?} holds a kind of value that this package cannot show"))

@@ -7,8 +7,9 @@ use pyo3::types::{PyList, PyTuple};
 use std::sync::Arc;
 use tensorlend::Value;
 
-/// Describes how the messages with certain metadata become batches of torch tensors. Such a message becomes a batch
-/// without Python objects for the message, the dataset or the leases, which would cost the trainer time in each batch.
+/// A description of the batches of torch tensors that messages with certain metadata become.
+/// Converting such a message creates no Python objects for the message, the dataset or the leases.
+/// These objects would cost the trainer time in each batch.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Recipe {
     metadata: Vec<u8>,
@@ -25,7 +26,7 @@ enum Nest {
 
 #[pymethods]
 impl Recipe {
-    /// `nest` is "one", "list" or "tuple".
+    /// Creates a recipe. `nest` is "one", "list" or "tuple".
     #[new]
     fn new(metadata: Vec<u8>, nest: &str) -> PyResult<Self> {
         let nest = match nest {
@@ -39,7 +40,8 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// Returns true if the recipe applies to this value, and this torch supports it.
+    /// Returns true if the recipe applies to this value, and the installed torch can import the
+    /// value.
     pub fn is_for(&self, py: Python<'_>, value: &Value) -> PyResult<bool> {
         let metadata = match value {
             Value::Tensor(lease) => lease.metadata(),

@@ -16,18 +16,20 @@ use std::time::Duration;
 use tensorlend::{Error, Notifications, Reply};
 use tensorlend_os::fork;
 
-/// Interval at which a thread checks whether another thread has finished its use of a server.
+/// Interval at which a waiting thread checks whether another thread has finished its use of a
+/// server.
 const TURN: Duration = Duration::from_millis(1);
 
 const SERVER_CLOSED: &str = "the server was closed: serve again";
 const CALLER_CLOSED: &str = "the caller was closed: make another";
 
-/// Returns an error in a forked child. There, a lock that another thread held at the fork is never released.
+/// Returns an error in a forked child, where a lock that another thread held at the fork is never
+/// released.
 fn ours(forks: u64) -> PyResult<()> {
     if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
 }
 
-/// Locks one end, unless another thread has it.
+/// Locks the caller or the server in `end`. Returns `None` if another thread has the lock.
 fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<MutexGuard<'m, Option<T>>>, Error> {
     match end.try_lock() {
         Ok(held) => Ok(Some(held)),
@@ -36,12 +38,13 @@ fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<Mutex
     }
 }
 
-/// One server of a service: an iterator of requests, synchronous and asynchronous. `Client.serve` opens it.
+/// One server of a service, as a synchronous and asynchronous iterator of requests. `Client.serve`
+/// opens it.
 ///
 /// Notes
 /// -----
-/// Thread-safe: each request goes to one of the threads that wait. It belongs to the process that opened it. Close
-/// it, or use it as a context manager.
+/// Thread-safe: each request goes to one of the threads that wait. Only the process that opened the
+/// server may use it. Close the server, or use it as a context manager.
 ///
 /// Examples
 /// --------
@@ -73,8 +76,8 @@ impl Server {
         Self { end: Mutex::new(Some(server)), client, notifications, awaited, origin, mode, forks }
     }
 
-    /// Waits for a request for one slice of time. If another thread already waits, waits until that thread has
-    /// finished.
+    /// Waits at most `slice` for a request. If another thread is already waiting, sleeps briefly
+    /// instead and returns a timeout error.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Call, Error> {
         match self.end.try_lock() {
             Ok(mut held) => match held.as_mut() {
@@ -120,7 +123,7 @@ impl Server {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No request arrived within `timeout`.
     /// ClosedError
     ///     The server was closed.
     /// DisconnectedError
@@ -168,7 +171,7 @@ impl Server {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No request arrived within `timeout`.
     /// ClosedError
     ///     The server was closed.
     /// DisconnectedError
@@ -178,18 +181,19 @@ impl Server {
         slf.py().import("tensorlend._aio")?.call_method1("recv_request", (slf, timeout))
     }
 
-    /// As try_recv. If there is no request, the next one ends the wait of `_descriptor` or `_tell`.
+    /// Returns the next request as `try_recv` does. If there is no request, the next request ends
+    /// the wait of `_descriptor` or `_tell`.
     fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
         ours(self.forks)?;
         let received = py.detach(|| match try_held(&self.end, SERVER_CLOSED)? {
             Some(mut server) => server.as_mut().ok_or_else(|| closed(SERVER_CLOSED))?.try_recv_armed(),
-            // A thread that receives will find it.
+            // Another thread is receiving, and will get the request.
             None => Ok(None),
         });
         received.or_raise()?.map(|call| self.call(py, call)).transpose()
     }
 
-    /// Returns whether `_try_recv` would find or raise something.
+    /// Returns whether `_try_recv` would return a request or raise an exception.
     fn _news(&self) -> PyResult<bool> {
         ours(self.forks)?;
         self.awaited.check()?;
@@ -202,19 +206,19 @@ impl Server {
         self.awaited.check()
     }
 
-    /// The key of the tasks that wait for this object.
+    /// The key of the tasks that wait for a request to this object.
     #[getter]
     fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
         ("requests", slf.as_ptr() as usize)
     }
 
-    /// Returns a duplicate of the descriptor that becomes readable with a connected caller's request.
+    /// Returns a duplicate of the descriptor that a connected caller's request makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
         let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
         held.as_ref().and_then(tensorlend::Server::descriptor).map(Descriptor::of).transpose()
     }
 
-    /// Reports `number` to `wakeups` when a caller asks to connect.
+    /// Reports `number` to `wakeups` when a caller requests a connection.
     fn _tell(&self, wakeups: &Wakeups, number: u64) -> PyResult<Option<Ticket>> {
         let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
         let server = held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?;
@@ -236,9 +240,9 @@ impl Server {
         &self.origin.name
     }
 
-    /// Ends the service of this server. A wait in another thread raises ClosedError.
+    /// Closes this server. A wait for its requests in another thread raises ClosedError.
     ///
-    /// Its callers move to another server, if there is one.
+    /// The callers of this server move to another server, if there is one.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.end).take()));
@@ -276,13 +280,14 @@ impl Server {
     }
 }
 
-/// A request that waits for its response: call `respond` or `fail`.
+/// A request that waits for its response. `respond` and `fail` send the response.
 ///
-/// As a context manager it sends an exception that leaves the block to the caller, and lets it propagate.
+/// As a context manager, the object sends an exception of the block to the caller. The exception
+/// then propagates.
 ///
 /// Notes
 /// -----
-/// Thread-safe. A request that is dropped without a response has failed for its caller.
+/// Thread-safe. Dropping a request without a response makes the request fail for its caller.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Call {
     received: Received,
@@ -306,13 +311,13 @@ impl Call {
         self.received.value(py)
     }
 
-    /// The Lease or DeviceLease, if the request is one tensor; otherwise TypeError is raised.
+    /// The Lease or DeviceLease of a request that is one tensor. Raises TypeError for a dataset.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.tensor(py)
     }
 
-    /// The Dataset, if the request is several tensors; otherwise TypeError is raised.
+    /// The Dataset of a request that is several tensors. Raises TypeError for one tensor.
     #[getter]
     fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.dataset(py)
@@ -333,7 +338,8 @@ impl Call {
         self.received.numpy(py)
     }
 
-    /// Responds with a tensor, or a mapping of several. A disconnected caller is not an error.
+    /// Responds with a tensor, or a mapping of several tensors. A disconnected caller is not an
+    /// error.
     ///
     /// Parameters
     /// ----------
@@ -353,7 +359,8 @@ impl Call {
     /// Raises
     /// ------
     /// ArgumentError
-    ///     The request has its response already, or an argument is invalid. The request stays open.
+    ///     The request has its response already, or an argument is invalid. In the latter case the
+    ///     request stays open.
     /// DTypeError
     ///     The elements cannot be lent. The request stays open.
     #[pyo3(signature = (value, *, metadata=None, timestamp=0, device=None, stream=None))]
@@ -371,7 +378,7 @@ impl Call {
         if !self.is_open() {
             return Err(argument("the request has its response already"));
         }
-        // Make the draft first: if the value cannot be sent, the request stays open.
+        // Create the draft first. If the value cannot be sent, the request then stays open.
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let reply = self.take()?;
         py.detach(|| reply.respond(draft)).or_raise()
@@ -420,7 +427,7 @@ impl Call {
         py.detach(|| reply.fail(why)).or_raise()
     }
 
-    /// Whether the request has no response yet.
+    /// Whether the request still needs its response.
     #[getter]
     fn is_open(&self) -> bool {
         self.forks == fork::generation() && lock(&self.reply).is_some()
@@ -454,12 +461,13 @@ impl Call {
 ///
 /// Notes
 /// -----
-/// Thread-safe; a call in one thread waits for the call in another. So each thread should have a caller of its own. It
-/// belongs to the process that opened it. Close it, or use it as a context manager.
+/// Thread-safe, but a call in one thread waits for the call in another. So each thread should have
+/// a caller of its own. Only the process that opened the caller may use it. Close the caller, or
+/// use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Caller {
     end: Mutex<Option<tensorlend::Caller>>,
-    /// Whether a coroutine has the caller for the time of a call.
+    /// Whether a coroutine has reserved the caller for a call.
     in_call: AtomicBool,
     /// Ends this object's waits in other threads.
     interrupt: Interrupt,
@@ -484,7 +492,8 @@ impl Caller {
         Self { end, in_call, interrupt, client, awaited, origin, mode, forks }
     }
 
-    /// Calls `ask` with the client library's caller, without the interpreter's lock.
+    /// Calls `ask` with the client library's caller. Releases the interpreter's lock during the
+    /// call.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -532,15 +541,15 @@ impl Caller {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No response arrived within `timeout`.
     /// ServiceError
-    ///     The server reported an error, or ended before it answered.
+    ///     The server reported an error, or ended before it responded.
     /// ClosedError
     ///     The caller was closed.
     /// DTypeError
     ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn call(
         &self,
         py: Python<'_>,
@@ -558,8 +567,8 @@ impl Caller {
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
-    /// Awaits `call`. The event loop watches a descriptor; a thread waits only to connect to a server. Cancelling abandons
-    /// the server.
+    /// Awaits `call`. The event loop watches a descriptor. A thread waits only for the connection
+    /// to a server. Cancelling abandons the server.
     ///
     /// Parameters
     /// ----------
@@ -586,15 +595,15 @@ impl Caller {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No response arrived within `timeout`.
     /// ServiceError
-    ///     The server reported an error, or ended before it answered.
+    ///     The server reported an error, or ended before it responded.
     /// ClosedError
     ///     The caller was closed.
     /// DTypeError
     ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn call_async<'py>(
         slf: &Bound<'py, Self>,
         value: &Bound<'py, PyAny>,
@@ -635,13 +644,13 @@ impl Caller {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No server appeared within `timeout`.
     /// ArgumentError
-    ///     As many requests as the caller's capacity are in flight.
+    ///     The caller's maximum number of requests is in flight.
     /// ClosedError
     ///     The caller was closed.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn send(
         &self,
         py: Python<'_>,
@@ -659,7 +668,8 @@ impl Caller {
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
-    /// Awaits `send`. A thread waits only to connect to a server. Cancelling ends the wait for a server.
+    /// Awaits `send`. A thread waits only for the connection to a server. Cancelling ends the wait
+    /// for a server.
     ///
     /// Parameters
     /// ----------
@@ -686,13 +696,13 @@ impl Caller {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No server appeared within `timeout`.
     /// ArgumentError
-    ///     As many requests as the caller's capacity are in flight.
+    ///     The caller's maximum number of requests is in flight.
     /// ClosedError
     ///     The caller was closed.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "they are keywords to who calls")]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn send_async<'py>(
         slf: &Bound<'py, Self>,
         value: &Bound<'py, PyAny>,
@@ -721,9 +731,9 @@ impl Caller {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No response arrived within `timeout`.
     /// ServiceError
-    ///     The server reported an error, or ended before it answered.
+    ///     The server reported an error, or ended before it responded.
     /// ArgumentError
     ///     No request is in flight.
     /// ClosedError
@@ -756,9 +766,9 @@ impl Caller {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No response arrived within `timeout`.
     /// ServiceError
-    ///     The server reported an error, or ended before it answered.
+    ///     The server reported an error, or ended before it responded.
     /// ArgumentError
     ///     No request is in flight.
     /// ClosedError
@@ -768,18 +778,20 @@ impl Caller {
         slf.py().import("tensorlend._aio")?.call_method1("recv_response", (slf, timeout))
     }
 
-    /// Reserves the caller for one call of a coroutine; false if it is reserved.
+    /// Reserves the caller for one call of a coroutine. Returns false if the caller is already
+    /// reserved.
     fn _reserve(&self) -> bool {
         !self.in_call.swap(true, Ordering::Acquire)
     }
 
-    /// Ends the reservation.
+    /// Ends the reservation of `_reserve`.
     fn _unreserve(&self) {
         self.in_call.store(false, Ordering::Release);
     }
 
-    /// Returns whether a server is connected, so that a request can be sent at once; None if another thread has the caller.
-    /// `alone`: requests in flight are an error.
+    /// Returns whether a server is connected, so that the next request needs no wait. Returns None
+    /// if another thread has the caller. If `alone` is true, raises an error if requests are in
+    /// flight.
     fn _connected(&self, py: Python<'_>, alone: bool) -> PyResult<Option<bool>> {
         ours(self.forks)?;
         self.awaited.check()?;
@@ -794,7 +806,8 @@ impl Caller {
         connected.or_raise()
     }
 
-    /// As recv, without waiting; None if there is no response. Then the next one makes the descriptor readable.
+    /// Returns the next response as `recv` does, but without waiting. Returns None if there is no
+    /// response; the next response then makes the descriptor readable.
     fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<(u64, Py<PyAny>)>> {
         ours(self.forks)?;
         let received = py.detach(|| {
@@ -805,7 +818,7 @@ impl Caller {
         received.or_raise()?.map(|(number, value)| Ok((number, self.show(py, value)?))).transpose()
     }
 
-    /// Returns whether `_try_recv` would find or raise something.
+    /// Returns whether `_try_recv` would return a response or raise an exception.
     fn _news(&self) -> PyResult<bool> {
         ours(self.forks)?;
         self.awaited.check()?;
@@ -818,13 +831,13 @@ impl Caller {
         self.awaited.check()
     }
 
-    /// The key of the tasks that wait for this object.
+    /// The key of the tasks that wait for a response to this object.
     #[getter]
     fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
         ("responses", slf.as_ptr() as usize)
     }
 
-    /// Returns a duplicate of the descriptor that becomes readable with a response.
+    /// Returns a duplicate of the descriptor that a response makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
         let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(None) };
         held.as_ref().and_then(tensorlend::Caller::descriptor).map(Descriptor::of).transpose()
@@ -857,7 +870,8 @@ impl Caller {
         &self.origin.name
     }
 
-    /// Ends the caller's session with the service. A wait in another thread raises ClosedError.
+    /// Ends the caller's connection to the service. A wait of this caller in another thread raises
+    /// ClosedError.
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             self.interrupt.all();
@@ -877,7 +891,7 @@ impl Caller {
 
     fn __repr__(&self) -> String {
         let name = shown::quoted(&self.origin.name);
-        // Do not wait for the lock, because another thread may hold it during a whole call.
+        // Do not wait for the lock, because another thread may hold the lock during a whole call.
         let state = match (self.forks == fork::generation()).then(|| self.end.try_lock()) {
             Some(Ok(held)) => match &*held {
                 Some(caller) => format!("{} in flight", caller.outstanding()),

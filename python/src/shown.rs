@@ -1,4 +1,4 @@
-//! Texts and tables that show objects: `repr` and `_repr_html_`.
+//! Texts and tables that show objects, for `repr` and `_repr_html_`.
 
 use pyo3::prelude::*;
 
@@ -22,12 +22,12 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Returns the table for a notebook, which `tensorlend._html` draws.
+/// Returns the HTML table for a notebook, which `tensorlend._html` makes.
 pub fn html<'py>(object: &Bound<'py, PyAny>, kind: &str) -> PyResult<Bound<'py, PyAny>> {
     object.py().import("tensorlend._html")?.call_method1(kind, (object,))
 }
 
-/// Returns `class[item]`, for annotations.
+/// Returns `class[item]`, for type annotations.
 pub fn generic<'py>(class: &Bound<'py, PyAny>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     class.py().import("types")?.call_method1("GenericAlias", (class, item))
 }

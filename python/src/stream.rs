@@ -21,8 +21,8 @@ use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
 ///
 /// Notes
 /// -----
-/// Thread-safe. It belongs to the process that opened it. Close it, or use it as a context manager: subscribers still
-/// receive the messages sent before it was closed.
+/// Thread-safe. Only the process that opened the stream may use it. Close the stream, or use it as
+/// a context manager. Subscribers still receive the messages that were sent before.
 ///
 /// Examples
 /// --------
@@ -92,7 +92,7 @@ fn send(
             Err(TrySendError::Failed(error)) => Err(error),
         }
     };
-    // Try once without releasing the interpreter's lock, because there usually is room.
+    // Try once without releasing the interpreter's lock, because the stream usually has room.
     match once(Duration::ZERO) {
         Ok(sequence) => Ok(sequence),
         Err(Error::Timeout { .. }) => wait(py, &owner.awaited, limit, once),
@@ -102,9 +102,10 @@ fn send(
 
 #[pymethods]
 impl Stream {
-    /// Sends a tensor, or a mapping of several, to every subscriber.
+    /// Sends a tensor, or a mapping of several tensors, to every subscriber.
     ///
-    /// Waits only if the policy is "block" and a subscriber lags by the whole capacity.
+    /// The call waits only if the policy is "block" and a subscriber lags by the stream's whole
+    /// capacity.
     ///
     /// Parameters
     /// ----------
@@ -131,7 +132,7 @@ impl Stream {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The stream was full for the whole `timeout`.
     /// StreamFullError
     ///     The stream is full, and its policy is "error".
     /// ClosedError
@@ -182,7 +183,7 @@ impl Stream {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The stream was full for the whole `timeout`.
     /// StreamFullError
     ///     The stream is full, and its policy is "error".
     /// ClosedError
@@ -229,7 +230,7 @@ impl Stream {
     /// Raises
     /// ------
     /// StreamFullError
-    ///     There is no room. A draft stays open.
+    ///     The stream has no room. A draft stays open.
     /// ClosedError
     ///     The stream was closed.
     /// DTypeError
@@ -245,7 +246,7 @@ impl Stream {
     ) -> PyResult<u64> {
         let to = To::parse(device, stream)?;
         let stream = self.open()?;
-        // Check for room before the value is copied, or the caller's draft is taken.
+        // Check for room before copying the value, or taking the caller's draft.
         match stream.wait_room(Duration::ZERO) {
             Err(Error::Timeout { .. }) => return Err(raise(Error::StreamFull(self.name.clone()))),
             other => other.or_raise()?,
@@ -257,7 +258,7 @@ impl Stream {
         })
     }
 
-    /// Creates a tensor in shared memory, to be written in place and sent.
+    /// Creates a tensor in shared memory. The program writes the tensor in place and sends it.
     ///
     /// Parameters
     /// ----------
@@ -305,7 +306,7 @@ impl Stream {
         Ok(Py::new(py, Draft::new(draft, &self.client, None, Lasting::default()))?.into_any())
     }
 
-    /// Waits until the stream has this many subscribers, so that they receive the first message.
+    /// Waits until the stream has `count` subscribers. Then all of them receive the first message.
     ///
     /// Parameters
     /// ----------
@@ -317,7 +318,7 @@ impl Stream {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The stream did not have `count` subscribers within `timeout`.
     /// ClosedError
     ///     The stream was closed.
     #[pyo3(signature = (count, timeout=None))]
@@ -338,7 +339,7 @@ impl Stream {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     The stream did not have `count` subscribers within `timeout`.
     /// ClosedError
     ///     The stream was closed.
     #[pyo3(signature = (count, timeout=None))]
@@ -374,9 +375,9 @@ impl Stream {
         &self.name
     }
 
-    /// Ends the stream. Subscribers still receive the messages sent before.
+    /// Ends the stream. Subscribers still receive the messages that were sent before.
     ///
-    /// Another thread that waits for room raises ClosedError.
+    /// A send in another thread that waits for room raises ClosedError.
     fn close(&self) {
         lock(&self.producer).take();
     }

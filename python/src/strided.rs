@@ -48,7 +48,8 @@ pub fn order(shape: &[u64], strides: &[i64], item: usize) -> Order {
 /// Copies elements in C order, contiguously, into `out`.
 ///
 /// # Safety
-/// Every element of this shape with these strides (in bytes) from `start` on is readable while this runs.
+/// Every element of this shape with these strides (in bytes) from `start` on is readable during the
+/// call.
 #[allow(unsafe_code)]
 pub unsafe fn gather(start: *const u8, shape: &[u64], strides: &[i64], item: usize, out: &mut [u8]) {
     // Copy the longest contiguous run of trailing axes as one piece.
@@ -61,7 +62,8 @@ pub unsafe fn gather(start: *const u8, shape: &[u64], strides: &[i64], item: usi
     let mut index = vec![0u64; outer];
     let mut from = start;
     for place in out.chunks_exact_mut(piece.max(1)) {
-        // SAFETY: `from` is the first byte of a piece that consists of elements of the array, by the caller.
+        // SAFETY: the caller guarantees that the elements are readable. `from` is the first byte of
+        // a piece that consists of `piece` bytes of elements, and `place` has that length.
         unsafe { std::ptr::copy_nonoverlapping(from, place.as_mut_ptr(), piece) };
         for axis in (0..outer).rev() {
             index[axis] += 1;

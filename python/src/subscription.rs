@@ -16,11 +16,13 @@ use std::time::Duration;
 use tensorlend::{Error, Start};
 use tensorlend_os::fork;
 
-/// A message of a stream. As a context manager it releases its value on leaving.
+/// A message of a stream. As a context manager, the message releases its value at the end of the
+/// block.
 ///
 /// Notes
 /// -----
-/// Thread-safe. It holds a lease on its value until it is released, or until the message and all arrays of it are gone.
+/// Thread-safe. The message holds a lease on its value until `release`, or until the message and
+/// all arrays of the value are gone.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Message {
     sequence: u64,
@@ -31,13 +33,13 @@ pub struct Message {
 
 #[pymethods]
 impl Message {
-    /// The message's number in the stream, from 0.
+    /// The message's number in the stream, counted from 0.
     #[getter]
     fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Number of messages that the subscription lost right before this message.
+    /// Number of messages that the subscription lost immediately before this message.
     #[getter]
     fn lost(&self) -> u64 {
         self.lost
@@ -55,13 +57,13 @@ impl Message {
         self.received.value(py)
     }
 
-    /// The Lease or DeviceLease, if the message is one tensor; otherwise TypeError is raised.
+    /// The Lease or DeviceLease of a message that is one tensor. Raises TypeError for a dataset.
     #[getter]
     fn tensor(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.tensor(py)
     }
 
-    /// The Dataset, if the message is several tensors; otherwise TypeError is raised.
+    /// The Dataset of a message that is several tensors. Raises TypeError for one tensor.
     #[getter]
     fn dataset(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.received.dataset(py)
@@ -82,7 +84,7 @@ impl Message {
         self.received.numpy(py)
     }
 
-    /// Ends the lease on the value now, or when the last array that views it is gone.
+    /// Ends the lease on the value now, or when the last array that views the value is gone.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.received.release(py)
     }
@@ -101,14 +103,15 @@ impl Message {
     }
 }
 
-/// The subscriber's end of a stream: an iterator of messages that ends with the stream, synchronous and asynchronous.
+/// The subscriber's end of a stream, as a synchronous and asynchronous iterator of messages. The
+/// iterator ends with the stream.
 ///
-/// `Client.subscribe` opens it.
+/// `Client.subscribe` opens a subscription.
 ///
 /// Notes
 /// -----
-/// Thread-safe: each message goes to one of the threads that wait. It belongs to the process that opened it. Close it,
-/// or use it as a context manager.
+/// Thread-safe: each message goes to one of the threads that wait. Only the process that opened the
+/// subscription may use it. Close the subscription, or use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Subscription {
     consumer: Mutex<Option<tensorlend::Subscription>>,
@@ -128,7 +131,8 @@ fn closed() -> PyErr {
     raise(errors::closed(CLOSED))
 }
 
-/// Interval at which a thread checks whether another thread has finished its use of a subscription.
+/// Interval at which a waiting thread checks whether another thread has finished its use of a
+/// subscription.
 const TURN: Duration = Duration::from_millis(1);
 
 impl Subscription {
@@ -155,9 +159,9 @@ impl Subscription {
         }
     }
 
-    /// Calls a function with the subscription if it belongs to this process and is open. While it holds the
-    /// interpreter, it never waits for the subscription's lock: a thread that waits for a message may hold that lock
-    /// for a slice of its wait.
+    /// Calls a function with the subscription if it belongs to this process and is open. If another
+    /// thread holds the subscription's lock, releases the interpreter's lock before waiting for it.
+    /// Such a thread may wait for a message and hold the lock for a slice of its wait.
     fn with<R: Send>(
         &self,
         py: Python<'_>,
@@ -188,8 +192,8 @@ impl Subscription {
         py.detach(|| lock(&self.consumer).as_mut().map(look)).ok_or_else(closed)
     }
 
-    /// Waits for a message for one slice of time. If another thread already waits, waits until that thread has
-    /// finished.
+    /// Waits at most `slice` for a message. If another thread is already waiting, sleeps briefly
+    /// instead and returns a timeout error.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
         match self.consumer.try_lock() {
             Ok(mut held) => match held.as_mut() {
@@ -209,8 +213,8 @@ impl Subscription {
     }
 
     fn received(&self, py: Python<'_>) -> PyResult<Option<tensorlend::Message>> {
-        // Release the interpreter if a message may be on a device, because the first such tensor starts the driver,
-        // which takes time.
+        // Release the interpreter's lock if a message may be on a device. The first such tensor
+        // starts the driver, which takes time.
         let received = if self.lends_devices {
             self.with_detached(py, tensorlend::Subscription::try_recv)?
         } else {
@@ -244,9 +248,9 @@ impl Subscription {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No message arrived within `timeout`.
     /// StreamEndedError
-    ///     The stream has ended, and every message was taken.
+    ///     The stream has ended, and no message is left.
     /// ClosedError
     ///     The subscription was closed.
     /// DisconnectedError
@@ -278,7 +282,8 @@ impl Subscription {
         self.received(py)?.map(|message| self.message(py, message)).transpose()
     }
 
-    /// As try_recv, but returns the batch of a message with this timestamp to which the recipe applies.
+    /// Returns the next message as `try_recv` does. If the message has this timestamp and the
+    /// recipe applies to it, returns its batch instead.
     fn _take(&self, py: Python<'_>, timestamp: u64, recipe: &Bound<'_, Recipe>) -> PyResult<Option<Py<PyAny>>> {
         let Some(message) = self.received(py)? else { return Ok(None) };
         let recipe = recipe.get();
@@ -289,12 +294,13 @@ impl Subscription {
         Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
     }
 
-    /// Raises if the client was closed or the daemon has ended: no message will arrive.
+    /// Raises if the client was closed or the daemon has ended. Then no message will arrive.
     fn _check(&self) -> PyResult<()> {
         self.awaited.check()
     }
 
-    /// Returns whether try_recv would find or raise something, without arming the descriptor.
+    /// Returns whether `try_recv` would return a message or raise an exception. Does not arm the
+    /// descriptor.
     fn _news(&self) -> PyResult<bool> {
         if self.forks != fork::generation() {
             return Err(raise(Error::Forked));
@@ -302,24 +308,26 @@ impl Subscription {
         self.awaited.check()?;
         match self.consumer.try_lock() {
             Ok(held) => held.as_ref().ok_or_else(closed)?.has_news().or_raise(),
-            // A thread that receives will find it.
+            // Another thread is receiving, and will get the message.
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Poisoned(_)) => Err(closed()),
         }
     }
 
-    /// The key of the tasks that wait for this object.
+    /// The key of the tasks that wait for a message of this object.
     #[getter]
     fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
         ("messages", slf.as_ptr() as usize)
     }
 
-    /// Returns a duplicate of the descriptor.
+    /// Returns a duplicate of the subscription's descriptor.
     fn _descriptor(&self, py: Python<'_>) -> PyResult<Descriptor> {
         self.with(py, |subscription| Descriptor::of(subscription.as_fd()))?
     }
 
-    /// Returns a descriptor that becomes readable for select and epoll when there may be a message.
+    /// Returns a descriptor for select and epoll.
+    ///
+    /// The descriptor becomes readable when there may be a message.
     ///
     /// Returns
     /// -------
@@ -343,13 +351,13 @@ impl Subscription {
         self.pollable
     }
 
-    /// Total number of lost messages.
+    /// Total number of messages that the subscription has lost.
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |subscription| subscription.lost())
     }
 
-    /// Number of the next message.
+    /// The number of the next message in the stream.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |subscription| tensorlend::Subscription::position(subscription))
@@ -396,8 +404,8 @@ impl Subscription {
         slf.py().import("tensorlend._aio")?.call_method1("messages", (slf,))
     }
 
-    /// Awaits the next message. The event loop watches the descriptor; no thread waits. Several tasks may wait: each message
-    /// goes to one of them, and a cancelled task takes none.
+    /// Awaits the next message. The event loop watches the descriptor, and no thread waits. Several
+    /// tasks may wait. Each message goes to one of them, and a cancelled task takes no message.
     ///
     /// Parameters
     /// ----------
@@ -412,7 +420,7 @@ impl Subscription {
     /// Raises
     /// ------
     /// TimeoutError
-    ///     The timeout passed before the event.
+    ///     No message arrived within `timeout`.
     /// StreamEndedError
     ///     The stream has ended, and every message was taken.
     /// ArgumentError

@@ -20,17 +20,18 @@ enum Way {
     Table(Table),
     /// A function of torch that accepts capsules.
     Capsules(Py<PyAny>),
-    /// `torch.from_dlpack`, which calls the methods of an object. It is for a torch that does not support this
-    /// package's capsules.
+    /// `torch.from_dlpack`, which calls the methods of an object. Used for versions of torch that
+    /// do not support this package's capsules.
     Asked,
 }
 
 struct Table(ExchangeApi);
 
-// SAFETY: DLPack prescribes that the table is constant for the life of the process. This module only reads it, and
-// calls its functions while attached to the interpreter, which DLPack allows on any thread.
+// SAFETY: DLPack prescribes that the table is constant for the life of the process. This module
+// only reads the table, and calls its functions while attached to the interpreter. DLPack allows
+// such calls on any thread.
 unsafe impl Send for Table {}
-// SAFETY: as above.
+// SAFETY: the table is constant, so several threads may read it at once.
 unsafe impl Sync for Table {}
 
 static WAY: PyOnceLock<Way> = PyOnceLock::new();
@@ -41,13 +42,14 @@ fn way(py: Python<'_>) -> PyResult<&'static Way> {
 
 /// Returns a torch tensor of `view`. `owner` is the Python object of the view, for [`Way::Asked`].
 ///
-/// `torch.from_dlpack` first queries device, stream and version, by Python code; all three are known here. A trainer
-/// calls this function once per batch, when that code has left the processor's caches, so the queries would take most
-/// of the time.
+/// This function does not call `torch.from_dlpack`, which first queries device, stream and version
+/// in Python code. A trainer makes tensors once per batch, when that code has left the processor's
+/// caches. The queries would then take most of the time, and all three results are known here.
 pub fn tensor<'py>(owner: &Bound<'py, PyAny>, view: Arc<View>) -> PyResult<Bound<'py, PyAny>> {
     let py = owner.py();
     match way(py)? {
-        // Leases and drafts are exported alike: torch ignores the read-only flag, so both become writable tensors.
+        // Export leases and drafts alike. torch ignores the read-only flag, so both become writable
+        // tensors.
         way @ (Way::Table(_) | Way::Capsules(_)) => way.make(py, export::versioned(view)?),
         Way::Asked => py.import("torch")?.call_method1("from_dlpack", (owner,)),
     }
@@ -58,8 +60,8 @@ pub fn is_direct(py: Python<'_>) -> PyResult<bool> {
     Ok(!matches!(way(py)?, Way::Asked))
 }
 
-/// Returns the torch tensors of a lent value in host memory, in the value's order. Each keeps the lease alive. Call it
-/// only if [`is_direct`] returns true.
+/// Returns the torch tensors of a lent value in host memory, in the value's order. Each tensor
+/// keeps the lease alive. Must be called only if [`is_direct`] returns true.
 pub fn tensors<'py>(
     py: Python<'py>,
     value: &Arc<Value>,
@@ -69,7 +71,8 @@ pub fn tensors<'py>(
     Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at, name)?)))
 }
 
-/// Returns the torch tensor of a value, or a tuple of a dataset's tensors: see [`tensors`].
+/// Returns the torch tensor of a value, or a tuple of a dataset's tensors, as [`tensors`] makes
+/// them.
 pub fn shown<'py>(py: Python<'py>, value: &Arc<Value>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     let mut all = tensors(py, value, name)?;
     if value.as_dataset().is_none() {
@@ -87,8 +90,8 @@ impl Way {
         }
     }
 
-    /// Returns the first way that accepts a read-only tensor, because all leased tensors are read-only, and some
-    /// versions of torch reject the read-only flag.
+    /// Returns the first way that accepts a read-only tensor. All leased tensors are read-only, and
+    /// some versions of torch reject the read-only flag.
     fn find(py: Python<'_>) -> PyResult<Self> {
         for way in [Self::table(py)?, Self::capsules(py)?].into_iter().flatten() {
             match way.make(py, export::versioned(Arc::new(View::sample()))?) {

@@ -1,10 +1,11 @@
-//! Versions of names' values.
+//! The class `Version`: the version of a name's value.
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The version of a name's value. Equal versions mean that the name was not written in between.
+/// The version of a name's value. If a name has the same version twice, no client wrote to it in
+/// between.
 ///
 /// Versions have no order. They can be hashed and pickled.
 #[pyclass(frozen, eq, hash, module = "tensorlend._native")]
@@ -24,7 +25,7 @@ impl Version {
     /// Parameters
     /// ----------
     /// words : tuple of (int, int)
-    ///     The words of a version, of this process or another one.
+    ///     The words of a version, from this or another process.
     ///
     /// Returns
     /// -------

@@ -1,4 +1,4 @@
-//! A tensor in memory, and the object that keeps it in place.
+//! A tensor in memory, and the object that keeps the memory in place.
 #![allow(unsafe_code)]
 
 use crate::device::stream::Given;
@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use tensorlend::{Client, CopyOnWrite, DType, On, Pin, Tensor, Value};
 use tensorlend_os::fork;
 
-/// A tensor that Python objects, arrays and capsules view. Code that has a view may read the elements. Code that
-/// exports a view as writable is responsible for the writes.
+/// A tensor that Python objects, arrays and capsules view. Code that holds a view may read the
+/// elements. Code that exports a view as writable is responsible for the writes.
 pub struct View {
     /// The element type.
     pub dtype: DType,
@@ -23,7 +23,8 @@ pub struct View {
     /// Whether consumers of an exported view may write.
     pub writable: bool,
     start: Start,
-    /// The streams whose work reads the tensor. Declared before the owner, whose lease must outlast that work.
+    /// The streams whose work reads the tensor. Declared before `owner`, because the owner's lease
+    /// must outlast that work.
     reads: Reads,
     owner: Owner,
     /// The fork generation of the process in which the tensor is mapped.
@@ -34,9 +35,10 @@ pub struct View {
 /// The address of the first element.
 struct Start(*mut u8);
 
-// SAFETY: this is only an address. Code that reads or writes there is responsible for the access: see `View::start`.
+// SAFETY: the type is only an address. Code that uses the address is responsible for its reads and
+// writes, as `View::start` states.
 unsafe impl Send for Start {}
-// SAFETY: as above.
+// SAFETY: the type is only an address, which never changes.
 unsafe impl Sync for Start {}
 
 /// The object that keeps a tensor in place.
@@ -51,8 +53,8 @@ enum Owner {
     Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
 }
 
-/// Copies to devices that other libraries queue. After the drop, the leased value lasts until the work that is queued on these
-/// streams by then has passed.
+/// Copies to devices that other libraries have queued. The drop of this object extends the lease
+/// until the streams have done the work queued by then.
 #[derive(Default)]
 struct Reads(Mutex<Vec<Read>>);
 
@@ -65,7 +67,8 @@ struct Read {
 impl Drop for Reads {
     fn drop(&mut self) {
         for Read { value, on, given } in lock(&self.0).drain(..) {
-            // An error means that the device or this process's context is gone, and with it the work.
+            // An error means that the device or this process's context is gone. Then the work is
+            // gone, too.
             let _ = value.drop_after(on, &given.recorded);
             drop(given.owner);
         }
@@ -96,19 +99,20 @@ fn member(value: &Value, at: usize) -> Option<&str> {
     value.as_dataset().and_then(|dataset| dataset.iter().nth(at)).map(|(name, _)| name)
 }
 
-/// Enters a tensor's address into the table of [`crate::fault`].
+/// Adds a tensor's address to the table of [`crate::fault`].
 fn noted(kind: Kind, tensor: &Tensor, start: *const u8, name: &str, member: Option<&str>) -> Noted {
     fault::note(kind, start, tensor.bytes().len(), name, member)
 }
 
-/// Enters the address of a tensor that is leased without a view into the table, as [`noted`] does.
+/// Adds the address of a tensor that is leased without a view to the table, as [`noted`] does.
 pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
     let tensor = &members(value)[at];
     noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
 }
 
 impl View {
-    /// Returns the view of a value's tensor number `at`. `name` is the name by which the value was found.
+    /// Returns the view of the tensor with index `at` in a value. `name` is the name by which the
+    /// value was found.
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
         let tensor = &members(&value)[at];
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
@@ -116,7 +120,8 @@ impl View {
         Self { _noted: Some(noted), ..Self::of(tensor, start, false, Owner::Lease(value.clone(), at)) }
     }
 
-    /// Returns privately writable views of a value's tensors. `name` is the name by which the value was found.
+    /// Returns private, writable views of a value's tensors. `name` is the name by which the value
+    /// was found.
     pub fn private(py: Python<'_>, value: Value, client: &Client, name: &str) -> PyResult<Vec<Self>> {
         let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
         let count = members(copy.value()).len();
@@ -158,7 +163,7 @@ impl View {
         Err(named("ForkedError", "this tensor was leased or drafted by the parent process: get it in the child".into()))
     }
 
-    /// Returns the view of a draft. `name` is the name under which it will be published.
+    /// Returns the view of a draft. `name` is the name under which the draft will be published.
     pub fn drafted(mut draft: tensorlend::Draft, name: Option<&str>) -> (Self, Arc<Drafted>) {
         let spec = draft.spec();
         let shape: Box<[i64]> = spec.shape.iter().map(|&d| d as i64).collect();
@@ -184,7 +189,7 @@ impl View {
         )
     }
 
-    /// Returns a read-only view of one private byte, with which consumers are tested.
+    /// Returns a read-only view of one private byte. It is used to test consumers.
     pub fn sample() -> Self {
         let mut bytes = Box::new([0u8]);
         Self {
@@ -200,11 +205,11 @@ impl View {
         }
     }
 
-    /// Returns a private copy in C order.
+    /// Returns a view of a private copy, in C order.
     pub fn copied(&self) -> Self {
         let mut bytes = vec![0; self.nbytes()].into_boxed_slice();
         let shape: Vec<u64> = self.shape.iter().map(|&d| d as u64).collect();
-        // SAFETY: all elements of a view are readable as long as it lives.
+        // SAFETY: all elements of a view are readable as long as the view lives.
         unsafe { crate::strided::gather(self.start(), &shape, &self.byte_strides(), self.item(), &mut bytes) };
         let start = Start(bytes.as_mut_ptr());
         let strides = row_major(&self.shape);
@@ -221,8 +226,9 @@ impl View {
         }
     }
 
-    /// Returns the address of the first element. As long as this view lives, all elements are readable, and writable if
-    /// `writable` is true. As under Python's rules, callers are responsible for races between threads.
+    /// Returns the address of the first element. As long as this view lives, all elements are
+    /// readable. They are writable if `writable` is true. Python's rules apply to races between
+    /// threads, so callers are responsible for them.
     pub fn start(&self) -> *mut u8 {
         self.start.0
     }
@@ -262,7 +268,8 @@ impl View {
         }
     }
 
-    /// Returns the leased value and the tensor's number in it; an error for memory of this process alone.
+    /// Returns the leased value and the tensor's index in it. Returns an error if the memory
+    /// belongs to this process alone.
     pub fn leased_value(&self) -> PyResult<(&Arc<Value>, usize)> {
         let Owner::Lease(value, at) = &self.owner else {
             return Err(argument(
@@ -272,11 +279,13 @@ impl View {
         Ok((value, *at))
     }
 
-    /// Makes the lease last, after the drop of this view, until the work of a stream on a device has passed.
+    /// Extends the lease beyond the drop of this view, until the work of a stream on a device is
+    /// done.
     pub fn record(&self, on: On, given: Given) -> PyResult<()> {
         let (value, _) = self.leased_value()?;
         let mut reads = lock(&self.reads.0);
-        // Handle 2 means another stream in each thread: those are recorded as the legacy stream.
+        // Handle 2 means another stream in each thread. Such streams are recorded as the legacy
+        // default stream.
         if !reads.iter().any(|read| read.on == on && read.given.recorded.as_raw() == given.recorded.as_raw()) {
             reads.push(Read { value: value.clone(), on, given });
         }

@@ -1,4 +1,4 @@
-//! Waits that release the interpreter's lock and that Ctrl-C ends.
+//! Waits that release the interpreter's lock. Ctrl-C ends them.
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed as closed_here, named, raise};
@@ -13,7 +13,7 @@ use tensorlend::{Client, Error};
 /// Interval at which a wait checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Converts a timeout in seconds; `None` means no limit.
+/// Parses a timeout in seconds. `None` means no limit.
 pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else { return Ok(None) };
     if seconds.is_nan() || seconds < 0.0 {
@@ -23,7 +23,8 @@ pub fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(seconds).ok())
 }
 
-/// The client on whose behalf a thread waits. The wait ends when the client is closed or the daemon has ended.
+/// The client on whose behalf a thread waits. The wait ends when the client is closed or the daemon
+/// ends.
 #[derive(Clone)]
 pub struct Awaited {
     closed: Arc<AtomicBool>,
@@ -31,7 +32,7 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Creates the state of waits on this client's behalf; `Client.close` sets `closed`.
+    /// Creates the state of waits on this client's behalf. `Client.close` sets `closed`.
     pub fn new(closed: &Arc<AtomicBool>, client: &Client) -> Self {
         Self { closed: closed.clone(), client: client.clone() }
     }
@@ -51,8 +52,9 @@ pub fn closed() -> PyErr {
     named("DisconnectedError", "the client was closed: connect again".into())
 }
 
-/// Calls `once`, which waits for one slice of time, until it returns a value or an error other than a timeout. The
-/// client is checked only after `once`, so that even a closed client returns a value that has arrived.
+/// Calls `once`, which waits for one slice of time, until it returns a value or an error other than
+/// a timeout. Checks the client only after `once`, so that even a closed client returns a value
+/// that has arrived.
 pub fn wait<T: Send>(
     py: Python<'_>,
     awaited: &Awaited,
@@ -82,17 +84,18 @@ pub fn wait<T: Send>(
 }
 
 thread_local! {
-    /// In a thread that works for a coroutine: whether the coroutine was cancelled.
+    /// Whether the coroutine for which this thread works was cancelled. `None` in all other
+    /// threads.
     static CANCELLED: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
 /// Returns true if this thread works for a coroutine that was cancelled.
 fn is_cancelled() -> bool {
-    // Relaxed: waiters poll the flag, and it orders no other memory.
+    // Relaxed: waiters poll the flag, which orders no other memory.
     CANCELLED.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
 }
 
-/// Ends the waits of one thread, which works for a coroutine.
+/// Ends the waits of one thread that works for a coroutine.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -103,12 +106,12 @@ impl Cancel {
         Self(Arc::default())
     }
 
-    /// Ends the thread's present wait and all later ones.
+    /// Ends the thread's present wait and all later waits.
     fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Calls `work` in this thread. Its waits end once `cancel` is called.
+    /// Calls `work` in this thread. `cancel` ends the waits of `work`.
     fn run<'py>(
         &self,
         work: &Bound<'py, PyAny>,
@@ -161,14 +164,14 @@ impl Interrupt {
         Watch { interrupt: self, awaited, since: self.count.load(Ordering::Relaxed), raised: Mutex::new(None) }
     }
 
-    /// Ends all waits that have started before.
+    /// Ends all waits that have started before this call.
     pub fn all(&self) {
-        // Relaxed: waiters poll it, and it orders no other memory.
+        // Relaxed: waiters poll the counter, which orders no other memory.
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Decides whether one wait continues, which the client library performs in slices.
+/// Decides whether one wait continues. The client library performs the wait in slices.
 pub struct Watch<'i> {
     interrupt: &'i Interrupt,
     awaited: &'i Awaited,
@@ -190,8 +193,8 @@ impl Watch<'_> {
         goes_on
     }
 
-    /// Returns the result of the wait. If `outcome` is `None`, the wait was interrupted, and this returns the
-    /// exception.
+    /// Returns the result of the wait. If `outcome` is `None`, the wait was interrupted, and this
+    /// function returns the exception.
     pub fn unless_interrupted<T>(self, outcome: PyResult<Option<T>>, name: &str) -> PyResult<T> {
         let raised = lock(&self.raised).take();
         outcome?.ok_or_else(|| {

@@ -1,4 +1,4 @@
-"""The calls for asyncio."""
+"""The asynchronous calls for asyncio."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _waiting: dict[threading.Thread, _native.Cancel] = {}
 def _end_waits() -> None:
     """Ends all waits before the interpreter ends.
 
-    Otherwise a thread could make its exception while the interpreter ends, which aborts the process: Python then
-    unwinds the thread through frames of Rust, which catch the unwinding."""
+    Otherwise a thread could raise its exception while the interpreter ends. Python then unwinds the
+    thread through frames of Rust, which catch the unwinding, and the process aborts.
+    """
     for thread, cancel in list(_waiting.items()):
         cancel.cancel()
         thread.join(5)
@@ -46,7 +47,7 @@ async def wait_newer(
     )
     if found is not None:
         return found
-    # A name of another machine, or the end of the time.
+    # The name belongs to another machine, or the time is over.
     left = None if deadline is None else max(deadline - loop.time(), 0)
     try:
         return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype}, None)
@@ -71,7 +72,7 @@ async def wait_length(client: _native.Client, name: str, length: int, op: str, t
 
 
 def _after(timeout: float | None, error: Exception) -> TimeoutError:
-    """Returns the error of a wait of which the last part timed out."""
+    """Returns the error of a wait whose last part timed out."""
     what = str(error).partition(" waiting for ")[2]
     return TimeoutError(f"timed out after {timeout} s waiting for {what}")
 
@@ -110,7 +111,9 @@ class _Turn:
         self._check, self._key, self._news = caller._check, ("turn", id(caller)), lambda: True
 
     def _descriptor(self) -> None:
-        """Returns no descriptor: a call that ends wakes the next one of its loop, and loops poll for those of others."""
+        """Returns no descriptor. A call that ends wakes the next call of its loop, and loops poll
+        for the calls of other loops.
+        """
 
 
 async def call(
@@ -133,7 +136,7 @@ async def call(
             raise
     finally:
         caller._unreserve()
-        # A task that is destroyed leaves without a running loop.
+        # A task that is destroyed may end without a running loop.
         with contextlib.suppress(RuntimeError):
             running().wake(turn or _Turn(caller))
 
@@ -151,15 +154,15 @@ async def _send(
     options: Mapping[str, Any],
     alone: bool,
 ) -> int:
-    """Sends a request; `alone`: there must be no other in flight."""
+    """Sends a request. If `alone` is true, no other request may be in flight."""
     loop = asyncio.get_running_loop()
     while (connected := caller._connected(alone)) is None:
-        # Another thread has the caller: its calls end soon, or wait for a server.
+        # Another thread uses the caller. Its calls end soon, or wait for a server.
         if deadline is not None and loop.time() >= deadline:
             raise _late(timeout, f"the caller of {caller.service!r}: another thread uses it")()
         await asyncio.sleep(_BUSY)
     if connected:
-        # The server may have ended at this moment.
+        # The server may have ended in the meantime.
         with contextlib.suppress(TimeoutError):
             return caller.send(value, 0, **options)
     left = None if deadline is None else max(deadline - loop.time(), 0)
@@ -183,10 +186,11 @@ async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.
 async def in_thread(
     work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any], late: Callable[[_T], object] | None
 ) -> _T:
-    """Calls `work` in a thread of its own, and awaits its result.
+    """Calls `work` in a separate thread, and awaits its result.
 
     A pool would deadlock if all of its threads ran calls that wait for each other. Cancelling the coroutine ends the
-    wait. If a result arrives after the cancellation, the coroutine passes it to `late` before it ends."""
+    wait. If a result arrives after the cancellation, the coroutine passes it to `late` before it ends.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
     ended: asyncio.Future[None] = loop.create_future()
@@ -216,7 +220,7 @@ async def in_thread(
         try:
             loop.call_soon_threadsafe(tell, result, error)
         except RuntimeError:
-            # Drop the result: the event loop has ended.
+            # Drop the result, because the event loop has ended.
             if error is None:
                 with contextlib.suppress(Exception):
                     unwanted(result)  # type: ignore[arg-type]

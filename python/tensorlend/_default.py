@@ -1,5 +1,5 @@
-"""The default client, for calls to which the program passes none. It is connected to the running daemon, or to one in
-this process.
+"""The default client, for calls to which the program passes no client. The client is connected to
+the running daemon, or to a daemon in this process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _broker: _native.Embedded | None = None
 def default_client() -> _native.Client:
     """Returns the process's default client.
 
-    Connects to the daemon that TENSORLEND_SOCKET names, or to the user's or the system's daemon. If none runs, starts one
-    in this process and sets TENSORLEND_SOCKET, so that child processes use the same daemon.
+    Connects to the daemon that TENSORLEND_SOCKET names, or to the user's or the system's daemon. If
+    no daemon runs, starts a daemon in this process. Then sets TENSORLEND_SOCKET, so that child
+    processes use the same daemon.
     """
     global _client, _broker
     with _lock:

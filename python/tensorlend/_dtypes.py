@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class ForeignDType:
-    """The value of `Lease.dtype` for bfloat16 and float8 without `ml_dtypes`. It has the attributes that identify a
-    numpy dtype.
+    """The value of `Lease.dtype` for bfloat16 and float8 without `ml_dtypes`. The object has the
+    attributes that identify a numpy dtype.
 
-    It compares equal to its name, and to dtypes with that name.
+    The object compares equal to its name, and to dtypes with that name.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""The exceptions of this package. Each also derives from the matching built-in exception, so that programs may catch either."""
+"""The exceptions of this package. Each exception also derives from the matching built-in exception,
+so that programs may catch either.
+"""
 
 import builtins
 import enum
@@ -8,18 +10,22 @@ import errno as _errno
 class Error(Exception):
     """The base of all errors of this package. Each text states the event, the object and the remedy."""
 
-    #: The stable code of this kind of error, such as "TL-0301": the same in every language. The page on errors lists them.
+    #: The stable code of this kind of error, such as "TL-0301". It is the same in every language.
+    #: The page on errors lists the codes.
     code: str = ""
 
 
 class ArgumentError(Error, ValueError):
-    """An argument is invalid: a name, a shape, metadata above 64 KiB, a buffer of another length."""
+    """An argument is invalid.
+
+    Examples are an invalid name or shape, metadata above 64 KiB, and a buffer of another length.
+    """
 
     code = "TL-0406"
 
 
 class DTypeError(Error, TypeError):
-    """The elements cannot be lent: objects, structures, text, or another byte order."""
+    """The elements cannot be lent, such as objects, structures, text, or another byte order."""
 
     code = "TL-0308"
 
@@ -35,7 +41,7 @@ class NotFoundError(Error, KeyError):
 
 
 class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001
-    """The timeout passed before the event."""
+    """The timeout passed before the call completed."""
 
     code = "TL-0307"
 
@@ -161,19 +167,21 @@ class StreamFullError(Error):
 
 
 class StreamEndedError(Error):
-    """The stream has ended, and every message was taken."""
+    """The stream has ended, and no message is left."""
 
     code = "TL-0502"
 
 
 class ClosedError(Error, ValueError):
-    """The object was closed, released, published or dropped in this process, by this thread or another one."""
+    """The object was closed, released, published or dropped by a thread of this process."""
 
     code = "TL-0408"
 
 
 class ForkedError(Error, RuntimeError):
-    """An object of the parent process was used after a fork: connect, get or create again in the child."""
+    """An object of the parent process was used after a fork. Connect, get or create again in the
+    child.
+    """
 
     code = "TL-0107"
 
@@ -185,7 +193,9 @@ class ConflictError(Error):
 
 
 class DamagedError(Error, RuntimeError):
-    """The record of a value is invalid: its publisher wrote it wrongly. Other values are not affected."""
+    """The record of a value is invalid, because its publisher wrote it wrongly. Other values are
+    not affected.
+    """
 
     code = "TL-0306"
 
@@ -209,7 +219,7 @@ class DaemonStartError(Error, RuntimeError):
 
 
 class SystemCallError(Error, OSError):
-    """A system call failed; `errno` is the kernel's error."""
+    """A system call failed. `errno` is the kernel's error."""
 
     code = "TL-0904"
 
@@ -224,10 +234,10 @@ class SystemCallError(Error, OSError):
 
 
 class OpenFilesError(SystemCallError):
-    """This process has as many open files as it may have (`ulimit -n`): `errno` is EMFILE."""
+    """This process has its maximum number of open files (`ulimit -n`). `errno` is EMFILE."""
 
     code = "TL-0206"
-    #: The limit, as in LimitError.
+    #: The limit, as in `LimitError.kind`.
     kind = LimitKind.OPEN_FILES
 
     def __init__(self, message: str = "", errno: int | None = _errno.EMFILE) -> None:

@@ -1,8 +1,8 @@
 """Installs the handler of SIGSEGV again in workers of torch's DataLoader.
 
-A worker installs torch's own signal handler, which does not call the handler before it. So this module installs this
-package's handler after torch's. It does so in forked children only, because only they inherit tensors whose memory is
-not mapped.
+A worker installs torch's own signal handler, which does not call the previous handler. So this
+module installs this package's handler after torch's handler. It does so in forked children only,
+because only they inherit tensors whose memory is not mapped.
 """
 
 import os

@@ -11,7 +11,7 @@ import numpy as np
 from tensorlend import _native
 from tensorlend._errors import Error
 
-#: Maximum number of rows, and of columns, of a tensor that a table shows.
+#: Maximum number of rows and of columns of a tensor that a table shows.
 _CORNER = 4
 #: Maximum number of names that a client's table shows.
 _NAMES = 20

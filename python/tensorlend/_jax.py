@@ -8,8 +8,10 @@ from tensorlend._native import Lease
 class _Immutable:
     """A lease for jax, without a read-only flag.
 
-    jax imports tensors through a protocol that has no such flag. It never writes to them: its arrays are immutable, and
-    it does not reuse imported memory for results, even if the array was donated."""
+    jax imports tensors through a protocol without this flag. It never writes to them, because its
+    arrays are immutable. It does not reuse imported memory for results, even if the array was
+    donated.
+    """
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease

@@ -1,6 +1,8 @@
-"""Waits of an event loop: the loop sleeps on descriptors, and one native thread of each client waits for names and lists.
+"""Waits of an event loop. The loop sleeps on descriptors, and one native thread of each client
+waits for names and lists.
 
-docs/adr/0021-event-loops-sleep-on-descriptors.md says why no wakeup is lost."""
+docs/adr/0021-event-loops-sleep-on-descriptors.md explains why no wakeup is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ from tensorlend._errors import ArgumentError
 
 _T = TypeVar("_T")
 
-#: Interval at which a loop with waiting tasks polls their objects, in seconds. No descriptor becomes readable if a producer was
-#: killed or has opened its stream again, or if the client was closed.
+#: Interval in seconds at which a loop with waiting tasks polls their objects. No descriptor becomes
+#: readable if a producer was killed or has opened its stream again, or if the client was closed.
 _LOOK_AGAIN = 0.1
 
-#: Number of wakeups by a descriptor without a message after which a line relies on polling until the next message.
+#: Number of wakeups by a descriptor without a message. After these, a queue of tasks relies on
+#: polling until the next message.
 _FALSE_WAKEUPS = 64
 
 
@@ -67,10 +70,11 @@ async def _sleep(ready: asyncio.Future[None], deadline: float | None) -> None:
 
 
 class _Line:
-    """The tasks of one loop that wait for one object: a wakeup goes to the first of them.
+    """The queue of one loop's tasks that wait for one object. A wakeup goes to the first task.
 
-    A task that was woken polls the object. It wakes the next task when it has taken a message or gives up, and goes back to
-    the front when it has found nothing. So as long as tasks wait, either the descriptor is watched or a woken task will run.
+    A task that was woken polls the object. The task wakes the next task when it has taken a message
+    or stops waiting. It returns to the front of the queue when it has found nothing. So as long as
+    tasks wait, either the descriptor is watched or a woken task will run.
     """
 
     def __init__(self, owner: Source, loop: _Loop) -> None:
@@ -103,7 +107,7 @@ class _Line:
             self._unwatch()
 
     def wake_next(self) -> None:
-        """Wakes the first task that sleeps."""
+        """Wakes the first sleeping task."""
         while self._waiting:
             ready, _ = self._waiting.popitem(last=False)
             if not ready.done() and not ready.get_loop().is_closed():
@@ -112,29 +116,30 @@ class _Line:
         self._unwatch()
 
     def poll(self) -> None:
-        """Wakes a task if the object has news, or all of them if it has ended."""
+        """Wakes a task if the object has news. Wakes all tasks if the object has ended."""
         try:
             if not self.owner._news():
                 return
             rounds = 1
         except Exception:
-            # Each task polls, and raises the error itself.
+            # Each task polls again, and raises the error itself.
             rounds = len(self._waiting)
         self.false_wakeups = 0
-        # The object may have another descriptor by now.
+        # The object may have another descriptor now.
         self._unwatch()
         for _ in range(rounds):
             self.wake_next()
 
     def _readable(self) -> None:
-        # The descriptor stays readable until a poll has found nothing, so it is not watched until then.
+        # The descriptor stays readable until a poll has found nothing. So do not watch it until
+        # then.
         self._unwatch()
         self.false_wakeups += 1
         self.wake_next()
 
     def _unwatch(self) -> None:
         if self._descriptor is not None:
-            # A task that is destroyed leaves without a running loop.
+            # A task that is destroyed may end without a running loop.
             loop = self._watching()
             if loop is not None and not loop.is_closed():
                 loop.remove_reader(self._descriptor.fileno())
@@ -149,20 +154,21 @@ class _Loop:
         self._numbers = itertools.count()
         self._expected: dict[int, Callable[[], None]] = {}
         self._lines: dict[tuple[str, int], _Line] = {}
-        #: Waits for new callers. They outlast the line, so that a server needs none for each request.
+        #: Waits for new callers. They outlast the queue of tasks, so that a server needs no new
+        #: wait for each request.
         self._callers: WeakKeyDictionary[_native.Server, _native._Ticket] = WeakKeyDictionary()
         self._owners: dict[int, tuple[Checked, dict[asyncio.Future[None], None]]] = {}
         self._is_polling = False
         asyncio.get_running_loop().add_reader(self.wakeups.fileno(), self._take)
 
     def expect(self, call: Callable[[], None]) -> int:
-        """Returns a number that the waiting thread reports, upon which the loop calls `call`."""
+        """Returns a number. When the waiting thread reports this number, the loop calls `call`."""
         number = next(self._numbers)
         self._expected[number] = call
         return number
 
     def forget(self, number: int) -> None:
-        """Ignores a number from now on."""
+        """Ignores reports of a number from now on."""
         self._expected.pop(number, None)
 
     def _take(self) -> None:
@@ -172,7 +178,7 @@ class _Loop:
                 call()
 
     def line(self, owner: Source) -> _Line:
-        """Returns the line of an object. Each user must call `quit`."""
+        """Returns the queue of tasks of an object. Each user must call `quit`."""
         line = self._lines.get(owner._key)
         if line is None:
             line = self._lines[owner._key] = _Line(owner, self)
@@ -181,7 +187,7 @@ class _Loop:
         return line
 
     def quit(self, line: _Line) -> None:
-        """Ends the use of a line."""
+        """Ends the use of a queue of tasks."""
         line.users -= 1
         if line.users == 0:
             del self._lines[line.owner._key]
@@ -193,7 +199,7 @@ class _Loop:
             line.wake_next()
 
     def await_callers(self, server: _native.Server) -> None:
-        """Wakes a task of the server's line when a caller asks to connect."""
+        """Wakes a task of the server's queue when a caller requests a connection."""
         if server in self._callers:
             return
         weak = ref(server)
@@ -214,7 +220,7 @@ class _Loop:
             self._callers[server] = ticket
 
     def watch(self, owner: Checked, ready: asyncio.Future[None]) -> None:
-        """Ends the wait of `ready` with its object."""
+        """Ends the wait of `ready` when its object ends."""
         self._owners.setdefault(id(owner), (owner, {}))[1][ready] = None
         self._keep_polling()
 
@@ -246,7 +252,7 @@ class _Loop:
 
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary()
 
-#: Held while `_loops` changes, which loops of several threads do.
+#: The lock for changes of `_loops`, which loops of several threads make.
 _changing = threading.Lock()
 
 
@@ -257,7 +263,8 @@ def running() -> _Loop:
     if waits is None:
         waits = _Loop()
         with _changing:
-            # A loop that was closed with tasks that wait would live for ever: their futures lead to it.
+            # A loop that was closed with waiting tasks would never be freed, because their futures
+            # refer to it.
             for closed in [other for other in _loops if other.is_closed()]:
                 del _loops[closed]
             _loops[loop] = waits
@@ -267,7 +274,9 @@ def running() -> _Loop:
 async def take(
     owner: Source, poll: Callable[[], _T | None], deadline: float | None, timed_out: Callable[[], Exception]
 ) -> _T:
-    """Awaits what `poll` returns. It takes nothing after the task was cancelled, and returns what it has taken at once."""
+    """Awaits the result of `poll`. Takes nothing after the task was cancelled, and returns a taken
+    result at once.
+    """
     found = poll()
     if found is not None:
         return found
@@ -290,7 +299,8 @@ async def take(
             owner._check()
             in_front = True
     finally:
-        # A task that leaves may have been woken, so it wakes the next one: there may be more messages.
+        # A task that stops waiting may have been woken. So it wakes the next task, because there
+        # may be more messages.
         line.wake_next()
         line.loop.quit(line)
 
@@ -301,8 +311,9 @@ async def until(
     tell: Callable[[_native._Wakeups, int], _native._Ticket | None],
     deadline: float | None,
 ) -> _T | None:
-    """Awaits what `poll` returns, with the waiting thread of a client. Returns None after the deadline, and if the thread
-    cannot wait for it."""
+    """Awaits the result of `poll`, with the waiting thread of a client. Returns None after the
+    deadline, and if the thread cannot wait for this event.
+    """
     found = poll()
     if found is not None:
         return found
@@ -314,7 +325,8 @@ async def until(
         number = waits.expect(lambda ready=ready: _end(ready))  # type: ignore[misc]
         waits.watch(owner, ready)
         try:
-            # The thread polls after this call, so it finds an event that came since the poll above.
+            # The thread polls after this call, so it finds an event that arrived after the poll
+            # above.
             ticket = tell(waits.wakeups, number)
             if ticket is None:
                 return None

@@ -6,7 +6,9 @@ import numpy as np
 
 
 def plain(value: Any) -> Any:
-    """Converts values for which JSON has no type: numpy scalars to numbers or texts, numpy arrays to lists."""
+    """Converts values for which JSON has no type. numpy scalars become numbers or texts, and numpy
+    arrays become lists.
+    """
     if isinstance(value, np.generic) and not isinstance(value, (np.complexfloating, np.void)):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -74,6 +74,7 @@ __all__ = [
     "Model",
     "Queue",
     "QueueItem",
+    "QueueItems",
     "Recipe",
     "Server",
     "Stream",
@@ -103,7 +104,8 @@ def connect(
 ) -> Client:
     """Connects to a running daemon.
 
-    If the daemon does not respond, this call and each later one that asks it raise DisconnectedError after 30 s.
+    If the daemon does not respond, this call raises DisconnectedError after 30 s. So does each
+    later call that sends a request.
 
     Parameters
     ----------
@@ -115,8 +117,8 @@ def connect(
     label : str or None, default None
         A name for this client, which `tensorlend ls` shows.
     harden : bool, default False
-        Protects this process from other processes of the same user: none of them can trace it or take its descriptors.
-        There are no core dumps any more.
+        Protects this process from other processes of the same user, which can then neither trace it
+        nor take its descriptors. The process writes no core dumps.
     memory_limit : int or None, default None
         Maximum bytes of shared memory that this client may take.
 
@@ -141,7 +143,8 @@ def embedded(config: str | None = None) -> Embedded:
     Parameters
     ----------
     config : str or None, default None
-        A configuration in TOML, as tensorlendd reads it from a file. None is the default configuration.
+        A configuration in TOML, as in a configuration file of tensorlendd. None is the default
+        configuration.
 
     Returns
     -------
@@ -165,8 +168,8 @@ def embedded(config: str | None = None) -> Embedded:
     """
 
 def tool(arguments: Sequence[str], again: Sequence[str]) -> int:
-    """Runs the command-line tool, and returns its exit status. `again` is a command that starts the tool again, with more
-    arguments.
+    """Runs the command-line tool, and returns its exit status. `again` is the command with which the
+    tool starts itself, with more arguments.
     """
 
 def _watch_faults() -> None: ...
@@ -177,12 +180,13 @@ def daemon(arguments: Sequence[str]) -> int:
 class Embedded:
     """A daemon in a thread of this process, for tests and small programs.
 
-    It has its own socket and memory, and needs no service and no root. Child processes can connect to its address.
+    The daemon has its own socket and memory, and needs no service and no root. Child processes can
+    connect to its address.
 
     Notes
     -----
-    Thread-safe. Close it, or use it as a context manager: closing stops the daemon and disconnects its clients. The
-    end of the process has the same effect.
+    Thread-safe. Close this object, or use it as a context manager. Closing stops the daemon and
+    disconnects its clients. The end of the process has the same effect.
     """
 
     @property
@@ -194,8 +198,8 @@ class Embedded:
     ) -> Client:
         """Connects to this daemon.
 
-        The client keeps the daemon alive: `embedded().connect()` gives a program its own daemon until the client is
-        closed.
+        The client keeps the daemon alive. So `embedded().connect()` gives a program its own daemon
+        until the client is closed.
 
         Parameters
         ----------
@@ -227,13 +231,14 @@ class Embedded:
 class Client:
     """A session with the daemon, in one namespace.
 
-    `connect` and `Embedded.connect` open it. All values are found by name, and are visible to every client of the
-    namespace.
+    `connect` and `Embedded.connect` open a session. Each value has a name, and is visible to every
+    client of the namespace.
 
     Notes
     -----
-    Thread-safe: any thread may use it. In a forked child, and after unpickling, it opens a new session. Published
-    values outlive it. Waits release the interpreter's lock, and Ctrl-C ends them.
+    Thread-safe: any thread may use the client. In a forked child, and after unpickling, the client
+    opens a new session. Published values outlive the client. Waits release the interpreter's lock,
+    and Ctrl-C ends them.
     """
 
     @property
@@ -276,7 +281,7 @@ class Client:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> Version:
-        """Publishes a copy of an array under a name: one copy, no serialization.
+        """Publishes a copy of an array under a name. The array is copied once, and never serialized.
 
         The order of axes in memory is kept, for example Fortran order. An array with gaps or negative strides is
         stored in C order.
@@ -286,8 +291,8 @@ class Client:
         name : str
             The name. A previous value is replaced; leases on it stay valid.
         value : array_like, Draft or tensor
-            An array of any shape with elements of a numeric dtype, a tensor that speaks DLPack, or a draft of this
-            client, which is published without a copy.
+            An array of any shape with elements of a numeric dtype, a tensor that supports DLPack,
+            or a draft of this client, which is published without a copy.
         metadata : mapping or bytes or None, default None
             A dict, stored as JSON, or bytes; 64 KiB at most.
         timestamp : int, default 0
@@ -341,7 +346,7 @@ class Client:
         device: None = None,
         stream: None = None,
     ) -> Draft[_S]:
-        """Creates a tensor in shared memory, to be written in place and published.
+        """Creates a tensor in shared memory. The program writes the tensor in place and publishes it.
 
         Parameters
         ----------
@@ -455,7 +460,8 @@ class Client:
     def get(
         self, name: str, *, mode: Mode = "read", dtype: _DTypeOf[_S], stream: CudaStream | None = None
     ) -> Lease[_S] | DeviceLease[_S]:
-        """Leases the tensor that the name holds now, without a copy. Later publications do not change it.
+        """Leases the tensor that the name holds now, without a copy. Later publications do not change
+        this tensor.
 
         Parameters
         ----------
@@ -465,8 +471,8 @@ class Client:
             "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
             a page copies it.
         dtype : dtype or None, default None
-            The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
-            accepts every type.
+            The expected type of the elements, as `numpy.dtype` takes it. The call checks the type,
+            and type checkers know it. None accepts every type.
         stream : int or stream or None, default None
             The CUDA stream that will read a tensor on a device: a handle, or a stream of torch, cupy, numba or
             cuda.core. If the tensor was published early, the stream waits for the producer's work. With None, the
@@ -486,7 +492,7 @@ class Client:
         DTypeError
             The tensor has elements of another type than `dtype`.
         LimitError
-            This client holds as many leases as it may.
+            This client holds its maximum number of leases.
 
         Examples
         --------
@@ -500,7 +506,7 @@ class Client:
         self, name: str, *, mode: Mode = "read", dtype: AnyDType | None = None, stream: CudaStream | None = None
     ) -> _Leased: ...
     def get_dataset(self, name: str, *, mode: Mode = "read") -> Dataset:
-        """Leases the dataset that the name holds now: all of its tensors, with one lease.
+        """Leases the dataset that the name holds now. One lease holds all of its tensors.
 
         Parameters
         ----------
@@ -561,7 +567,8 @@ class Client:
             The library of the arrays: an array for each tensor, and a tuple of arrays for each dataset. None yields
             leases and datasets.
         ahead : int, default 16
-            Number of values that are leased at once. Values that are published under a name after that are not seen.
+            Number of values that are leased at once. The iterator does not see values that are
+            published after their name was leased.
         mode : {"read", "cow"}, default "read"
             "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
             a page copies it.
@@ -614,7 +621,7 @@ class Client:
     def wait_for(
         self, name: str, timeout: float | None = None, *, mode: Mode = "read", dtype: _DTypeOf[_S]
     ) -> Lease[_S] | DeviceLease[_S]:
-        """Waits until the name has a value, and leases it.
+        """Waits until the name has a value, and leases this value.
 
         Parameters
         ----------
@@ -637,7 +644,7 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The name got no value within `timeout`.
         DTypeError
             The tensor has elements of another type than `dtype`.
         DisconnectedError
@@ -675,7 +682,7 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The name got no value within `timeout`.
         DTypeError
             The tensor has elements of another type than `dtype`.
         DisconnectedError
@@ -696,7 +703,7 @@ class Client:
         mode: Mode = "read",
         dtype: _DTypeOf[_S],
     ) -> Lease[_S] | DeviceLease[_S]:
-        """Waits until the name has another value than the one seen, and leases it.
+        """Waits until the name has a value other than `seen`, and leases this value.
 
         Parameters
         ----------
@@ -721,7 +728,7 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The name got no value other than `seen` within `timeout`.
         DTypeError
             The tensor has elements of another type than `dtype`.
         DisconnectedError
@@ -773,7 +780,7 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The name got no value other than `seen` within `timeout`.
         DTypeError
             The tensor has elements of another type than `dtype`.
         DisconnectedError
@@ -791,7 +798,7 @@ class Client:
         dtype: AnyDType | None = None,
     ) -> Coroutine[Any, Any, _AnyValue]: ...
     def exists(self, name: str) -> bool:
-        """Returns whether the name has a value; `name in client` does the same.
+        """Returns whether the name has a value, as `name in client` does.
 
         Parameters
         ----------
@@ -921,7 +928,7 @@ class Client:
         Returns
         -------
         list of (str, int)
-            Name and length of each.
+            Name and length of each list.
         """
 
     def nodes(self) -> _Dicts:
@@ -935,11 +942,11 @@ class Client:
         Raises
         ------
         RemoteError
-            This machine's gateway does not answer.
+            This machine's gateway does not respond.
         """
 
     def placement(self, name: str) -> dict[str, Any] | None:
-        """Returns where the value of another machine's name is, and the age of the local copy.
+        """Returns the place of the value of another machine's name, and the age of the local copy.
 
         Parameters
         ----------
@@ -954,7 +961,7 @@ class Client:
         Raises
         ------
         RemoteError
-            This machine's gateway does not answer.
+            This machine's gateway does not respond.
         """
 
     def remote_names(self, glob: str = "*") -> dict[str, Any]:
@@ -968,12 +975,13 @@ class Client:
         Returns
         -------
         dict
-            names (a dict for each), silent (nodes that did not respond) and more (whether the list is incomplete).
+            The keys are names (a dict for each name), silent (nodes that did not respond) and more
+            (whether the list is incomplete).
 
         Raises
         ------
         RemoteError
-            This machine's gateway does not answer.
+            This machine's gateway does not respond.
         """
 
     def put_remote(
@@ -1000,7 +1008,7 @@ class Client:
         Raises
         ------
         RemoteError
-            The node cannot be reached or refuses, or this machine's gateway does not answer.
+            The node cannot be reached or refuses, or this machine's gateway does not respond.
         ArgumentError
             The name has no node, or another argument is invalid.
         """
@@ -1016,12 +1024,12 @@ class Client:
         Returns
         -------
         int
-            The number of the list's items that this machine has then.
+            The number of the list's items on this machine after the call.
 
         Raises
         ------
         RemoteError
-            The node cannot be reached or refuses, or this machine's gateway does not answer.
+            The node cannot be reached or refuses, or this machine's gateway does not respond.
         """
 
     def put_dataset(
@@ -1034,7 +1042,8 @@ class Client:
         ttl: float | None = None,
         ephemeral: bool = False,
     ) -> Version:
-        """Publishes copies of several tensors under one name. Readers see all of them or none.
+        """Publishes copies of several tensors under one name. Readers see all of these tensors or
+        none.
 
         Parameters
         ----------
@@ -1083,7 +1092,7 @@ class Client:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> int:
-        """Appends a tensor, or a mapping of several, to a list.
+        """Appends a tensor, or a mapping of several tensors, to a list.
 
         Parameters
         ----------
@@ -1118,7 +1127,8 @@ class Client:
         """
 
     def append_names(self, name: str, names: Sequence[str]) -> int:
-        """Appends copies of the present values of names to a list, as adjacent items. Readers see all of them or none.
+        """Appends copies of the present values of names to a list, as adjacent items. Readers see all
+        of these items or none.
 
         Parameters
         ----------
@@ -1130,7 +1140,7 @@ class Client:
         Returns
         -------
         int
-            The index of the first of the items.
+            The index of the first of these items.
 
         Raises
         ------
@@ -1178,9 +1188,9 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The list's length did not satisfy the condition within `timeout`.
         ArgumentError
-            `op` is none of the three.
+            `op` is none of these three comparisons.
         DisconnectedError
             The client was closed, or the daemon has ended.
         """
@@ -1214,9 +1224,9 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The list's length did not satisfy the condition within `timeout`.
         ArgumentError
-            `op` is none of the three.
+            `op` is none of these three comparisons.
         DisconnectedError
             The client was closed, or the daemon has ended.
         """
@@ -1309,8 +1319,9 @@ class Client:
         capacity : int, default 8
             Number of messages, the latest ones, that the stream keeps for subscribers that lag.
         policy : {"block", "drop-oldest", "error"}, default "block"
-            The effect of a subscriber that lags by more. "block": the producer waits for it. "drop-oldest": the
-            subscriber loses its oldest messages. "error": `send` raises StreamFullError.
+            The effect of a subscriber that lags by more messages. "block": the producer waits for
+            this subscriber. "drop-oldest": the subscriber loses its oldest messages. "error":
+            `send` raises StreamFullError.
 
         Returns
         -------
@@ -1341,7 +1352,8 @@ class Client:
         name : str
             The stream's name.
         start : {"newest", "oldest", "next"}, default "newest"
-            The first message: the newest one, the oldest one that is still kept, or the next one that is sent.
+            The first message: the newest one, the oldest one that the stream still keeps, or the
+            next one that is sent.
         pollable : bool, default False
             Whether the subscription has a descriptor, which `async for` and select need.
         wait : float or None, default None
@@ -1381,7 +1393,8 @@ class Client:
         name : str
             The stream's name.
         start : {"newest", "oldest", "next"}, default "newest"
-            The first message: the newest one, the oldest one that is still kept, or the next one that is sent.
+            The first message: the newest one, the oldest one that the stream still keeps, or the
+            next one that is sent.
         pollable : bool, default False
             Whether the subscription has a descriptor, which `async for` and select need.
         wait : float or None, default None
@@ -1473,14 +1486,14 @@ class Client:
         """
 
     def queue(self, name: str, *, maxsize: int = 0) -> Queue:
-        """Returns a queue, whose items each go to one of several consumers.
+        """Returns a queue. Each item of a queue goes to one of several consumers.
 
         Parameters
         ----------
         name : str
-            The queue's name, which is that of a list. The first item creates it.
+            The queue's name, which is the name of a list. The first item creates the list.
         maxsize : int, default 0
-            The number of waiting items at which `put` of this object waits; 0 for no maximum.
+            The number of waiting items from which `put` of this object waits; 0 for no maximum.
 
         Returns
         -------
@@ -1503,7 +1516,7 @@ class Client:
         batch_wait_ms: float = 0.0,
         tag: str = "",
     ) -> Version:
-        """Adds or replaces a model. Runners (tensorlend-runner) load it by themselves.
+        """Adds or replaces a model. Runners (tensorlend-runner) load the model by themselves.
 
         Parameters
         ----------
@@ -1630,8 +1643,9 @@ class Client:
         inputs : mapping of str to str or array_like
             For each of the model's inputs an array in host memory, or the name of a tensor.
         outputs : sequence of str, mapping of str to str or None, or None, default None
-            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-            instead of returned; None returns the output.
+            None returns all outputs, and a sequence selects some. A mapping gives each output the
+            name under which it is published. An output that the mapping gives None is returned
+            instead.
         prepare : mapping of str to steps or None, default None
             Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
         timeout : float or None, default 60.0
@@ -1648,9 +1662,9 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No runner responded within `timeout`.
         ServiceError
-            The runner reported an error, or ended before it answered.
+            The runner reported an error, or ended before it responded.
         """
 
     def run_model_async(
@@ -1672,8 +1686,9 @@ class Client:
         inputs : mapping of str to str or array_like
             For each of the model's inputs an array in host memory, or the name of a tensor.
         outputs : sequence of str, mapping of str to str or None, or None, default None
-            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-            instead of returned; None returns the output.
+            None returns all outputs, and a sequence selects some. A mapping gives each output the
+            name under which it is published. An output that the mapping gives None is returned
+            instead.
         prepare : mapping of str to steps or None, default None
             Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
         timeout : float or None, default 60.0
@@ -1690,9 +1705,9 @@ class Client:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No runner responded within `timeout`.
         ServiceError
-            The runner reported an error, or ended before it answered.
+            The runner reported an error, or ended before it responded.
         """
 
     def share(self, value: Value, *, metadata: Metadata | None = None, ttl: float | None = None) -> TensorRef:
@@ -1732,7 +1747,8 @@ class Client:
     ) -> Version:
         """Publishes an object as one tensor.
 
-        Plain values need no pickle. Needs the package msgpack: pip install 'tensorlend[objects]'.
+        Plain values need no pickle. The call needs the package msgpack: pip install
+        'tensorlend[objects]'.
 
         Parameters
         ----------
@@ -1747,7 +1763,7 @@ class Client:
         ttl : float or None, default None
             Time to live in seconds, after which the name ends; None for no limit.
         ephemeral : bool, default False
-            The name ends with this client's session.
+            Whether the name ends with this client's session.
 
         Returns
         -------
@@ -1757,7 +1773,7 @@ class Client:
         Raises
         ------
         NameError
-            The name is not valid.
+            The name is invalid.
         LimitError
             A limit of the daemon's configuration, of this client or of the machine is reached.
         """
@@ -1765,7 +1781,7 @@ class Client:
     def get_object(self, name: str, *, trust_pickle: bool = False, lazy: bool = False, mode: Mode = "read") -> Any:
         """Returns an object that `put_object` published.
 
-        Arrays in it view shared memory and keep it alive.
+        Arrays in the object view shared memory and keep it alive.
 
         Parameters
         ----------
@@ -1786,7 +1802,7 @@ class Client:
         Raises
         ------
         NotFoundError
-            Nothing is published under the name.
+            The name has no value.
         UntrustedPickleError
             The object contains a pickle, and `trust_pickle` is False.
         """
@@ -1890,9 +1906,9 @@ class Client:
     def list(self, glob: str = "*") -> _Infos:
         """Returns descriptions of the names that match a pattern.
 
-        Names whose values cannot be described are left out, with a RuntimeWarning: for example a faulty client's values,
-        spilled values without memory to read them back, and values that need a lease while this client has none left. `names`
-        has those names, too.
+        Leaves out names whose values cannot be described, with a RuntimeWarning. Examples are a
+        faulty client's values, spilled values without memory to read them back, and values that
+        need a lease while this client has none left. `names` returns those names, too.
 
         Parameters
         ----------
@@ -1906,11 +1922,12 @@ class Client:
         """
 @final
 class Model:
-    """A model to run: its connection to a runner is opened once. `Client.model` opens it.
+    """A model to run, with one connection to a runner. `Client.model` opens it.
 
     Notes
     -----
-    Thread-safe; runs of several threads follow one another. Close it, or use it as a context manager.
+    Thread-safe. Runs of several threads follow one another. Close the model, or use it as a context
+    manager.
     """
 
     @property
@@ -1931,10 +1948,11 @@ class Model:
         Parameters
         ----------
         inputs : mapping of str to str or array_like
-            For each of the model's inputs an array in host memory, or the name of a tensor.
+            For each of the model's inputs, an array in host memory or the name of a tensor.
         outputs : sequence of str, mapping of str to str or None, or None, default None
-            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-            instead of returned; None returns the output.
+            None returns all outputs, and a sequence selects some. A mapping gives each output the
+            name under which it is published. An output that the mapping gives None is returned
+            instead.
         prepare : mapping of str to steps or None, default None
             Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
         timeout : float or None, default 60.0
@@ -1952,9 +1970,9 @@ class Model:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No runner responded within `timeout`.
         ServiceError
-            The runner reported an error, or ended before it answered.
+            The runner reported an error, or ended before it responded.
         ClosedError
             The model was closed.
         """
@@ -1975,8 +1993,9 @@ class Model:
         inputs : mapping of str to str or array_like
             For each of the model's inputs an array in host memory, or the name of a tensor.
         outputs : sequence of str, mapping of str to str or None, or None, default None
-            None returns all outputs; a sequence selects some. A mapping has the names under which outputs are published
-            instead of returned; None returns the output.
+            None returns all outputs, and a sequence selects some. A mapping gives each output the
+            name under which it is published. An output that the mapping gives None is returned
+            instead.
         prepare : mapping of str to steps or None, default None
             Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
         timeout : float or None, default 60.0
@@ -1993,27 +2012,30 @@ class Model:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No runner responded within `timeout`.
         ServiceError
-            The runner reported an error, or ended before it answered.
+            The runner reported an error, or ended before it responded.
         ClosedError
             The model was closed.
         """
 
     def close(self) -> None:
-        """Closes the connection to the runner. A run in another thread raises ClosedError."""
+        """Closes the connection to the runner. A run of this model in another thread raises
+        ClosedError.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
 @final
 class Server:
-    """One server of a service: an iterator of requests, synchronous and asynchronous. `Client.serve` opens it.
+    """One server of a service, as a synchronous and asynchronous iterator of requests. `Client.serve`
+    opens it.
 
     Notes
     -----
-    Thread-safe: each request goes to one of the threads that wait. It belongs to the process that opened it. Close
-    it, or use it as a context manager.
+    Thread-safe: each request goes to one of the threads that wait. Only the process that opened the
+    server may use it. Close the server, or use it as a context manager.
 
     Examples
     --------
@@ -2046,7 +2068,7 @@ class Server:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No request arrived within `timeout`.
         ClosedError
             The server was closed.
         DisconnectedError
@@ -2083,7 +2105,7 @@ class Server:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No request arrived within `timeout`.
         ClosedError
             The server was closed.
         DisconnectedError
@@ -2091,9 +2113,9 @@ class Server:
         """
 
     def close(self) -> None:
-        """Ends the service of this server. A wait in another thread raises ClosedError.
+        """Closes this server. A wait for its requests in another thread raises ClosedError.
 
-        Its callers move to another server, if there is one.
+        The callers of this server move to another server, if there is one.
         """
 
     @property
@@ -2111,14 +2133,16 @@ class Server:
 
 @final
 class Queue:
-    """A queue: many producers, many consumers, and each item goes to one consumer. `Client.queue` returns it.
+    """A queue with many producers and consumers, in which each item goes to one consumer.
+    `Client.queue` returns it.
 
-    A consumer confirms its item, by `QueueItem.done` or at the end of a `with` block. If its process ends before that, another consumer gets the item. So an
-    item may be delivered twice: after the work of a consumer that was killed before it confirmed the item.
+    A consumer confirms its item, by `QueueItem.done` or at the end of a `with` block. If the
+    consumer's process ends before that, another consumer gets the item. So an item is delivered
+    twice if a consumer did its work but was killed before it confirmed the item.
 
     Notes
     -----
-    Thread-safe. It belongs to the process that made it.
+    Thread-safe. Only the process that created the object may use it.
 
     Examples
     --------
@@ -2142,7 +2166,7 @@ class Queue:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> int:
-        """Appends a tensor, or a mapping of several. Waits while the queue is full.
+        """Appends a tensor, or a mapping of several tensors. Waits while the queue is full.
 
         Parameters
         ----------
@@ -2169,7 +2193,7 @@ class Queue:
         Raises
         ------
         TimeoutError
-            The queue was full the whole time. A Draft is used up.
+            The queue was full during the whole timeout. If `item` was a Draft, it is closed.
         DTypeError
             The elements cannot be lent.
         LimitError
@@ -2221,7 +2245,8 @@ class Queue:
         """
 
     def put_object(self, obj: Any, timeout: float | None = None) -> int:
-        """Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns it.
+        """Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns the
+        object.
 
         Parameters
         ----------
@@ -2238,7 +2263,7 @@ class Queue:
         Raises
         ------
         TimeoutError
-            The queue was full the whole time.
+            The queue was full during the whole timeout.
         LimitError
             A limit of the daemon's configuration, of this client or of the machine is reached.
         """
@@ -2285,13 +2310,14 @@ class Queue:
         Raises
         ------
         TimeoutError
-            The queue was empty the whole time.
+            The queue was empty during the whole timeout.
         DisconnectedError
             The client was closed, or the daemon has ended.
         """
 
     def get_async(self, timeout: float | None = None, *, mode: Mode = "read") -> Coroutine[Any, Any, QueueItem]:
-        """Awaits `get`, which runs in a thread of its own. Cancelling ends the wait, and gives an item back that came too late.
+        """Awaits `get`, which runs in a thread of its own. Cancelling ends the wait. An item that
+        arrives after that is given back.
 
         Parameters
         ----------
@@ -2314,17 +2340,99 @@ class Queue:
             The client was closed, or the daemon has ended.
         """
 
+    def next(self, done: QueueItem, timeout: float | None = None, *, mode: Mode = "read") -> QueueItem:
+        """Confirms an item, and claims the first item that waits, in one request. Waits while the queue is empty.
+
+        The confirmation counts before the wait, and whatever happens then.
+
+        Parameters
+        ----------
+        done : QueueItem
+            The item to confirm. If it was confirmed or given back already, this only claims.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        QueueItem
+            The next item. Use it as a context manager, or call `done` or `Queue.next`.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was empty the whole time.
+        DisconnectedError
+            The client was closed, or the daemon has ended. The client confirms the item with its next request.
+        """
+
+    def next_async(
+        self, done: QueueItem, timeout: float | None = None, *, mode: Mode = "read"
+    ) -> Coroutine[Any, Any, QueueItem]:
+        """Awaits `next`, which runs in a thread of its own. Cancelling ends the wait, and leaves the
+        confirmation as it is. An item that arrives after that is given back.
+
+        Parameters
+        ----------
+        done : QueueItem
+            The item to confirm. If it was confirmed or given back already, this only claims.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        QueueItem
+            The next item. Use it as a context manager, or call `done` or `Queue.next`.
+
+        Raises
+        ------
+        TimeoutError
+            The queue was empty the whole time.
+        DisconnectedError
+            The client was closed, or the daemon has ended. The client confirms the item with its next request.
+        """
+
+    def items(self, timeout: float | None = None, *, prefetch: int = 1, mode: Mode = "read") -> QueueItems:
+        """Returns an iterator over the queue's items. Each step confirms the previous item with the request that claims the next
+        one.
+
+        An exception in the loop and `break` give the last item back; call `QueueItem.done` before `break` to confirm it.
+
+        Parameters
+        ----------
+        timeout : float or None, default None
+            The iteration ends, without a TimeoutError, when the queue has been empty for this many seconds; None waits
+            without limit.
+        prefetch : int, default 1
+            Maximum number of items that one request claims, from 1 to 64. With more than 1, up to that many finished items are
+            delivered again if this process ends, and no other consumer gets the items that wait here.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        QueueItems
+            The iterator.
+        """
+
     def qsize(self) -> int:
-        """Returns the number of items that wait for a consumer. Asks the daemon.
+        """Returns the number of items that wait for a consumer. Sends a request to the daemon.
 
         Returns
         -------
         int
-            Number of items; those that a consumer has claimed do not count.
+            Number of items, without those that a consumer has claimed.
         """
 
     def claimed(self) -> int:
-        """Returns the number of items that consumers have claimed and not confirmed. Asks the daemon.
+        """Returns the number of items that consumers have claimed and not confirmed. Sends a request
+        to the daemon.
 
         Returns
         -------
@@ -2333,12 +2441,12 @@ class Queue:
         """
 
     def empty(self) -> bool:
-        """Returns whether no item waits for a consumer. Asks the daemon.
+        """Returns whether no item waits for a consumer. Sends a request to the daemon.
 
         Returns
         -------
         bool
-            True if none waits; items that a consumer has claimed may come back.
+            True if no item waits. Consumers may still give claimed items back.
         """
 
     @property
@@ -2347,17 +2455,18 @@ class Queue:
 
     @property
     def maxsize(self) -> int:
-        """The number of waiting items at which `put` waits; 0: no maximum."""
+        """The number of waiting items from which `put` waits; 0 for no maximum."""
 
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
 
 @final
 class QueueItem:
-    """An item that this consumer has claimed: no other consumer gets it until it is given back.
+    """An item that this consumer has claimed. No other consumer gets the item unless this one gives it
+    back.
 
-    As a context manager it confirms the item at the end of the block, and gives it back after an exception. An item that
-    is neither confirmed nor given back goes back when the object is deleted.
+    As a context manager, the object confirms the item at the end of the block, and gives the item
+    back after an exception. Deleting the object also gives back an item that is not confirmed.
 
     Notes
     -----
@@ -2387,7 +2496,8 @@ class QueueItem:
         """
 
     def get_object(self, *, trust_pickle: bool = False) -> Any:
-        """Returns an object that `Queue.put_object` appended. Arrays in it view shared memory and keep it alive.
+        """Returns an object that `Queue.put_object` appended. Arrays in the object view shared memory
+        and keep it alive.
 
         Parameters
         ----------
@@ -2406,43 +2516,60 @@ class QueueItem:
         """
 
     def done(self) -> bool:
-        """Confirms the item, which is deleted.
+        """Confirms the item. The daemon then deletes the item.
 
         Returns
         -------
         bool
-            False if the claim was over: the queue was cleared, or the daemon was replaced and another consumer has the item.
+            False if the claim had ended, because the queue was cleared, or the daemon was replaced
+            and another consumer has the item.
 
         Raises
         ------
         ArgumentError
-            The item was confirmed or given back already.
+            The item is already confirmed or given back.
         DisconnectedError
-            No daemon answered. The client confirms the item with its next request; if its session ends before that, the
-            item is delivered again.
+            No daemon responded. The client confirms the item with its next request. If the client's
+            session ends before that, the item is delivered again.
         """
 
     def give_back(self) -> None:
-        """Gives the item back: it is the next one that a consumer gets.
+        """Gives the item back. The next consumer that asks for an item gets this one.
 
         Raises
         ------
         ArgumentError
-            The item was confirmed or given back already.
+            The item is already confirmed or given back.
         """
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
 
 @final
-class Call:
-    """A request that waits for its response: call `respond` or `fail`.
+class QueueItems:
+    """The items of a queue, one after the other. `Queue.items` returns it.
 
-    As a context manager it sends an exception that leaves the block to the caller, and lets it propagate.
+    Each step confirms the previous item with the request that claims the next one. The end of the iterator gives back the last
+    item, unless the program has confirmed it.
 
     Notes
     -----
-    Thread-safe. A request that is dropped without a response has failed for its caller.
+    One thread at a time uses an iterator.
+    """
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> QueueItem: ...
+
+@final
+class Call:
+    """A request that waits for its response. `respond` and `fail` send the response.
+
+    As a context manager, the object sends an exception of the block to the caller. The exception
+    then propagates.
+
+    Notes
+    -----
+    Thread-safe. Dropping a request without a response makes the request fail for its caller.
     """
 
     @property
@@ -2451,15 +2578,15 @@ class Call:
 
     @property
     def tensor(self) -> _Leased:
-        """The Lease or DeviceLease, if the request is one tensor; otherwise TypeError is raised."""
+        """The Lease or DeviceLease of a request that is one tensor. Raises TypeError for a dataset."""
 
     @property
     def dataset(self) -> Dataset:
-        """The Dataset, if the request is several tensors; otherwise TypeError is raised."""
+        """The Dataset of a request that is several tensors. Raises TypeError for one tensor."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the request has no response yet."""
+        """Whether the request still needs its response."""
 
     def numpy(self) -> npt.NDArray[Any]:
         """Returns a numpy array that views the tensor in place, and keeps it alive.
@@ -2484,7 +2611,8 @@ class Call:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> None:
-        """Responds with a tensor, or a mapping of several. A disconnected caller is not an error.
+        """Responds with a tensor, or a mapping of several tensors. A disconnected caller is not an
+        error.
 
         Parameters
         ----------
@@ -2504,7 +2632,8 @@ class Call:
         Raises
         ------
         ArgumentError
-            The request has its response already, or an argument is invalid. The request stays open.
+            The request has its response already, or an argument is invalid. In the latter case the
+            request stays open.
         DTypeError
             The elements cannot be lent. The request stays open.
         """
@@ -2559,8 +2688,9 @@ class Caller:
 
     Notes
     -----
-    Thread-safe; a call in one thread waits for the call in another. So each thread should have a caller of its own. It
-    belongs to the process that opened it. Close it, or use it as a context manager.
+    Thread-safe, but a call in one thread waits for the call in another. So each thread should have
+    a caller of its own. Only the process that opened the caller may use it. Close the caller, or
+    use it as a context manager.
     """
 
     @property
@@ -2611,9 +2741,9 @@ class Caller:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No response arrived within `timeout`.
         ServiceError
-            The server reported an error, or ended before it answered.
+            The server reported an error, or ended before it responded.
         ClosedError
             The caller was closed.
         DTypeError
@@ -2630,8 +2760,8 @@ class Caller:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> Coroutine[Any, Any, _AnyValue]:
-        """Awaits `call`. The event loop watches a descriptor; a thread waits only to connect to a server. Cancelling abandons
-        the server.
+        """Awaits `call`. The event loop watches a descriptor. A thread waits only for the connection
+        to a server. Cancelling abandons the server.
 
         Parameters
         ----------
@@ -2658,9 +2788,9 @@ class Caller:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No response arrived within `timeout`.
         ServiceError
-            The server reported an error, or ended before it answered.
+            The server reported an error, or ended before it responded.
         ClosedError
             The caller was closed.
         DTypeError
@@ -2704,9 +2834,9 @@ class Caller:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No server appeared within `timeout`.
         ArgumentError
-            As many requests as the caller's capacity are in flight.
+            The caller's maximum number of requests is in flight.
         ClosedError
             The caller was closed.
         """
@@ -2721,7 +2851,8 @@ class Caller:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Awaits `send`. A thread waits only to connect to a server. Cancelling ends the wait for a server.
+        """Awaits `send`. A thread waits only for the connection to a server. Cancelling ends the wait
+        for a server.
 
         Parameters
         ----------
@@ -2748,9 +2879,9 @@ class Caller:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No server appeared within `timeout`.
         ArgumentError
-            As many requests as the caller's capacity are in flight.
+            The caller's maximum number of requests is in flight.
         ClosedError
             The caller was closed.
         """
@@ -2771,9 +2902,9 @@ class Caller:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No response arrived within `timeout`.
         ServiceError
-            The server reported an error, or ended before it answered.
+            The server reported an error, or ended before it responded.
         ArgumentError
             No request is in flight.
         ClosedError
@@ -2796,9 +2927,9 @@ class Caller:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No response arrived within `timeout`.
         ServiceError
-            The server reported an error, or ended before it answered.
+            The server reported an error, or ended before it responded.
         ArgumentError
             No request is in flight.
         ClosedError
@@ -2817,7 +2948,9 @@ class Caller:
         """
 
     def close(self) -> None:
-        """Ends the caller's session with the service. A wait in another thread raises ClosedError."""
+        """Ends the caller's connection to the service. A wait of this caller in another thread raises
+        ClosedError.
+        """
 
     @property
     def _key(self) -> tuple[str, int]: ...
@@ -2833,15 +2966,18 @@ class Caller:
 
 @final
 class Draft(Generic[_S_co]):
-    """A tensor that is being written, in the memory where it will be read. It is invisible until it is published.
+    """A tensor that is being written, in the memory where its readers will see it. The tensor is
+    invisible until it is published.
 
-    As a context manager it is published on leaving, if it was created with a name, and dropped if an exception leaves.
-    `draft[...]` reads and writes elements as its numpy array does. `Draft[np.float32]` is its type in annotations.
+    As a context manager, a draft with a name is published at the end of the block. An exception in
+    the block drops the draft. `draft[...]` reads and writes elements as its numpy array does.
+    `Draft[np.float32]` is its type in annotations.
 
     Notes
     -----
-    Publishing makes the arrays that `array` returned read-only. Other views of it must not be written any more. It
-    belongs to the process that created it. Threads may write to different parts of it; one of them publishes it.
+    Publishing makes the arrays that `array` returned read-only. After publication, do not write to
+    other views of the draft. Only the process that created the draft may use it. Threads may write
+    to different parts of the draft, and one of them publishes it.
     """
 
     @property
@@ -2882,10 +3018,10 @@ class Draft(Generic[_S_co]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the draft was neither published nor dropped."""
+        """Whether the draft is neither published nor dropped."""
 
     def numpy(self) -> npt.NDArray[_S_co]:
-        """Returns the array of the property `array`. Leases have this method, too.
+        """Returns the property `array`. Leases have a method of this name, too.
 
         Returns
         -------
@@ -2904,7 +3040,7 @@ class Draft(Generic[_S_co]):
         Returns
         -------
         torch.Tensor
-            The tensor. It must not be written after the draft was published.
+            The tensor. Do not write to the tensor after the draft is published.
 
         Raises
         ------
@@ -2943,7 +3079,7 @@ class Draft(Generic[_S_co]):
         """
 
     def publish(self, name: str | None = None) -> Version:
-        """Publishes the draft: from then on every client of the namespace can read the tensor.
+        """Publishes the draft. Then every client of the namespace can read the tensor.
 
         Parameters
         ----------
@@ -2966,7 +3102,7 @@ class Draft(Generic[_S_co]):
         """
 
     def drop(self) -> None:
-        """Drops the draft. Its memory is freed when no array views it any more."""
+        """Drops the draft. Its memory is freed once no array views the memory."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, key: Any, /) -> Any: ...
@@ -2993,16 +3129,18 @@ class Draft(Generic[_S_co]):
 class Lease(Generic[_S_co]):
     """The right to read one tensor in place.
 
-    While it lives, its memory is not reused, even if its name or its producer ends. `numpy.asarray(lease)`,
-    `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the tensor in place and keep it alive. `lease[...]`,
-    `len(lease)` and iteration work as for its numpy array; `lease.numpy()` has the other methods of arrays.
-    `Lease[np.float32]` is its type in annotations.
+    While the lease lives, its memory is not reused, even if the name or the producer ends.
+    `numpy.asarray(lease)`, `numpy.from_dlpack(lease)` and `torch.from_dlpack(lease)` view the
+    tensor in place and keep the lease alive. `lease[...]`, `len(lease)` and iteration work as for a
+    numpy array. `lease.numpy()` returns an array with all of numpy's methods. `Lease[np.float32]`
+    is the type for annotations.
 
     Notes
     -----
-    Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
-    including arrays; `release` and `with` end it earlier. Children that were forked before read on until they end.
-    Pickling sends its name and version.
+    Thread-safe: any thread may read the tensor, and so may children that the process forks. The
+    lease ends with the last reference to it or to its arrays. `release` and `with` end the lease
+    earlier. Children that were forked before continue to read until they end. Pickling sends the
+    tensor's name and version.
     """
 
     @property
@@ -3055,7 +3193,10 @@ class Lease(Generic[_S_co]):
 
     @property
     def name(self) -> str:
-        """The name by which the tensor was found: its own, that of its stream or list, or its name in a dataset."""
+        """The name by which the tensor was found.
+
+        This is its own name, the name of its stream or list, or its name in a dataset.
+        """
 
     @property
     def mode(self) -> Mode:
@@ -3075,10 +3216,10 @@ class Lease(Generic[_S_co]):
     def __array_interface__(self) -> dict[str, Any]: ...
     __dlpack_c_exchange_api__: CapsuleType
     def numpy(self) -> npt.NDArray[_S_co]:
-        """Returns a numpy array that views the tensor in place, and keeps it alive.
+        """Returns a numpy array that views the tensor in place, and keeps the lease alive.
 
-        Types that numpy lacks (bfloat16, float8) become those of ml_dtypes, or unsigned integers where that is not
-        installed.
+        Types that numpy lacks (bfloat16, float8) become types of ml_dtypes. Without that package
+        they become unsigned integers.
 
         Returns
         -------
@@ -3094,9 +3235,11 @@ class Lease(Generic[_S_co]):
         """
 
     def torch(self) -> _TorchTensor:
-        """Returns a torch tensor that views the tensor in place, and keeps it alive. torch must be installed.
+        """Returns a torch tensor that views the tensor in place, and keeps the lease alive. torch must
+        be installed.
 
-        torch does not check for read-only memory: with mode "read", writing to it ends the process with SIGSEGV.
+        torch does not check for read-only memory. With mode "read", a write to the tensor ends the
+        process with SIGSEGV.
 
         Returns
         -------
@@ -3112,18 +3255,19 @@ class Lease(Generic[_S_co]):
         """
 
     def page_lock(self, device: _Device, *, stream: CudaStream | None = None) -> None:
-        """Locks the tensor's pages, so that a device copies from them at full speed while the program continues.
+        """Locks the tensor's pages in memory. Then a device copies from them at full speed while the
+        program continues.
 
-        The whole segment is locked, once: the first call for a segment takes some milliseconds. Unneeded where the
-        daemon's configuration sets `pool.page_lock`.
+        The first call for a segment locks the whole segment, which takes some milliseconds. The
+        call is not needed if the daemon's configuration sets `pool.page_lock`.
 
         Parameters
         ----------
         device : str, int or object
             The device, as in `client.put`.
         stream : int or stream or None, default None
-            A stream in which another library copies from the tensor. The lease then ends only after the work that is
-            queued there when the lease and its last array are gone.
+            A stream in which another library copies from the tensor. The lease then ends only after
+            the work that is queued on this stream when the lease and its last array are gone.
 
         Raises
         ------
@@ -3134,8 +3278,9 @@ class Lease(Generic[_S_co]):
     def to(self, device: _Device, *, stream: CudaStream | None = None) -> DeviceDraft[_S_co]:
         """Copies the tensor to a device, as work of a stream, without waiting for the copy.
 
-        The lease lasts until the stream has passed the copy. Where the pages are locked (`page_lock`, or the
-        configuration's `pool.page_lock`), the call does not wait; otherwise the driver first copies the bytes.
+        The lease lasts until the stream has done the copy. If the pages are locked (`page_lock`, or
+        the configuration's `pool.page_lock`), the call does not wait. Otherwise the driver copies
+        the bytes before the call returns.
 
         Parameters
         ----------
@@ -3189,15 +3334,17 @@ class Lease(Generic[_S_co]):
 class DeviceDraft(Generic[_S_co]):
     """A tensor that is being written on a device, in the memory where its readers will see it.
 
-    It is invisible until it is published. `torch.from_dlpack(draft)`, `cupy.from_dlpack(draft)` and
-    `numba.cuda.as_cuda_array(draft)` write there in place. As a context manager it is published on leaving, if it was
-    created with a name, and dropped if an exception leaves.
+    The tensor is invisible until it is published. `torch.from_dlpack(draft)`,
+    `cupy.from_dlpack(draft)` and `numba.cuda.as_cuda_array(draft)` give access to the memory in
+    place. As a context manager, a draft with a name is published at the end of the block. An
+    exception in the block drops the draft.
 
     Notes
     -----
-    Publishing waits for the work on it: on the streams that `record_stream` and `stream=` name; without them on those
-    passed to `__dlpack__`, or on all of the device's primary context if a consumer named none. It belongs to the
-    process that created it.
+    Publishing waits for the work on the draft in the streams that `record_stream` and `stream=`
+    name. Without such streams, publishing waits for the streams passed to `__dlpack__`. If a
+    consumer named no stream, publishing waits for all work in the device's primary context. Only
+    the process that created the draft may use it.
     """
 
     @property
@@ -3250,7 +3397,7 @@ class DeviceDraft(Generic[_S_co]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the draft was neither published nor dropped."""
+        """Whether the draft is neither published nor dropped."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
@@ -3260,7 +3407,8 @@ class DeviceDraft(Generic[_S_co]):
         Parameters
         ----------
         stream : int or stream
-            A handle, or a stream of torch, cupy, numba or cuda.core, which is kept alive.
+            A handle, or a stream of torch, cupy, numba or cuda.core. The draft keeps such a stream
+            alive.
 
         Raises
         ------
@@ -3269,7 +3417,8 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def torch(self) -> _TorchTensor:
-        """Returns a writable torch tensor that views the draft, for work on torch's current stream, which is recorded.
+        """Returns a writable torch tensor that views the draft. Records torch's current stream, on
+        which the tensor may be used.
 
         Returns
         -------
@@ -3327,7 +3476,8 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def publish(self, name: str | None = None, *, stream: CudaStream | None = None) -> Version:
-        """Waits for pending work on the tensor, and publishes it. Then every client of the namespace can read it.
+        """Waits for pending work on the tensor, and publishes the tensor. Then every client of the
+        namespace can read it.
 
         Parameters
         ----------
@@ -3354,8 +3504,8 @@ class DeviceDraft(Generic[_S_co]):
     def publish_early(self, name: str | None = None, stream: CudaStream | None = None) -> Version:
         """Publishes the tensor while work on it is still pending. The call does not wait for this work.
 
-        Readers wait for an event of this process, and so depend on it: if the process is killed before the work is
-        done, they get DeviceError.
+        Readers wait for a CUDA event of this process. If the process is killed before the work is
+        done, the readers get DeviceError.
 
         Parameters
         ----------
@@ -3378,7 +3528,9 @@ class DeviceDraft(Generic[_S_co]):
         """
 
     def drop(self) -> None:
-        """Drops the draft. Its memory is freed when no array views it any more and the work on it is done."""
+        """Drops the draft. Its memory is freed once no array views the memory and all work on it is
+        done.
+        """
 
     def __len__(self) -> int: ...
     def __class_getitem__(cls, item: Any) -> GenericAlias: ...
@@ -3401,13 +3553,15 @@ class DeviceDraft(Generic[_S_co]):
 class DeviceLease(Generic[_S_co]):
     """The right to read one tensor on a device in place.
 
-    While it lives, its memory is not reused, even if its name or its producer ends. `torch.from_dlpack(lease)`,
-    `cupy.asarray(lease)` and `numba.cuda.as_cuda_array(lease)` view it in place and keep it alive.
+    While the lease lives, its memory is not reused, even if the name or the producer ends.
+    `torch.from_dlpack(lease)`, `cupy.asarray(lease)` and `numba.cuda.as_cuda_array(lease)` view the
+    tensor in place and keep the lease alive.
 
     Notes
     -----
-    It ends when the last of these arrays is gone and the work queued by then on the recorded streams is done: those
-    passed to `__dlpack__`, the legacy default one, and those of `record_stream`. It belongs to the process that got it.
+    The lease ends when the last of these arrays is gone and the recorded streams have done the work
+    queued by then. The recorded streams are those passed to `__dlpack__`, the legacy default
+    stream, and those of `record_stream`. Only the process that took the lease may use it.
     """
 
     @property
@@ -3450,8 +3604,9 @@ class DeviceLease(Generic[_S_co]):
     def ptr(self) -> int:
         """The address of the tensor's first element on the device.
 
-        A kernel that writes there fails and breaks its context. The lease lasts as long as this object, and until the
-        reads queued on the legacy default stream and on recorded streams are done.
+        A kernel that writes to this address fails and breaks its context. The lease lasts as long
+        as this object. Then it waits for the reads queued on the legacy default stream and on
+        recorded streams.
         """
 
     @property
@@ -3497,13 +3652,13 @@ class DeviceLease(Generic[_S_co]):
     def record_stream(self, stream: CudaStream) -> None:
         """Records a stream whose work reads the tensor.
 
-        The lease ends only after the work that is queued there at its release.
+        The lease ends only after the work that is queued on the stream at the lease's release.
 
         Parameters
         ----------
         stream : int or stream
-            A handle, which must stay valid as long, or a stream of torch, cupy, numba or cuda.core, which is kept
-            alive.
+            A handle, which must stay valid until then. Or a stream of torch, cupy, numba or
+            cuda.core, which the lease keeps alive.
 
         Raises
         ------
@@ -3517,7 +3672,8 @@ class DeviceLease(Generic[_S_co]):
         Parameters
         ----------
         stream : int or stream or None, default None
-            The stream, which is recorded; the call does not wait. With None, the call itself waits.
+            The stream to order and to record. With a stream, the call does not wait. With None, the
+            call itself waits.
 
         Raises
         ------
@@ -3547,7 +3703,7 @@ class DeviceLease(Generic[_S_co]):
         """
 
     def numpy(self) -> NoReturn:
-        """Raises BufferError: device memory is copied to the host by `to_host`, and never implicitly.
+        """Raises BufferError, because only `to_host` copies device memory to the host.
 
         Raises
         ------
@@ -3556,9 +3712,11 @@ class DeviceLease(Generic[_S_co]):
         """
 
     def torch(self) -> _TorchTensor:
-        """Returns a torch tensor that views the tensor in place, for work on torch's current stream, which is recorded.
+        """Returns a torch tensor that views the tensor in place. Records torch's current stream, on
+        which the result may be used.
 
-        torch does not enforce read-only memory: a kernel that writes there fails and breaks the process's context.
+        torch does not check for read-only memory. A kernel that writes to this memory fails and
+        breaks the process's CUDA context.
 
         Returns
         -------
@@ -3590,7 +3748,8 @@ class DeviceLease(Generic[_S_co]):
     def release(self) -> None:
         """Ends the lease now, or when the last array that views the tensor is gone.
 
-        In either case it ends after the work on the recorded streams. This call does not wait for that.
+        In either case the lease ends only after the work on the recorded streams. This call does
+        not wait for that work.
         """
 
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> NoReturn: ...
@@ -3617,17 +3776,20 @@ class DeviceLease(Generic[_S_co]):
 
 @final
 class LegacyExport:
-    """A copy of a tensor in a plain block of device memory, which another process opens with cuIpcOpenMemHandle.
+    """A copy of a tensor in a plain block of device memory. Another process opens the block with
+    cuIpcOpenMemHandle.
 
     Notes
     -----
-    Close it, or use it as a context manager. Closing or dropping it frees the block: every process that has opened the
-    block must close it first.
+    Close this object, or use it as a context manager. Closing or dropping the object frees the
+    block. Every process that has opened the block must close the block first.
     """
 
     @property
     def handle(self) -> bytes:
-        """The CUipcMemHandle, 64 bytes: any process that knows it can open the block, and write there."""
+        """The CUipcMemHandle, 64 bytes. Any process that knows this handle can open the block and
+        write to it.
+        """
 
     @property
     def ptr(self) -> int:
@@ -3645,7 +3807,7 @@ class LegacyExport:
 
 @final
 class Device:
-    """A device whose memory the daemon lends. `Client.devices` returns them."""
+    """A device whose memory the daemon lends. `Client.devices` returns such objects."""
 
     @property
     def uuid(self) -> str:
@@ -3661,7 +3823,7 @@ class Device:
 
     @property
     def segment_bytes(self) -> int:
-        """Length of an ordinary segment, in bytes; with "async", the unit of slots."""
+        """Length of an ordinary segment, in bytes. With the allocator "async", the unit of slots."""
 
     @property
     def segment_bytes_max(self) -> int:
@@ -3669,19 +3831,23 @@ class Device:
 
     @property
     def index(self) -> int | None:
-        """The device's number in this process, as in "cuda:0"; None if this process does not see it. Loads the driver."""
+        """The device's number in this process, as in "cuda:0". None if this process does not see it.
+
+        Reading the number loads the driver.
+        """
 
 @final
 class Dataset(Mapping[str, Lease]):
-    """Several tensors, published together and leased as one: a mapping of names to leases.
+    """Several tensors that were published together, as a mapping of names to leases. One lease holds
+    all of them.
 
     The order is that of publication.
 
     Notes
     -----
-    Thread-safe: any thread may read it, and so may children that the process forks. It ends with its last reference,
-    including leases and arrays of its tensors; `release` and `with` end it earlier. Pickling sends its name and
-    version.
+    Thread-safe: any thread may read the dataset, and so may children that the process forks. Its
+    lease ends with the last reference to the dataset, to its leases or to arrays of its tensors.
+    `release` and `with` end the lease earlier. Pickling sends the dataset's name and version.
     """
 
     @property
@@ -3717,7 +3883,7 @@ class Dataset(Mapping[str, Lease]):
     def __contains__(self, name: object, /) -> bool: ...
     @overload
     def get(self, name: str, default: None = None) -> Lease | None:
-        """Returns the dataset's tensor with a name.
+        """Returns the dataset's tensor with this name.
 
         Parameters
         ----------
@@ -3781,7 +3947,8 @@ class Dataset(Mapping[str, Lease]):
     def torch(self) -> tuple[_TorchTensor, ...]:
         """Returns torch tensors that view all tensors of the dataset in place, and keep them alive.
 
-        torch does not check for read-only memory: with mode "read", writing to them ends the process with SIGSEGV.
+        torch does not check for read-only memory. With mode "read", a write to these tensors ends
+        the process with SIGSEGV.
 
         Returns
         -------
@@ -3804,13 +3971,15 @@ class Dataset(Mapping[str, Lease]):
 class Batches(Iterator[_T_co]):
     """An iterator over the values of many names, in their order. `Client.batches` returns it.
 
-    It leases several values at once, ahead of their turn. Between two steps of training the code and words of a lease
-    have left the processor's caches; when several leases are taken together, only the first pays for the cache misses.
+    The iterator leases several values at once, ahead of their turn. Between two training steps, the
+    code and data of a lease leave the processor's caches. If several leases are taken together,
+    only the first one pays for the cache misses.
 
     Notes
     -----
-    One thread at a time may use it. It belongs to the process that opened it. Close it, or use it as a context manager:
-    closing releases the values that were leased ahead.
+    One thread at a time may use the iterator. Only the process that opened the iterator may use it.
+    Close the iterator, or use it as a context manager. Closing releases the values that were leased
+    ahead.
     """
 
     def __iter__(self) -> Self: ...
@@ -3830,7 +3999,8 @@ class Batches(Iterator[_T_co]):
 
 @final
 class Version:
-    """The version of a name's value. Equal versions mean that the name was not written in between.
+    """The version of a name's value. If a name has the same version twice, no client wrote to it in
+    between.
 
     Versions have no order. They can be hashed and pickled.
     """
@@ -3842,7 +4012,7 @@ class Version:
         Parameters
         ----------
         words : tuple of (int, int)
-            The words of a version, of this process or another one.
+            The words of a version, from this or another process.
 
         Returns
         -------
@@ -3860,7 +4030,9 @@ class Version:
 
 @final
 class Info:
-    """Description of a name's value and its owner. `Client.info` and `Client.list` return it; it holds no lease."""
+    """Description of a name's value and its owner. `Client.info` and `Client.list` return such
+    descriptions. A description holds no lease.
+    """
 
     @property
     def name(self) -> str:
@@ -3920,7 +4092,7 @@ class Info:
 
     @property
     def ttl(self) -> float | None:
-        """Seconds until the name ends by itself; None if it does not."""
+        """Seconds until the name's time to live ends; None if the name has none."""
 
     @property
     def ephemeral(self) -> bool:
@@ -3932,8 +4104,8 @@ class Stream:
 
     Notes
     -----
-    Thread-safe. It belongs to the process that opened it. Close it, or use it as a context manager: subscribers still
-    receive the messages sent before it was closed.
+    Thread-safe. Only the process that opened the stream may use it. Close the stream, or use it as
+    a context manager. Subscribers still receive the messages that were sent before.
 
     Examples
     --------
@@ -3970,9 +4142,10 @@ class Stream:
         device: _Device | None = None,
         stream: CudaStream | None = None,
     ) -> int:
-        """Sends a tensor, or a mapping of several, to every subscriber.
+        """Sends a tensor, or a mapping of several tensors, to every subscriber.
 
-        Waits only if the policy is "block" and a subscriber lags by the whole capacity.
+        The call waits only if the policy is "block" and a subscriber lags by the stream's whole
+        capacity.
 
         Parameters
         ----------
@@ -3999,7 +4172,7 @@ class Stream:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The stream was full for the whole `timeout`.
         StreamFullError
             The stream is full, and its policy is "error".
         ClosedError
@@ -4045,7 +4218,7 @@ class Stream:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The stream was full for the whole `timeout`.
         StreamFullError
             The stream is full, and its policy is "error".
         ClosedError
@@ -4088,7 +4261,7 @@ class Stream:
         Raises
         ------
         StreamFullError
-            There is no room. A draft stays open.
+            The stream has no room. A draft stays open.
         ClosedError
             The stream was closed.
         DTypeError
@@ -4099,7 +4272,7 @@ class Stream:
     def create(
         self, shape: _Shape, dtype: _DTypeOf[_S], *, device: None = None, stream: None = None
     ) -> Draft[_S]:
-        """Creates a tensor in shared memory, to be written in place and sent.
+        """Creates a tensor in shared memory. The program writes the tensor in place and sends it.
 
         Parameters
         ----------
@@ -4143,7 +4316,7 @@ class Stream:
         self, shape: _Shape, dtype: AnyDType | None = None, *, device: _Device, stream: CudaStream | None = None
     ) -> DeviceDraft: ...
     def wait_subscribers(self, count: int, timeout: float | None = None) -> None:
-        """Waits until the stream has this many subscribers, so that they receive the first message.
+        """Waits until the stream has `count` subscribers. Then all of them receive the first message.
 
         Parameters
         ----------
@@ -4155,7 +4328,7 @@ class Stream:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The stream did not have `count` subscribers within `timeout`.
         ClosedError
             The stream was closed.
         """
@@ -4173,15 +4346,15 @@ class Stream:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            The stream did not have `count` subscribers within `timeout`.
         ClosedError
             The stream was closed.
         """
 
     def close(self) -> None:
-        """Ends the stream. Subscribers still receive the messages sent before.
+        """Ends the stream. Subscribers still receive the messages that were sent before.
 
-        Another thread that waits for room raises ClosedError.
+        A send in another thread that waits for room raises ClosedError.
         """
 
     def __enter__(self) -> Self: ...
@@ -4190,14 +4363,15 @@ class Stream:
 
 @final
 class Subscription:
-    """The subscriber's end of a stream: an iterator of messages that ends with the stream, synchronous and asynchronous.
+    """The subscriber's end of a stream, as a synchronous and asynchronous iterator of messages. The
+    iterator ends with the stream.
 
-    `Client.subscribe` opens it.
+    `Client.subscribe` opens a subscription.
 
     Notes
     -----
-    Thread-safe: each message goes to one of the threads that wait. It belongs to the process that opened it. Close it,
-    or use it as a context manager.
+    Thread-safe: each message goes to one of the threads that wait. Only the process that opened the
+    subscription may use it. Close the subscription, or use it as a context manager.
     """
 
     @property
@@ -4206,11 +4380,11 @@ class Subscription:
 
     @property
     def lost(self) -> int:
-        """Total number of lost messages."""
+        """Total number of messages that the subscription has lost."""
 
     @property
     def position(self) -> int:
-        """Number of the next message."""
+        """The number of the next message in the stream."""
 
     @property
     def pollable(self) -> bool:
@@ -4232,9 +4406,9 @@ class Subscription:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No message arrived within `timeout`.
         StreamEndedError
-            The stream has ended, and every message was taken.
+            The stream has ended, and no message is left.
         ClosedError
             The subscription was closed.
         DisconnectedError
@@ -4258,8 +4432,8 @@ class Subscription:
         """
 
     def recv_async(self, timeout: float | None = None) -> Coroutine[Any, Any, Message]:
-        """Awaits the next message. The event loop watches the descriptor; no thread waits. Several tasks may wait: each message
-        goes to one of them, and a cancelled task takes none.
+        """Awaits the next message. The event loop watches the descriptor, and no thread waits. Several
+        tasks may wait. Each message goes to one of them, and a cancelled task takes no message.
 
         Parameters
         ----------
@@ -4274,7 +4448,7 @@ class Subscription:
         Raises
         ------
         TimeoutError
-            The timeout passed before the event.
+            No message arrived within `timeout`.
         StreamEndedError
             The stream has ended, and every message was taken.
         ArgumentError
@@ -4284,7 +4458,9 @@ class Subscription:
         """
 
     def fileno(self) -> int:
-        """Returns a descriptor that becomes readable for select and epoll when there may be a message.
+        """Returns a descriptor for select and epoll.
+
+        The descriptor becomes readable when there may be a message.
 
         Returns
         -------
@@ -4329,8 +4505,9 @@ class _Rows:
 
 @final
 class Recipe:
-    """Describes how the messages with certain metadata become batches of torch tensors. Such a message becomes a batch
-    without Python objects for the message, the dataset or the leases, which would cost the trainer time in each batch.
+    """A description of the batches of torch tensors that messages with certain metadata become.
+    Converting such a message creates no Python objects for the message, the dataset or the leases.
+    These objects would cost the trainer time in each batch.
     """
 
     def __new__(cls, metadata: bytes, nest: Literal["one", "list", "tuple"]) -> Self: ...
@@ -4351,31 +4528,33 @@ class _Descriptor:
 
 @final
 class Cancel:
-    """Ends the waits of one thread, which works for a coroutine."""
+    """Ends the waits of one thread that works for a coroutine."""
 
     def __new__(cls) -> Self: ...
     def cancel(self) -> None:
-        """Ends the thread's present wait and all later ones."""
+        """Ends the thread's present wait and all later waits."""
 
     def run(self, work: Callable[..., _T], arguments: tuple[Any, ...], options: _Options) -> _T:
-        """Calls `work` in this thread. Its waits end once `cancel` is called."""
+        """Calls `work` in this thread. `cancel` ends the waits of `work`."""
 
 @final
 class Message:
-    """A message of a stream. As a context manager it releases its value on leaving.
+    """A message of a stream. As a context manager, the message releases its value at the end of the
+    block.
 
     Notes
     -----
-    Thread-safe. It holds a lease on its value until it is released, or until the message and all arrays of it are gone.
+    Thread-safe. The message holds a lease on its value until `release`, or until the message and
+    all arrays of the value are gone.
     """
 
     @property
     def sequence(self) -> int:
-        """The message's number in the stream, from 0."""
+        """The message's number in the stream, counted from 0."""
 
     @property
     def lost(self) -> int:
-        """Number of messages that the subscription lost right before this message."""
+        """Number of messages that the subscription lost immediately before this message."""
 
     @property
     def timestamp(self) -> int:
@@ -4387,11 +4566,11 @@ class Message:
 
     @property
     def tensor(self) -> _Leased:
-        """The Lease or DeviceLease, if the message is one tensor; otherwise TypeError is raised."""
+        """The Lease or DeviceLease of a message that is one tensor. Raises TypeError for a dataset."""
 
     @property
     def dataset(self) -> Dataset:
-        """The Dataset, if the message is several tensors; otherwise TypeError is raised."""
+        """The Dataset of a message that is several tensors. Raises TypeError for one tensor."""
 
     def numpy(self) -> npt.NDArray[Any]:
         """Returns a numpy array that views the tensor in place, and keeps it alive.
@@ -4408,7 +4587,7 @@ class Message:
         """
 
     def release(self) -> None:
-        """Ends the lease on the value now, or when the last array that views it is gone."""
+        """Ends the lease on the value now, or when the last array that views the value is gone."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...

@@ -12,8 +12,8 @@ from tensorlend import _native
 from tensorlend._errors import NotFoundError
 
 if TYPE_CHECKING:
-    # Do not import numpy with the package: the package also runs the daemon, and threads that numpy starts would
-    # receive the daemon's signals.
+    # Do not import numpy with the package. The package also runs the daemon, and threads that
+    # numpy starts would receive the daemon's signals.
     import numpy as np
 
     from tensorlend._types import Mode
@@ -38,9 +38,10 @@ def client_for(address: tuple[str, ...], namespace: str | None) -> _native.Clien
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A tensor by its address: small, picklable, and valid in every process that may join the namespace.
+    """A small, picklable reference to a tensor, valid in every process that may join the namespace.
 
-    `Client.share` returns it. It has no lease on the tensor: `take`, `delete` or the time to live end the tensor.
+    `Client.share` returns a reference. The reference has no lease on the tensor. `take`, `delete`
+    or the time to live end the tensor.
 
     Attributes
     ----------
@@ -83,7 +84,7 @@ class TensorRef:
         return client_for(self.address, self.namespace).get(self.name, mode=mode)
 
     def take(self, *, mode: Mode = "read") -> _native.Lease | _native.DeviceLease:
-        """Leases the tensor and deletes its name: when the lease ends, its memory is freed.
+        """Leases the tensor and deletes its name. When the lease ends, the memory is freed.
 
         Parameters
         ----------
@@ -110,13 +111,15 @@ class TensorRef:
         Returns
         -------
         bool
-            False if the name did not exist any more.
+            False if the name no longer existed.
         """
         return client_for(self.address, self.namespace).delete(self.name)
 
 
 def get_version(client: _native.Client, name: str, words: tuple[int, int], mode: Mode) -> Any:
-    """Leases the value of a name if it has this version; returns None if another value has replaced it."""
+    """Leases the value of a name if it has this version. Returns None if another value has replaced
+    it.
+    """
     lease = client.get(name, mode=mode)
     return lease if _is_of(lease, words) else None
 
@@ -126,7 +129,7 @@ def _is_of(value: _native.Lease | _native.DeviceLease | _native.Dataset, words: 
 
 
 def where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
-    """Returns the arguments of `client_for` by which another process joins this client's namespace."""
+    """Returns the arguments of `client_for`. With them, another process joins this client's namespace."""
     options = client._options
     return tuple(os.fspath(path) for path in options["address"]), options["namespace"]
 

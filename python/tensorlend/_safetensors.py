@@ -13,7 +13,7 @@ from typing import Any
 
 #: Maximum length of a header in bytes, the same as in the format's own library.
 HEADER_MAX = 100_000_000
-#: Length in bytes of the field before the header, which has the header's length.
+#: Length in bytes of the field that contains the header's length. The field precedes the header.
 LENGTH_BYTES = 8
 #: Bits of an element. The format also has elements of 4 and 6 bits, which neither numpy nor torch can view.
 BITS = {
@@ -45,7 +45,9 @@ class Entry:
 
 
 def header_bytes(prefix: bytes, size: int) -> int:
-    """Returns the length of the header of a file of `size` bytes; `prefix` is its first 8 bytes."""
+    """Returns the length of the header of a file of `size` bytes. `prefix` is the file's first 8
+    bytes.
+    """
     if len(prefix) != LENGTH_BYTES or size < LENGTH_BYTES:
         raise HeaderError(f"it has {size} bytes, fewer than the length of a header takes")
     length = int.from_bytes(prefix, "little")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tensorlend._native import Client
     from tensorlend._types import Mode
 
-#: Default minimum bytes of a tensor that is lent. torch sends smaller ones, each in a file in /dev/shm.
+#: Default minimum bytes of a tensor that is lent. torch sends each smaller tensor in a file in
+#: /dev/shm.
 SMALLEST = 128 * 1024
 
 _settings: _transit.Settings | None = None
@@ -33,17 +34,19 @@ _usual_collate = default_collate_fn_map[torch.Tensor]
 def install(
     *, client: Client | None = None, smallest: int = SMALLEST, largest: int | None = None, ttl: float = TTL, mode: Mode = "cow"
 ) -> None:
-    """Makes CPU tensors travel through torch.multiprocessing and DataLoader as leases, and arrays as
-    `tensorlend.multiprocessing.install` does.
+    """Sends CPU tensors through torch.multiprocessing and DataLoader as leases. Also sends arrays
+    as `tensorlend.multiprocessing.install` does.
 
-    The receiver's tensor is a private copy-on-write view of the sent tensor: neither side sees later writes of the other.
-    Torch still sends tensors that share their memory: those of `share_memory_()`, parameters, and those that require a
-    gradient. It also sends tensors of fewer than `smallest` bytes, sparse tensors, and tensors on devices.
+    The receiver's tensor is a private copy-on-write view of the sent tensor. Neither side sees
+    later writes of the other side. Torch still sends tensors that share their memory: those of
+    `share_memory_()`, parameters, and those that require a gradient. It also sends tensors of fewer
+    than `smallest` bytes, sparse tensors, and tensors on devices.
 
     Parameters
     ----------
     client : Client or None, default None
-        The client that sends; None for the default client: of the running daemon, or of one in this process.
+        The client that sends. None is the default client, of the running daemon or of a daemon in
+        this process.
     smallest : int
         Smaller tensors, in bytes, are sent as torch sends them.
     largest : int or None, default None
@@ -62,8 +65,8 @@ def install(
 
 
 def uninstall() -> None:
-    """Undoes `install`: tensors travel as torch sends them, arrays as pickles. Messages in flight can still be
-    received.
+    """Undoes `install`. Tensors travel as torch sends them again, and arrays as pickles. Messages
+    in flight can still be received.
     """
     global _settings
     _settings = None

@@ -1,4 +1,4 @@
-"""Arrays in messages between processes: each travels as a lease, under a unique name.
+"""Arrays in messages between processes. Each array travels as a lease, under a unique name.
 
 The steps of one message. Sender S, receiver R, daemon D:
 
@@ -31,15 +31,16 @@ from tensorlend._refs import client_for, get_version, where
 if TYPE_CHECKING:
     from tensorlend._types import Mode
 
-#: Maximum number of received arrays that a process holds as leases, of the 4096 leases of a client. Further arrays are copied.
+#: Maximum number of received arrays that a process holds as leases. A client has 4096 leases. More
+#: arrays are copied.
 LEASES_MAX = 3072
 
-#: Maximum bytes of a tensor that is lent if the program has not set a maximum. torch sends larger ones, which is
-#: faster: see docs/results/2026-11-23-messages.md.
+#: Maximum bytes of a lent tensor if the program has not set a maximum. torch sends larger tensors,
+#: because it is faster for them: see docs/results/2026-11-23-messages.md.
 TORCH_LARGEST = 4 << 20
 
-#: A function that `python -m tensorlend.run` sets. It is called with the bytes of each value, and whether the value was
-#: lent.
+#: A function that `python -m tensorlend.run` sets. Its arguments are the bytes of each value, and
+#: whether the value was lent.
 counter: Callable[[int, bool], None] | None = None
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -99,7 +100,8 @@ def lend(value: Any, by: Settings, library: str) -> Reduced | None:
     try:
         words = client.put(name, value, ttl=by.ttl).words
     except Error:
-        # The value cannot be lent: there is no memory left or no daemon, or its elements have another dtype.
+        # The value cannot be lent, because there is no memory or no daemon, or its elements have
+        # another dtype.
         count(value.nbytes, False)
         return None
     count(value.nbytes, True)
@@ -127,13 +129,15 @@ def take(
     try:
         client.delete(name)
     except Error:
-        # Ignore a failed delete: the name ends at its time to live.
+        # Ignore a failed delete, because the name ends at its time to live.
         pass
     return value
 
 
 def view(client: _native.Client, name: str, words: tuple[int, int], mode: Mode, library: str) -> Any:
-    """Returns the value of a name, if it has this version: a view, or a copy if this process holds many leases."""
+    """Returns the value of a name if it has this version. The result is a view, or a copy if this
+    process holds many leases.
+    """
     copies = len(_held) >= LEASES_MAX
     lease = get_version(client, name, words, "read" if copies else mode)
     if lease is None:

@@ -5,7 +5,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 import numpy.typing as npt
 
-#: Access to a leased tensor: "read" maps the producer's pages read-only; "cow" copies a page when this process writes to it.
+#: Access to a leased tensor. "read" maps the producer's pages read-only. "cow" copies a page when
+#: this process writes to it.
 Mode: TypeAlias = Literal["read", "cow"]
 
 #: Metadata of a value: a dict, stored as JSON, or bytes.
@@ -19,7 +20,7 @@ Start: TypeAlias = Literal["newest", "oldest", "next"]
 
 
 class SupportsDLPack(Protocol):
-    """A tensor of a library that speaks DLPack: torch, jax, cupy and others."""
+    """A tensor of a library that supports DLPack, such as torch, jax or cupy."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
     def __dlpack_device__(self) -> Any: ...
@@ -127,7 +128,7 @@ class StatNamespace(TypedDict):
 
 
 class StatHolder(TypedDict):
-    """A client that still has memory mapped after its owner returned it, in `Stat`."""
+    """A client whose process still has memory mapped after the client returned it, in `Stat`."""
 
     uid: int
     client: int
@@ -146,7 +147,7 @@ class StatRefusals(TypedDict):
 
 
 class Stat(TypedDict):
-    """The daemon's metrics: the result of `Client.stat`."""
+    """The daemon's metrics, as `Client.stat` returns them."""
 
     version: str
     pid: int

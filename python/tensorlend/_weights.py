@@ -1,12 +1,13 @@
 """Files of weights in lent memory. The first process of a machine reads a file, and all others map the same memory.
 
-The steps of one file. Loader L, another process P, daemon D:
+The steps of one file, with loader L, another process P, and daemon D:
 
-1. P leases `weights/HASH` of the file's real path. The value's metadata name the file that its loader read: device, inode,
-   size and times. If the file has the same now, P is done.
+1. P leases `weights/HASH` of the file's real path. The value's metadata name the file that its
+   loader read: device, inode, size and times. If the file still has the same data, P is done.
 2. P opens the file and tries an exclusive `flock` on it, without blocking. The kernel grants it to one process, which is L.
    The others wait for a new value of `weights/HASH`, at most AGAIN seconds, and begin again at 1.
-3. L repeats step 1: an earlier loader may have published and unlocked between steps 1 and 2.
+3. L repeats step 1, because an earlier loader may have published and unlocked between steps 1 and
+   2.
 4. L reads the file into a draft. It checks that no process wrote to the file (by descriptor) or replaced it (by path). If
    a process did, L drops the draft, unlocks the file and begins again at 1.
 5. L repeats step 1 and drops its draft if the weights are there. Otherwise it publishes `weights/HASH`, in place of an
@@ -17,25 +18,28 @@ Crashes. Only the lock marks L as the loader. The kernel releases it when L ends
 before 5, D frees the draft and one of the others gets the lock within AGAIN seconds. If L is killed between 5 and 6,
 the value is published.
 
-Children. The lock belongs to the open file description, which a forked child shares. L unlocks explicitly, which ends the
-lock for the child's descriptor too. If L is killed instead, the child would keep the lock: so a child of `os.fork` closes
-its copies of the descriptors, and `O_CLOEXEC` closes them in started programs. Two children keep theirs: one forked by
-native code, and one forked by another thread between the opening of the file and the line after it. The limit below covers
-them.
+Children. The lock belongs to the open file description, which a forked child shares. L unlocks
+explicitly, which ends the lock for the child's descriptor too. If L is killed instead, the child
+would keep the lock. So a child of `os.fork` closes its copies of the descriptors, and `O_CLOEXEC`
+closes them in started programs. Two kinds of children keep the descriptor: a child forked by native
+code, and a child forked by another thread immediately after the opening of the file. The limit
+below covers them.
 
-Locks that do not work. The lock only saves work, it is not needed for correct results. P reads the file by itself in two
-cases, and then there are two loaders:
+Locks that do not work. The lock only saves work, and is not needed for correct results. P reads the
+file by itself in two cases, and then there are two loaders:
 
-* The file system refuses the lock. NFS, for one, demands a descriptor that is open for writing (EBADF), and the file is
-  open for reading. Local file systems of Linux do not demand it.
-* Another process has held the lock for longer than loading can take (`_own_load_s`). It may be suspended, or a foreign
-  program: everybody who can read a file can lock it. Each process adds a random part, so that one of several waiting
-  processes begins first and the others find its value.
+* The file system refuses the lock. NFS, for example, demands a descriptor that is open for writing
+  (EBADF), but the file is open for reading. Local file systems of Linux do not demand this.
+* Another process has held the lock for longer than loading can take (`_own_load_s`). That process
+  may be suspended, or run a foreign program, because every program that can read a file can lock
+  it. Each process adds a random part to its wait. So one of several waiting processes begins first,
+  and the others find its value.
 
-Two loaders publish the same bytes. Because of step 5 the first value usually stays. If both pass step 5 before one of them
-publishes, the last value stays, and leases on the first one stay valid: the machine then has the bytes twice until these
-leases end. A loader of a file that somebody replaces between steps 4 and 5 locks another inode than a loader of the new
-file, and can publish its older bytes last. Step 1 of the next process detects that and loads the new file.
+Two loaders publish the same bytes. Because of step 5 the first value usually stays. If both pass
+step 5 before one of them publishes, the last value stays, and leases on the first value stay valid.
+The machine then has the bytes twice until these leases end. A loader of a file that somebody
+replaces between steps 4 and 5 locks another inode than a loader of the new file, and can publish
+its older bytes last. Step 1 of the next process detects that and loads the new file.
 """
 
 from __future__ import annotations
@@ -65,17 +69,17 @@ if TYPE_CHECKING:
 
 #: Format of the metadata.
 FORMAT = 1
-#: Alignment in bytes of the first tensor, and of those that the file does not align.
+#: Alignment in bytes of the first tensor, and of tensors that the file does not align.
 ALIGNMENT = 64
-#: Bytes that are read and hashed at once: they stay in the processor's cache in between.
+#: Bytes that are read and hashed at once. They stay in the processor's cache between the two steps.
 CHUNK = 1 << 20
 #: Seconds between two attempts to become the loader, because the present loader may have been killed.
 AGAIN = 0.05
 #: Seconds that a loader may take for an empty file, and bytes per second that a slow loader reads.
 LOAD_S = 30.0
 SLOW_BYTES_PER_S = 64 << 20
-#: Minimum age in nanoseconds of a file's last change before the file is read. A second change shortly after it could
-#: have the same time stamp.
+#: Minimum age in nanoseconds of a file's last change before the file is read. A second change soon
+#: after it could have the same time stamp.
 SETTLED_NS = 50_000_000
 #: Number of reads after which `load` raises an error, if another process changed the file or the lent value after each of them.
 READS_MAX = 5
@@ -110,7 +114,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode, timeout: float | None) -> Weights:
-    """Returns a file's weights. The first process reads them, and all others lease them."""
+    """Returns a file's weights. The first process reads the file, and all other processes lease the
+    weights.
+    """
     from tensorlend._default import default_client
 
     client = client or default_client()
@@ -147,9 +153,11 @@ def load(path: str | os.PathLike[str], client: _native.Client | None, mode: Mode
 
 
 def publish(path: str | os.PathLike[str], name: str, client: _native.Client | None) -> _native.Version:
-    """Reads a file and publishes it under a name, in place of the name's older weights. Leases on these stay valid.
+    """Reads a file and publishes it under a name, in place of the name's older weights. Leases on
+    the older weights stay valid.
 
-    The value replaces the older one in one atomic step. So a process that is killed before it leaves the older weights.
+    The value replaces the older value in one atomic step. If the process is killed before this
+    step, the older weights stay.
     """
     from tensorlend._default import default_client
 
@@ -164,12 +172,12 @@ def publish(path: str | os.PathLike[str], name: str, client: _native.Client | No
 
 
 def named(name: str) -> str:
-    """Returns the name of the value of weights that have a name."""
+    """Returns the internal name of the value of named weights."""
     return f"weights/named/{name}"
 
 
 def load_named(name: str, client: _native.Client | None, mode: Mode, timeout: float | None) -> Weights:
-    """Leases the weights of a name; waits for them if there is a timeout."""
+    """Leases the weights of a name. If there is a timeout, waits for the weights."""
     from tensorlend._default import default_client
 
     client = client or default_client()
@@ -187,15 +195,18 @@ def load_named(name: str, client: _native.Client | None, mode: Mode, timeout: fl
 def _own_load_s(size: int, timeout: float | None) -> float:
     """Returns the seconds after which a process no longer waits for another one, and reads a file of this size by itself.
 
-    It is at least half of the timeout. With a shorter timeout than loading can take, the process gets an error and no copy
-    of its own: several such processes could exceed the machine's memory.
+    The result is at least half of the timeout. If the timeout is shorter than loading can take, the
+    process gets an error and reads no copy of its own. Copies of several such processes could
+    exceed the machine's memory.
     """
     return max(LOAD_S + size / SLOW_BYTES_PER_S, (timeout or 0) / 2)
 
 
 @contextlib.contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
-    """Opens a file. At the end, unlocks it, even if children have its descriptor, and closes it."""
+    """Opens a file. At the end, unlocks and closes the file. The unlock also works if children have
+    the descriptor.
+    """
     with open(path, "rb", buffering=0) as file:
         _open_files.add(file)
         try:
@@ -207,7 +218,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[FileIO]:
 
 
 def _lock(file: FileIO) -> bool:
-    """Returns whether this process may load the file: it has the lock, or the file system has no such locks.
+    """Returns whether this process may load the file. It may if it has the lock, or the file system
+    has no such locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -240,8 +252,8 @@ def _published(
 
 
 def _is_of(lease: _native.Lease[Any], stat: os.stat_result) -> bool:
-    """Returns whether a lease's metadata name this file. The metadata are untrusted: any client may have published
-    them.
+    """Returns whether a lease's metadata identify this file. The metadata are untrusted, because
+    any client may have published them.
     """
     try:
         metadata = json.loads(lease.metadata_bytes)
@@ -255,8 +267,8 @@ def _identity(stat: os.stat_result) -> list[int]:
 
 
 def _tensors(array: npt.NDArray[Any]) -> list[Entry] | None:
-    """Returns the tensors of a lent file; None if the value is not such a file. Any client may have published the
-    value, so everything is checked.
+    """Returns the tensors of a lent file; None if the value is not such a file. Any client may have
+    published the value, so everything is checked.
     """
     if array.dtype != np.uint8 or array.ndim != 1:
         return None
@@ -292,8 +304,8 @@ def _read_unchanged(
         if _identity(os.fstat(file.fileno())) != _identity(before):
             return None
         raise ArgumentError(f"{os.fspath(path)!r} is no valid safetensors file: {error}") from error
-    # The first comparison (by descriptor) shows that no process wrote to the file, the second (by path) that none
-    # replaced it.
+    # The first comparison (by descriptor) shows that no process wrote to the file. The second one
+    # (by path) shows that no process replaced it.
     if not _identity(os.fstat(file.fileno())) == _identity(before) == _identity(os.stat(path)):
         draft.drop()
         return None
@@ -344,7 +356,7 @@ def _place(entries: list[Entry]) -> tuple[list[Entry], int]:
     """Returns the tensors with their offsets in the lent memory, and the memory's length. Each tensor is aligned to the
     size of its elements.
     """
-    # The header contains the offsets, so compute its length with the longest possible numbers.
+    # The header contains the offsets. So compute its length with the longest possible numbers.
     longest = [Entry(e.name, e.dtype, e.shape, 1 << 62, 1 << 62) for e in entries]
     at = _up(LENGTH_BYTES + len(_safetensors.written(longest)), ALIGNMENT)
     placed = []

@@ -33,17 +33,20 @@ _ML_DTYPES = {
 def load_file(
     path: str | os.PathLike[str], *, client: Client | None = None, mode: Mode = "cow", timeout: float | None = None
 ) -> dict[str, npt.NDArray[Any]]:
-    """Returns the arrays of a safetensors file, which one process of the machine reads, and all others map.
+    """Returns the arrays of a safetensors file. One process of the machine reads the file, and all
+    other processes map it.
 
-    The first call on the machine reads the file into lent memory and publishes it. Later calls, also of other processes, lease that memory. A
-    file that was replaced or written to is read again; arrays of the old file stay as they are.
+    The first call on the machine reads the file into lent memory and publishes it. Later calls,
+    also of other processes, lease that memory. A file that was replaced or written to is read
+    again. Arrays of the old file stay as they are.
 
     Parameters
     ----------
     path : str or path-like
         The file.
     client : Client or None, default None
-        The client; None for the default client: of the running daemon, or of one in this process.
+        The client. None is the default client, of the running daemon or of a daemon in this
+        process.
     mode : {"read", "cow"}, default "cow"
         "cow" for arrays that may be written to, which copies the pages that are written, for this process alone; "read" for read-only arrays.
     timeout : float or None, default None
@@ -53,12 +56,13 @@ def load_file(
     Returns
     -------
     dict of str to numpy.ndarray
-        The arrays, in the order of the file. All view one lease, which ends with the last of them.
+        The arrays, in the order of the file. All of them view one lease, which ends with the last
+        array.
 
     Raises
     ------
     ArgumentError
-        The file is no valid safetensors file, or somebody writes to it.
+        The file is not a valid safetensors file, or another process writes to it.
     DTypeError
         An array has elements that numpy needs `ml_dtypes` for, which is not installed.
     LimitError
@@ -97,11 +101,11 @@ def load_weights(
     NotFoundError
         The name has no weights.
     ArgumentError
-        The value of this name is no file of weights.
+        The value of this name is not a file of weights.
     DTypeError
         An array has elements that numpy needs `ml_dtypes` for, which is not installed.
     TimeoutError
-        Nobody has published weights in time.
+        No process has published weights in time.
     """
     return _arrays(_weights.load_named(name, client, mode, timeout))
 

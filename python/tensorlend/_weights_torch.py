@@ -23,11 +23,13 @@ _DTYPES = {
 def load_file(
     path: str | os.PathLike[str], *, client: Client | None = None, timeout: float | None = None
 ) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a safetensors file, which one process of the machine reads, and all others map.
+    """Returns the tensors of a safetensors file. One process of the machine reads the file, and all
+    other processes map it.
 
-    The first call on the machine reads the file into lent memory and publishes it. Later calls, also of other processes, lease that memory. A
-    file that was replaced or written to is read again; tensors of the old file stay as they are. Writing to a tensor copies the pages that are
-    written, for this process alone.
+    The first call on the machine reads the file into lent memory and publishes it. Later calls,
+    also of other processes, lease that memory. A file that was replaced or written to is read
+    again. Tensors of the old file stay as they are. Writing to a tensor copies the written pages,
+    for this process alone.
 
     Parameters
     ----------
@@ -42,7 +44,8 @@ def load_file(
     Returns
     -------
     dict of str to torch.Tensor
-        The tensors on the CPU, in the order of the file. Each has a storage of its own; all view one lease, which ends with the last of them.
+        The tensors on the CPU, in the order of the file. Each tensor has a storage of its own. All
+        of them view one lease, which ends with the last tensor.
 
     Raises
     ------
@@ -100,8 +103,8 @@ def _tensors(weights: _weights.Weights) -> dict[str, torch.Tensor]:
         if entry.begin == entry.end:
             tensors[entry.name] = torch.empty(entry.shape, dtype=dtype)
         else:
-            # Give each tensor a storage of its own, because programs that save tensors treat those of one storage as
-            # parts of one tensor.
+            # Give each tensor a storage of its own. Programs that save tensors treat tensors of
+            # one storage as parts of one tensor.
             tensors[entry.name] = torch.from_numpy(weights.bytes[entry.begin : entry.end]).view(dtype).view(entry.shape)
     return tensors
 
@@ -115,7 +118,7 @@ def load_state_dict(
     client: Client | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """Loads a safetensors file into a model, whose parameters then are the lent memory.
+    """Loads a safetensors file into a model. The model's parameters then are the lent memory.
 
     Parameters
     ----------

@@ -32,13 +32,15 @@ _usual: Any = DataLoaderAdapter.__init__
 def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
     """Makes `Accelerator.prepare` turn loaders with workers into `SharedLoader`s.
 
-    Workers then write batches into shared memory, and the trainer's tensors view them. Loaders without workers, stateful
-    loaders and DataPipes stay as they are. In a program with several processes, each process must call it.
+    Workers then write batches into shared memory, and the trainer's tensors view them. Loaders
+    without workers, stateful loaders and DataPipes stay as they are. In a program with several
+    processes, each process must call this function.
 
     Parameters
     ----------
     client : Client or None, default None
-        A client of the daemon that holds the batches; None for one of the running daemon, or of a daemon in this process.
+        A client of the daemon that holds the batches. None is a client of the running daemon, or of
+        a daemon in this process.
     mode : {"read", "cow"}, default "cow"
         "cow": the program may write to its batches. "read" is faster, and a write in place ends the process.
 
@@ -75,5 +77,5 @@ def _init(
             dataset, batch_sampler=batch_sampler, address=by.address, namespace=by.namespace, mode=by.mode, **options
         )
     except (TypeError, ValueError):
-        # A DataPipe, or an option that a newer torch has added.
+        # The loader is a DataPipe, or has an option that a newer torch has added.
         return

@@ -26,12 +26,14 @@ from tensorlend._vector.worker import Seat
 
 __all__ = ["Observations", "SharedVectorEnv"]
 
-#: The form of the observations of `reset` and `step`: one array for all environments, or a tuple of views.
+#: The form of the observations of `reset` and `step`. This is one array for all environments, or a
+#: tuple of views.
 Observations: TypeAlias = Literal["batch", "views"]
 
 
 class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
-    """A vector environment whose workers lend their observations: an observation that you keep never changes.
+    """A vector environment whose workers lend their observations. An observation that you keep
+    never changes.
 
     Use it as `gymnasium.vector.AsyncVectorEnv`, with the same methods and errors. Each worker copies the arrays of an
     observation into a slot of its own, and no later step writes to that slot while a lease on it exists. Infos, rewards,
@@ -42,9 +44,10 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
     env_fns : sequence of callable
         Functions that make the environments, one for each worker.
     observations : {"batch", "views"}, default "batch"
-        "batch": new arrays for all environments, as gymnasium batches them; the program gathers them with one copy. "views":
-        a tuple with the observation of each environment, without a copy. The arrays of views are read-only and each
-        observation is a lease: keep fewer than 4096 of them.
+        "batch": new arrays for all environments, as gymnasium batches them. The program gathers
+        them with one copy. "views": a tuple with the observation of each environment, without a
+        copy. The arrays of views are read-only. Each observation is a lease, so keep fewer than
+        4096 of them.
     context : {"fork", "forkserver", "spawn"} or None, default None
         How multiprocessing starts the workers. None is Python's default.
     daemon : bool, default True
@@ -61,7 +64,7 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
     Raises
     ------
     ValueError
-        An option has none of its values.
+        An option has a value that it does not allow.
     RuntimeError
         The environments' spaces differ, or a worker could not be started.
     """
@@ -166,8 +169,8 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         Parameters
         ----------
         timeout : float or None, default None
-            Maximum wait in seconds for a pending call, and for the workers; then they are terminated. None waits without
-            limit.
+            Maximum wait in seconds for a pending call, and for the workers. After it the workers
+            are terminated. None waits without limit.
         terminate : bool, default False
             Whether to terminate the workers at once.
         """
@@ -180,7 +183,7 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
                 pipes = [pipe for pipe in self.parent_pipes if pipe.failure is None]
                 for pipe in pipes:
                     pipe.send(("close", None))
-                # After this reply, a worker closes its environment.
+                # A worker closes its environment after this reply.
                 if all(pipe.poll(_left(deadline)) for pipe in pipes):
                     for process in self.processes:
                         process.join(_left(deadline))
@@ -234,7 +237,8 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         return join(self.single_observation_space, rest, iter(arrays))
 
     def _check_spaces(self) -> None:
-        # AsyncVectorEnv calls this at the end of its construction, after it has started the workers.
+        # AsyncVectorEnv calls this method at the end of its construction, after it has started the
+        # workers.
         processes, pipes = self.processes, self.parent_pipes
         self.parent_pipes = [
             Replies(index, pipe, process) for index, (pipe, process) in enumerate(zip(pipes, processes, strict=True))

@@ -35,7 +35,8 @@ def install(*, client: _native.Client | None = None) -> None:
     Parameters
     ----------
     client : Client or None, default None
-        The client that publishes; None for one of the running daemon, or of a daemon in this process.
+        The client that publishes. None is a client of the running daemon, or of a daemon in this
+        process.
 
     Raises
     ------
@@ -84,11 +85,12 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
         """
         mode = options.get("mmap_mode", "r")
         smallest = options.get("max_nbytes", 1 << 20)
-        # Leave other modes to joblib: files to which workers write, and no sharing at all.
+        # Leave other modes to joblib. They use files to which workers write, or no sharing.
         if _client is not None and mode in ("r", "c") and isinstance(smallest, int):
             address = where(_client)
             options["forward_reducers"] = _Reducers({np.ndarray: _Argument(*address, smallest, "read" if mode == "r" else "cow")})
-            # Name a folder, because joblib otherwise makes one in /dev/shm, even if it puts nothing there.
+            # Name a directory. Otherwise joblib makes one in /dev/shm, even if it puts nothing
+            # there.
             options["temp_folder"] = options.get("temp_folder") or tempfile.gettempdir()
             options["backward_reducers"] = _Reducers({np.ndarray: _Result(*address)})
         _lent.begin()
@@ -100,7 +102,9 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
             raise
 
     def stop_call(self) -> None:
-        """Deletes the names of a call's arguments: its workers have leased them, and the next call may change the arrays."""
+        """Deletes the names of a call's arguments. Its workers have leased them, and the next call
+        may change the arrays.
+        """
         super().stop_call()
         _lent.clear()
 
@@ -160,12 +164,12 @@ class _Lent:
             try:
                 _client.delete(entry[1])
             except Error:
-                # Ignore the error: the name has ended with the daemon.
+                # Ignore the error, because the name has ended with the daemon.
                 return
 
     def name(self, array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, int]] | None:
-        """Returns name and version of an array, which it copies into lent memory the first time. Returns None if the
-        array cannot be lent.
+        """Returns the name and the version of an array. Copies the array into lent memory the first
+        time. Returns None if the array cannot be lent.
         """
         assert _client is not None
         with self._lock:
@@ -188,8 +192,8 @@ _lent = _Lent()
 
 
 class _Reducer:
-    """A picklable function that reduces arrays. Two with the same arguments compare equal, so that joblib reuses its
-    workers.
+    """A picklable function that reduces arrays. Two functions with the same arguments compare
+    equal, so that joblib reuses its workers.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -217,8 +221,9 @@ class _Argument(_Reducer):
 
 
 class _Result(_Reducer):
-    """Reduces an array that a worker returns: the caller receives it once, and may write to it. Arguments: address,
-    namespace."""
+    """Reduces an array that a worker returns. The caller receives the array once, and may write to
+    it. Arguments: address, namespace.
+    """
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
         if array.nbytes >= SMALLEST and not array.dtype.hasobject:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALLEST", "TTL", "install", "uninstall"]
 
-#: Default minimum bytes of an array that is lent. Smaller ones are pickled, because the three requests of a lease to
-#: the daemon take longer than a copy through a pipe.
+#: Default minimum bytes of an array that is lent. Smaller arrays are pickled. A lease needs three
+#: requests to the daemon, which take longer than a copy through a pipe.
 SMALLEST = 512 * 1024
 
 #: Default time in seconds for which an array waits for its receiver.
@@ -28,7 +28,9 @@ _settings: _transit.Settings | None = None
 def install(
     *, client: Client | None = None, smallest: int = SMALLEST, ttl: float = TTL, mode: Mode = "cow"
 ) -> None:
-    """Sends arrays of numpy through multiprocessing as leases: by Queue, Pipe, Pool, Process and concurrent.futures.
+    """Sends arrays of numpy as leases through multiprocessing and concurrent.futures.
+
+    This includes Queue, Pipe, Pool and Process.
 
     Writes to the received array do not change the sender's array, as if the array had been pickled. Each message is
     received once. Forked processes inherit the setting; spawned processes that send arrays must call this function,
@@ -43,7 +45,8 @@ def install(
     ttl : float, default 600.0
         Seconds within which a message must be received.
     mode : {"read", "cow"}, default "cow"
-        "cow": the receiver may write to its array, which copies the pages that it writes. "read" is faster: the array is read-only.
+        "cow": the receiver may write to its array, which copies the written pages. "read" is
+        faster, but the array is read-only.
 
     Raises
     ------

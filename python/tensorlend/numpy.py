@@ -1,4 +1,4 @@
-"""Loading data (docs/loader.md) and weights (docs/how-to/weights.md) for numpy."""
+"""Loading of data (docs/loader.md) and weights (docs/how-to/weights.md) for numpy."""
 
 from tensorlend._weights_numpy import load_file, load_weights
 from tensorlend.loader.job import WorkerInfo, get_worker_info

@@ -1,4 +1,6 @@
-"""Objects in lent memory: one process writes them, every process reads them. See docs/how-to/objects.md."""
+"""Objects in lent memory. One process writes an object, and every process reads it. See
+docs/how-to/objects.md.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from tensorlend._errors import ArgumentError, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
 if TYPE_CHECKING:
-    # Do not import this with the package: numpy starts threads, which would receive the signals of the daemon, one of
-    # the package's programs.
+    # Do not import numpy with the package. numpy starts threads, which would receive the signals
+    # of the daemon, one of the package's programs.
     from tensorlend._objects.decode import Decoder
     from tensorlend._objects.encode import Encoder
     from tensorlend._types import Metadata, Mode
@@ -65,7 +67,8 @@ _sources: weakref.WeakSet[_Source] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    # A child reads under its parent's lease. Without one, it takes its own.
+    # A child reads under its parent's lease. If the parent has none, the child takes its own
+    # lease.
     for source in list(_sources):
         if source.decoder is not None and not source.decoder.is_leased():
             source.decoder = None
@@ -77,7 +80,8 @@ os.register_at_fork(after_in_child=_in_child)
 class Frozen(Generic[_T]):
     """An object in lent memory.
 
-    It is pickled as its name and version, so that any process opens it without a copy. `freeze` makes it.
+    Pickling sends the object's name and version, so that any process opens the object without a
+    copy. `freeze` returns such objects.
 
     Parameters
     ----------
@@ -99,7 +103,7 @@ class Frozen(Generic[_T]):
         return self._source.open().nbytes
 
     def thaw(self) -> _T:
-        """Returns the whole object as it was frozen. Arrays in it view the lent memory.
+        """Returns the whole object as it was frozen. Its arrays view the lent memory.
 
         Returns
         -------
@@ -147,7 +151,9 @@ class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
         return (self._source.decoder or self._source.open()).row(position)
 
     def __getitems__(self, indices: Sequence[int]) -> list[_T]:
-        """Returns several items. torch's DataLoader and the loader here make each batch by one call of it."""
+        """Returns several items. torch's DataLoader and this package's loader make each batch by
+        one call of this method.
+        """
         return (self._source.decoder or self._source.open()).rows(indices, self._positions)
 
     def __iter__(self) -> Iterator[_T]:
@@ -155,7 +161,7 @@ class FrozenList(Frozen[Sequence[_T]], Sequence[_T]):
             yield (self._source.decoder or self._source.open()).row(position)
 
     def thaw(self) -> Sequence[_T]:
-        """Returns the whole list or tuple as it was frozen. Arrays in it view the lent memory.
+        """Returns the whole list or tuple as it was frozen. Its arrays view the lent memory.
 
         Returns
         -------
@@ -221,17 +227,18 @@ def freeze(obj: _T, *, client: _native.Client | None = None, trust_pickle: bool 
 def freeze(obj: Any, *, client: _native.Client | None = None, trust_pickle: bool = False) -> Any:
     """Copies an object into lent memory, once, and returns it as a read-only object that every process shares.
 
-    A list, a tuple or an iterator becomes a FrozenList, a dict a FrozenDict, anything else a Frozen, whose `thaw` returns
-    it. Pass the result to other processes, by fork or by pickle: they read the same memory. The memory
-    is kept while this process has the result, and while any process uses it. Then it is freed, even if a process is
-    killed.
+    A list, a tuple or an iterator becomes a FrozenList, and a dict a FrozenDict. Any other object
+    becomes a Frozen, whose `thaw` returns the object. Pass the result to other processes, by fork
+    or by pickle. They read the same memory. The memory stays while this process has the result, and
+    while any process uses it. Then it is freed, even if a process is killed.
 
     Parameters
     ----------
     obj : object
         The object.
     client : Client or None, default None
-        The client that publishes; None for the default client: of the running daemon, or of one in this process.
+        The client that publishes. None is the default client, of the running daemon or of a daemon
+        in this process.
     trust_pickle : bool, default False
         Whether to pickle values that have no other encoding.
 
@@ -264,7 +271,7 @@ def put_object(
     ttl: float | None = None,
     ephemeral: bool = False,
 ) -> _native.Version:
-    """Publishes an object under a name: `Client.put_object`.
+    """Publishes an object under a name, as `Client.put_object` does.
 
     Parameters
     ----------
@@ -301,7 +308,7 @@ def put_object(
 def get_object(
     client: _native.Client, name: str, trust_pickle: bool = False, lazy: bool = False, mode: Mode = "read"
 ) -> Any:
-    """Returns an object by its name: `Client.get_object`.
+    """Returns an object by its name, as `Client.get_object` does.
 
     Parameters
     ----------
@@ -310,9 +317,9 @@ def get_object(
     name : str
         1 to 255 bytes of UTF-8.
     trust_pickle : bool, default False
-        Load pickles in the object, which lets their publisher run any code here.
+        Whether to load pickles in the object, which lets their publisher run any code here.
     lazy : bool, default False
-        Return a FrozenList or a FrozenDict, which makes an item when it is asked for.
+        Whether to return a FrozenList or a FrozenDict, which decodes an item at each access.
     mode : {"read", "cow"}, default "read"
         "read" for read-only arrays; "cow" for writable private copies on write.
 
@@ -324,7 +331,7 @@ def get_object(
     Raises
     ------
     NotFoundError
-        Nothing is published under the name.
+        The name has no value.
     UntrustedPickleError
         The object contains a pickle, and `trust_pickle` is False.
     """
@@ -335,14 +342,15 @@ def get_object(
 
 def _is_sequence(obj: Any) -> bool:
     if isinstance(obj, tuple):
-        # Compare the exact type: a named tuple is not a plain tuple.
+        # Compare the exact type, because a named tuple is not a plain tuple.
         return type(obj) is tuple
     return isinstance(obj, (Sequence, Iterator)) and not isinstance(obj, (str, bytes, bytearray, memoryview))
 
 
 def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
-    """Returns the encoder of an object. With `exact`, only an object of the exact type list, tuple or dict is written as
-    one."""
+    """Returns the encoder of an object. With `exact`, only an object of exactly the type list,
+    tuple or dict is encoded as such a collection.
+    """
     from tensorlend._objects.encode import Encoder, is_key
     from tensorlend._objects.layout import Kind
 
@@ -409,7 +417,8 @@ def _opened(
     lease = client.get(name, mode=mode)
     if version is not None and lease.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was frozen")
-    # The bytes are trusted if this process has just published this version: no other process can have written to them.
+    # The bytes are trusted if this process has just published this version. No other process can
+    # have written to them.
     own = version is not None
     source = _Source(*where(client), name, lease.version.words, trust_pickle, own, mode)
     decoder = source.decoder = _decoder(lease, trust_pickle, own)
@@ -427,5 +436,5 @@ def _forget(client: _native.Client, name: str, pid: int) -> None:
         try:
             client.delete(name)
         except Exception:
-            # Ignore the error: the name has ended with the daemon.
+            # Ignore the error, because the name has ended with the daemon.
             return

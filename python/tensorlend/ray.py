@@ -1,4 +1,6 @@
-"""A tensor transport of Ray: actors on one machine send tensors as leases. See docs/how-to/ray.md."""
+"""A tensor transport of Ray, by which actors on one machine send tensors as leases. See
+docs/how-to/ray.md.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME", "install"]
 
-#: The transport's name: `@ray.method(tensor_transport="tensorlend")`.
+#: The transport's name, as in `@ray.method(tensor_transport="tensorlend")`.
 NAME = "TENSORLEND"
 
 _installed: tuple[tuple[tuple[str, ...], str | None], Mode] | None = None
@@ -33,13 +35,15 @@ _installed: tuple[tuple[tuple[str, ...], str | None], Mode] | None = None
 def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
     """Registers the tensor transport "tensorlend" with Ray. Call it above the classes of actors that use it, before `ray.init`.
 
-    Results of methods under `@ray.method(tensor_transport="tensorlend")` then travel in lent memory. Each receiver's tensor is
-    its own. All actors must run on this machine. Further calls with the same daemon and mode do nothing.
+    Results of methods under `@ray.method(tensor_transport="tensorlend")` then travel in lent
+    memory. Each receiver's tensor is its own. All actors must run on this machine. Later calls with
+    the same daemon and mode do nothing.
 
     Parameters
     ----------
     client : Client or None, default None
-        A client of the daemon that holds the tensors; None for one of the running daemon, or of a daemon in this process.
+        A client of the daemon that holds the tensors. None is a client of the running daemon, or of
+        a daemon in this process.
     mode : {"read", "cow"}, default "cow"
         "cow": receivers may write to their tensors. "read" is faster, and a write ends the receiver's process.
 
@@ -57,7 +61,8 @@ def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
     if _installed == (address, of):
         return
 
-    # A class of this call's own: Ray sends it to the actors by value, and the daemon's address with it.
+    # Each call makes its own class. Ray sends the class to the actors by value, and the daemon's
+    # address with it.
     class Transport(LeaseTransport):
         broker = address
         mode = of
@@ -102,20 +107,20 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
 
     @staticmethod
     def is_one_sided() -> bool:
-        """Returns True: receivers need nothing from the producer but the names."""
+        """Returns True, because receivers need nothing from the producer but the names."""
         return True
 
     @staticmethod
     def can_abort_transport() -> bool:
-        """Returns True: Ray must not kill actors after an error."""
+        """Returns True, so that Ray does not kill actors after an error."""
         return True
 
     def actor_has_tensor_transport(self, actor: Any) -> bool:
-        """Returns True: `install` has registered it for all actors."""
+        """Returns True, because `install` has registered the transport for all actors."""
         return True
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[torch.Tensor]) -> _Lent:
-        """Publishes the tensors of an object. A repeated call returns the names of the first one."""
+        """Publishes the tensors of an object. A repeated call returns the names of the first call."""
         with self._lock:
             lent = self._lent.get(obj_id)
             if lent is None:
@@ -139,7 +144,7 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
         return lent
 
     def get_communicator_metadata(self, src_actor: Any, dst_actor: Any, backend: str | None = None) -> CommunicatorMetadata:
-        """Returns nothing of interest: the names are enough."""
+        """Returns no data, because the names are enough."""
         return CommunicatorMetadata()
 
     def recv_multiple_tensors(
@@ -149,7 +154,7 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
         communicator_metadata: CommunicatorMetadata,
         target_buffers: list[torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
-        """Leases the tensors of an object, or copies them into the given ones."""
+        """Leases the tensors of an object, or copies them into the given tensors."""
         lent: _Lent = tensor_transport_metadata
         client = client_for(*lent.broker)
         mode = self.mode if target_buffers is None else "read"
@@ -162,7 +167,7 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
         return [target.copy_(tensor) for target, tensor in zip(target_buffers, views, strict=True)]
 
     def send_multiple_tensors(self, tensors: Any, tensor_transport_metadata: Any, communicator_metadata: Any) -> None:
-        """Is not called: the transport is one-sided."""
+        """Is never called, because the transport is one-sided."""
         raise NotImplementedError("receivers lease the tensors by their names")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: Any) -> None:
@@ -181,4 +186,4 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
             return
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
-        """Does nothing: no step waits for another process."""
+        """Does nothing, because no step waits for another process."""

@@ -53,7 +53,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _run_file(arguments: list[str]) -> None:
-    """Runs a file as Python runs it, in a module that stays `__main__` until the process ends: threads and pickles need it."""
+    """Runs a file as Python runs it, in a module that stays `__main__` until the process ends.
+    Threads and pickles need this module.
+    """
     program = arguments[0]
     sys.argv = arguments
     if not sys.flags.safe_path:

@@ -178,10 +178,11 @@ def _join(observation: Any, arrays: Iterator[Any]) -> Any:
 
 def _work(address: tuple[str, ...], namespace: str, name: str, pipe: Connection, parent: Connection, env_fn: Any) -> None:
     """Runs one environment, by stable-baselines3's own function."""
-    # A forked worker inherits the program's handlers, which would keep SIGTERM from ending it.
+    # A forked worker inherits the program's handlers, which would prevent SIGTERM from ending the
+    # worker.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with connect(list(address), namespace=namespace, label="environment") as client:
-        # The program takes each message before it asks for the next one.
+        # The program takes each message before it requests the next one.
         with client.stream(name, capacity=1, policy="drop-oldest") as stream:
             sender: Any = _Sender(pipe, stream)
             _worker(sender, parent, env_fn)

@@ -1,6 +1,7 @@
 """Fixtures for pytest: a daemon in the test process, and a client of this daemon for each test.
 
-In the `conftest.py` of the root folder, or as `-p tensorlend.testing` on the command line:
+Add this line to the `conftest.py` of the root directory, or pass `-p tensorlend.testing` on the
+command line:
 
     pytest_plugins = ["tensorlend.testing"]
 """
@@ -24,7 +25,7 @@ _passed = pytest.StashKey[bool]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Records whether the test passed: the traceback of a failed test keeps its leases."""
+    """Records whether the test passed, because the traceback of a failed test keeps its leases."""
     report = yield
     if call.when == "call":
         item.stash[_passed] = report.passed
@@ -38,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def tensorlend_config() -> str | None:
-    """The daemon's configuration in TOML; override it in `conftest.py`.
+    """The daemon's configuration in TOML. Override this fixture in `conftest.py`.
 
     Returns
     -------
@@ -72,9 +73,10 @@ def tensorlend_client(
 ) -> Iterator[tensorlend.Client]:
     """Connects a client to the daemon, for one test.
 
-    The fixture sets TENSORLEND_SOCKET, so that `tensorlend.connect()` in the test and in its child processes finds the daemon.
-    After the test it deletes names, lists and streams. A test that passed and leaves leases behind fails; the mark
-    `tensorlend_leaks` permits it.
+    The fixture sets TENSORLEND_SOCKET, so that `tensorlend.connect()` in the test and in its child
+    processes finds the daemon. After the test, the fixture deletes names, lists and streams. A
+    passed test that leaves leases behind then fails. The mark `tensorlend_leaks` permits such
+    leases.
 
     Parameters
     ----------
@@ -124,5 +126,5 @@ def _clean(client: tensorlend.Client) -> None:
         try:
             client.delete_stream(name)
         except tensorlend.ConflictError:
-            # Ignore the error: another client, which the test left open, produces the stream.
+            # Ignore the error. Another client, which the test left open, produces the stream.
             continue

@@ -1,10 +1,11 @@
-"""A connector of vLLM's KV cache to lent memory: docs/how-to/kv-cache.md.
+"""A connector of vLLM's KV cache to lent memory. See docs/how-to/kv-cache.md.
 
 vLLM loads it by `kv_connector="TensorlendConnector"` and `kv_connector_module_path="tensorlend.vllm"`.
 
-vLLM makes one object of the class for its scheduler and one for each worker. The scheduler's object finds lent blocks for each
-new request and plans the loads and saves of a step. It sends the plan to the workers with the step. A worker loads before the
-step's computation and saves after it. Loads are synchronous: a block is copied in some 100 us for each MiB.
+vLLM makes one object of the class for its scheduler and one for each worker. The scheduler's object
+finds lent blocks for each new request and plans the loads and saves of a step. It sends the plan to
+the workers with the step. A worker loads before the step's computation and saves after it. Loads
+are synchronous. The copy of a block takes some 100 us for each MiB.
 
 If a block is evicted between the scheduler's look-up and the worker's load, the worker reports the page, and vLLM computes the
 rest of the request again (`kv_load_failure_policy="recompute"`).
@@ -69,7 +70,7 @@ class TensorlendConnector(KVConnectorBase_V1):  # type: ignore[misc,unused-ignor
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """Returns False: a block that is not saved is only computed again."""
+        """Returns False, because a block that is not saved is only computed again."""
         return False
 
     @property
@@ -99,12 +100,12 @@ class TensorlendConnector(KVConnectorBase_V1):  # type: ignore[misc,unused-ignor
         return StepMetadata(step)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        """Forgets a request. Its pages can be freed at once, since saves are synchronous."""
+        """Forgets a request. Its pages can be freed at once, because saves are synchronous."""
         self._scheduler.finished(request.request_id)
         return False, None
 
     def reset_cache(self) -> bool:
-        """Shares no block any more with other engines, nor with this one before: the weights may have changed."""
+        """Stops sharing older blocks, because the weights may have changed."""
         if isinstance(self._half, _Scheduler):
             self._half.reset()
         return True
@@ -120,10 +121,10 @@ class TensorlendConnector(KVConnectorBase_V1):  # type: ignore[misc,unused-ignor
         self._worker.load(metadata.step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Does nothing: all layers were loaded before the computation."""
+        """Does nothing, because all layers were loaded before the computation."""
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """Does nothing: a block has all layers, and is saved after the last one."""
+        """Does nothing, because a block has all layers, and is saved after the last one."""
 
     def wait_for_save(self) -> None:
         """Lends the blocks that the step has completed."""
@@ -148,7 +149,7 @@ class _Scheduler:
         self._stores, self._planner = stores, planner
         self._size = stores[0].identity.block_tokens
         self._salt = ""
-        #: Requests that share blocks, with the number of blocks that vLLM's own cache has of them.
+        #: Requests that share blocks, with the number of their blocks in vLLM's own cache.
         self._requests: dict[str, Request] = {}
         self._own: dict[str, int] = {}
 
@@ -196,7 +197,9 @@ class _Scheduler:
         self._planner.end(request)
 
     def reset(self) -> None:
-        """Gives all later requests keys that no other engine has. Running requests are not saved any more."""
+        """Gives all later requests keys that no other engine has. Running requests are no longer
+        saved.
+        """
         self._salt = os.urandom(8).hex()
         self._planner.clear()
 
@@ -230,7 +233,9 @@ class _Worker:
         self._pages = Pages(layers, self._page_count)
 
     def load(self, step: Step) -> None:
-        """Loads blocks into pages. After a block that is gone, the rest of a request is computed again."""
+        """Loads blocks into pages. If a block no longer exists, vLLM computes the rest of its
+        request again.
+        """
         pages = self._pages
         assert pages is not None or not step.loads
         for load in step.loads:

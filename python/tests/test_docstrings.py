@@ -21,7 +21,7 @@ SILENT = {"tool", "daemon", "Recipe", "Cancel"}
 CALLABLE = {path: nodes for path, nodes in MEMBERS.items() if isinstance(nodes[0], ast.FunctionDef) and path[0] not in SILENT}
 METHODS = {path: nodes for path, nodes in CALLABLE.items() if not stubs.is_property(nodes[0])}
 # Calls that wait without a limit or for a moment, and have no twin for asyncio: docs/how-to/asyncio.md says what to do.
-NO_TWIN = {"connect"}
+NO_TWIN = {"connect", "items"}
 
 
 def ids(path):

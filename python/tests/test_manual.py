@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 RUST = set(
     """Client ClientBuilder AsyncClient Draft DatasetDraft ValueDraft DeviceDraft Lease DeviceLease Tensor Dataset Value
     CopyOnWrite Version NameWatch History Stream StreamBuilder Subscription SubscriptionBuilder AsyncSubscription Message
-    Borrowed Queue QueueItem Server ServerBuilder Caller CallerBuilder Call Error Models Model ModelRequest ModelAnswer""".split()
+    Borrowed Queue QueueItem QueueItems Server ServerBuilder Caller CallerBuilder Call Error Models Model ModelRequest ModelAnswer""".split()
 )
 LANGUAGES = ("Rust", "Python", "C", "C++")
 

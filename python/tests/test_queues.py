@@ -61,6 +61,55 @@ def test_a_block_confirms_its_item_or_gives_it_back(jobs):
     assert (jobs.qsize(), jobs.claimed()) == (1, 0)
 
 
+def test_next_confirms_an_item_and_claims_another(client, jobs):
+    for number in range(4):
+        jobs.put(number)
+    job = jobs.get()
+    job = jobs.next(job)
+    assert (job.number, jobs.qsize(), jobs.claimed()) == (1, 2, 1)
+    assert job.done()
+    # It has no claim any more: the call claims only.
+    job = jobs.next(job, timeout=30, mode="cow")
+    assert job.number == 2 and job.numpy().flags.writeable
+    job = jobs.next(job)
+    with pytest.raises(tensorlend.TimeoutError, match='queue "jobs"'):
+        jobs.next(job, timeout=0)
+    assert (jobs.qsize(), jobs.claimed()) == (0, 0)
+    with pytest.raises(tensorlend.ArgumentError, match="confirmed or given back already"):
+        job.done()
+
+
+def test_a_loop_confirms_each_item_with_the_request_for_the_next_one(client, jobs):
+    for number in range(6):
+        jobs.put(number)
+    seen = []
+    for job in jobs.items(timeout=0):
+        seen.append(int(job.numpy()))
+        assert jobs.claimed() == 1
+    assert seen == list(range(6)) and (jobs.qsize(), jobs.claimed()) == (0, 0)
+    for number in range(6):
+        jobs.put(number)
+    # An exception and a break give the last item back, unless the program has confirmed it.
+    with pytest.raises(ZeroDivisionError):
+        for job in jobs.items():
+            raise ZeroDivisionError
+    del job
+    assert (jobs.qsize(), jobs.claimed()) == (6, 0)
+    for job in jobs.items():
+        assert job.number == 6 and job.done()
+        break
+    del job
+    assert (jobs.qsize(), jobs.claimed()) == (5, 0)
+    items = jobs.items(timeout=0, prefetch=4)
+    assert iter(items) is items and [next(items).number, next(items).number] == [7, 8]
+    assert (jobs.qsize(), jobs.claimed()) == (1, 4)
+    del items
+    assert (jobs.qsize(), jobs.claimed()) == (4, 0)
+    for prefetch in (0, 65):
+        with pytest.raises(tensorlend.ArgumentError, match="from 1 to 64"):
+            jobs.items(prefetch=prefetch)
+
+
 def test_objects(jobs):
     job = {"path": "a", "sizes": [1, 2], "array": np.arange(3)}
     jobs.put_object(job)

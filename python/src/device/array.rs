@@ -34,11 +34,12 @@ enum Owner {
     View(#[expect(dead_code, reason = "it is there to be held")] Arc<DeviceView>),
 }
 
-/// The stream that is passed to an array's producer through `__dlpack__`.
+/// The stream that this module passes to an array's producer through `__dlpack__`.
 struct Told(usize);
 
-// SAFETY: it is the caller's stream, or the legacy default stream. Callers of this package guarantee that it is a
-// stream of a CUDA device, and it is kept alive during the call.
+// SAFETY: the stream is the caller's, or the legacy default stream. Callers of this package
+// guarantee that their stream is a stream of a CUDA device. The caller keeps the stream alive
+// during the call.
 #[allow(unsafe_code)]
 unsafe impl DlpackStream for Told {
     fn as_python_arg(&self, _py: Python<'_>, _device: DLDevice) -> PyResult<StreamArg> {
@@ -47,15 +48,16 @@ unsafe impl DlpackStream for Told {
 }
 
 impl DeviceArray {
-    /// Makes an array from a lease, a DLPack tensor, or an object with the CUDA array interface. Returns `None` if the
-    /// object is not on a CUDA device. If `stream` is given, its later work is ordered after pending work on the array.
+    /// Makes an array from a lease, a DLPack tensor, or an object with the CUDA array interface.
+    /// Returns `None` if the object is not on a CUDA device. If the caller passes `stream`, later
+    /// work on this stream is ordered after pending work on the array.
     pub fn of(object: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let py = object.py();
         if let Ok(lease) = object.cast::<DeviceLease>() {
             return Self::of_view(py, lease.get().view()?, Given::parse(stream)?).map(Some);
         }
         if let Some(device) = object.getattr_opt(intern!(py, "__dlpack_device__"))? {
-            // Some objects have this method, but it raises: they are on no device.
+            // Some objects that are on no device have this method, but the method raises.
             let Ok((kind, _)) = device.call0().and_then(|device| device.extract::<(u32, i32)>()) else {
                 return Ok(None);
             };
@@ -128,7 +130,7 @@ impl DeviceArray {
         }
         let (start, _): (u64, bool) = interface.get_item("data")?.extract()?;
         let on = if shape.contains(&0) { None } else { Some(On::of_pointer(start).or_raise()?) };
-        // Use the producer's stream, unless the caller passes another one.
+        // Use the producer's stream, unless the caller passes another stream.
         let stream = match (stream, optional("stream")?) {
             (Some(given), _) => Given::parse(Some(given))?,
             (None, theirs) => Given::parse(theirs.as_ref())?,
@@ -136,7 +138,8 @@ impl DeviceArray {
         Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Interface(object.clone().unbind()) })
     }
 
-    /// Returns a draft with the array's elements, on the array's device. The copy is complete when this returns.
+    /// Returns a draft with the array's elements, on the array's device. The copy is complete when
+    /// this function returns.
     #[allow(unsafe_code)]
     pub fn draft(&self, py: Python<'_>, client: &Client, target: Target) -> PyResult<DeviceDraft> {
         let on = match (self.on, target.device()) {
@@ -164,8 +167,8 @@ impl DeviceArray {
         let (from, stream) = (self.start, self.stream.stream.clone());
         py.detach(|| {
             let mut draft = client.create_spec_on(on, spec)?;
-            // SAFETY: the array's protocol states that its elements are contiguous at this address. `self` keeps them
-            // alive until the copy is done.
+            // SAFETY: the array's protocol states that its elements are contiguous at this address.
+            // `self` keeps the elements alive until the copy is done.
             unsafe { draft.copy_from_ptr(from, &stream)? };
             draft.finish()?;
             Ok(draft)
@@ -174,7 +177,8 @@ impl DeviceArray {
     }
 }
 
-/// Returns a draft on a device with the elements of an array in host memory. The copy is complete when this returns.
+/// Returns a draft on a device with the elements of an array in host memory. The copy is complete
+/// when this function returns.
 pub fn from_host(py: Python<'_>, client: &Client, array: &Array, on: On) -> PyResult<DeviceDraft> {
     array.with_bytes(py, false, |spec, bytes| {
         let mut draft = client.create_spec_on(on, spec)?;

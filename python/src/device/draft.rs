@@ -17,15 +17,17 @@ use tensorlend::{On, TensorSpec};
 
 /// A tensor that is being written on a device, in the memory where its readers will see it.
 ///
-/// It is invisible until it is published. `torch.from_dlpack(draft)`, `cupy.from_dlpack(draft)` and
-/// `numba.cuda.as_cuda_array(draft)` write there in place. As a context manager it is published on leaving, if it was
-/// created with a name, and dropped if an exception leaves.
+/// The tensor is invisible until it is published. `torch.from_dlpack(draft)`,
+/// `cupy.from_dlpack(draft)` and `numba.cuda.as_cuda_array(draft)` give access to the memory in
+/// place. As a context manager, a draft with a name is published at the end of the block. An
+/// exception in the block drops the draft.
 ///
 /// Notes
 /// -----
-/// Publishing waits for the work on it: on the streams that `record_stream` and `stream=` name; without them on those
-/// passed to `__dlpack__`, or on all of the device's primary context if a consumer named none. It belongs to the
-/// process that created it.
+/// Publishing waits for the work on the draft in the streams that `record_stream` and `stream=`
+/// name. Without such streams, publishing waits for the streams passed to `__dlpack__`. If a
+/// consumer named no stream, publishing waits for all work in the device's primary context. Only
+/// the process that created the draft may use it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceDraft {
     state: Mutex<Option<State>>,
@@ -58,7 +60,7 @@ impl DeviceDraft {
         let Wish { spec, on, stream, name, lasting } = wish;
         let (known, on_stream) = (stream.is_some(), stream.as_ref().map(|given| given.recorded.clone()));
         let made = py.detach(|| match on_stream {
-            // Pass the stream to the allocator, which may have memory for each stream.
+            // Pass the stream to the allocator, which may have separate memory for each stream.
             Some(stream) if spec.strides.is_none() => client.create_on_stream(on, &stream, spec.dtype, &spec.shape),
             Some(stream) => {
                 let mut draft = client.create_spec_on(on, spec)?;
@@ -75,7 +77,7 @@ impl DeviceDraft {
         Ok(Self { state: Mutex::new(Some(state)), name, lasting })
     }
 
-    /// Creates the object for a draft on which work in a stream is pending.
+    /// Creates the object for a draft with pending work in `stream`.
     pub fn of(draft: tensorlend::DeviceDraft, stream: Given) -> Self {
         let (view, drafted) = DeviceView::drafted(draft, Some(stream));
         let state = State { view: Arc::new(view), drafted };
@@ -105,8 +107,9 @@ impl DeviceDraft {
         Ok(view)
     }
 
-    /// Takes the client library's draft for publication, and closes this object. With `finish`, waits for pending work
-    /// on the draft first. The memory stays in place as long as an array may view it.
+    /// Takes the client library's draft for publication, and closes this object. If `finish` is
+    /// true, first waits for pending work on the draft. The memory stays in place as long as an
+    /// array may view it.
     pub fn take(&self, py: Python<'_>, finish: bool) -> PyResult<tensorlend::DeviceDraft> {
         self.view()?;
         let State { view, drafted, .. } = lock(&self.state).take().ok_or_else(gone)?;
@@ -122,7 +125,7 @@ impl DeviceDraft {
         match pinned {
             Ok(pin) => *lock(&drafted.pin) = pin,
             Err(error) => {
-                // Give the draft back to the remaining views, as if this object had been dropped.
+                // Give the draft to the remaining views, as a drop of this object would.
                 *lock(&drafted.draft) = Some(draft);
                 return Err(raise(error));
             }
@@ -137,7 +140,7 @@ impl DeviceDraft {
 
     fn end(&self, py: Python<'_>) {
         let state = lock(&self.state).take();
-        // Release the interpreter, because the drop may wait for work on unnamed streams.
+        // Release the interpreter's lock, because the drop may wait for work on unnamed streams.
         py.detach(|| drop(state));
     }
 }
@@ -183,7 +186,7 @@ impl DeviceDraft {
         self.name.as_deref()
     }
 
-    /// Whether the draft was neither published nor dropped.
+    /// Whether the draft is neither published nor dropped.
     #[getter]
     fn is_open(&self) -> bool {
         lock(&self.state).is_some()
@@ -194,7 +197,8 @@ impl DeviceDraft {
     /// Parameters
     /// ----------
     /// stream : int or stream
-    ///     A handle, or a stream of torch, cupy, numba or cuda.core, which is kept alive.
+    ///     A handle, or a stream of torch, cupy, numba or cuda.core. The draft keeps such a stream
+    ///     alive.
     ///
     /// Raises
     /// ------
@@ -219,7 +223,8 @@ impl DeviceDraft {
         array::fill(py, &*self.view()?, &Array::of(array)?)
     }
 
-    /// Returns a writable torch tensor that views the draft, for work on torch's current stream, which is recorded.
+    /// Returns a writable torch tensor that views the draft. Records torch's current stream, on
+    /// which the tensor may be used.
     ///
     /// Returns
     /// -------
@@ -270,7 +275,8 @@ impl DeviceDraft {
         })
     }
 
-    /// Waits for pending work on the tensor, and publishes it. Then every client of the namespace can read it.
+    /// Waits for pending work on the tensor, and publishes the tensor. Then every client of the
+    /// namespace can read it.
     ///
     /// Parameters
     /// ----------
@@ -304,8 +310,8 @@ impl DeviceDraft {
 
     /// Publishes the tensor while work on it is still pending. The call does not wait for this work.
     ///
-    /// Readers wait for an event of this process, and so depend on it: if the process is killed before the work is
-    /// done, they get DeviceError.
+    /// Readers wait for a CUDA event of this process. If the process is killed before the work is
+    /// done, the readers get DeviceError.
     ///
     /// Parameters
     /// ----------
@@ -341,7 +347,8 @@ impl DeviceDraft {
         py.detach(|| draft.publish_early(name, &given.stream)).or_raise().map(Version)
     }
 
-    /// Drops the draft. Its memory is freed when no array views it any more and the work on it is done.
+    /// Drops the draft. Its memory is freed once no array views the memory and all work on it is
+    /// done.
     #[pyo3(name = "drop")]
     fn let_go(&self, py: Python<'_>) {
         self.end(py);
@@ -368,7 +375,8 @@ impl DeviceDraft {
         Ok(false)
     }
 
-    /// CUDA's array interface, version 3: writable. Users of the address must keep this object alive.
+    /// CUDA's array interface, version 3, with a writable address. Users of the address must keep
+    /// this object alive.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         export::array_interface(py, &*self.view()?)

@@ -32,8 +32,8 @@ fn managed<M: ManagedTensorBase>(view: Arc<DeviceView>, flags: DlpackFlags) -> P
     let start =
         if view.elements() == 0 { null_mut() } else { std::ptr::without_provenance_mut::<c_void>(start as usize) };
     made.set_data(start).set_device(device).set_dtype(dtype::to_dlpack(view.dtype));
-    // SAFETY: the descriptor describes a view, which its context holds until the deleter runs, on any thread. The
-    // read-only flag is set for every view except a draft's.
+    // SAFETY: the descriptor describes a view. Its context holds the view until the deleter runs,
+    // on any thread. The read-only flag is set for every view except a draft's.
     unsafe {
         made.set_flags_unchecked(flags);
         Ok(made.finish())
@@ -85,9 +85,10 @@ pub fn capsule(
     )
 }
 
-/// Returns the result of `__cuda_array_interface__`. Consumers order their work after the interface's `stream`, which
-/// is absent if no work is pending. For a draft with pending work, and for a tensor that was published early, it is the
-/// legacy default stream, which this function orders after that work.
+/// Returns the result of `__cuda_array_interface__`. Consumers order their work after the stream in
+/// the interface's field `stream`. This field is absent if no work is pending. For a draft with
+/// pending work, and for a tensor that was published early, the field is the legacy default stream.
+/// This function orders that stream after the pending work.
 pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Bound<'py, PyDict>> {
     let pending = view.is_pending();
     view.order(py, Given::new(1))?;

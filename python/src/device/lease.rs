@@ -22,17 +22,19 @@ use std::sync::{Arc, Mutex};
 
 /// The right to read one tensor on a device in place.
 ///
-/// While it lives, its memory is not reused, even if its name or its producer ends. `torch.from_dlpack(lease)`,
-/// `cupy.asarray(lease)` and `numba.cuda.as_cuda_array(lease)` view it in place and keep it alive.
+/// While the lease lives, its memory is not reused, even if the name or the producer ends.
+/// `torch.from_dlpack(lease)`, `cupy.asarray(lease)` and `numba.cuda.as_cuda_array(lease)` view the
+/// tensor in place and keep the lease alive.
 ///
 /// Notes
 /// -----
-/// It ends when the last of these arrays is gone and the work queued by then on the recorded streams is done: those
-/// passed to `__dlpack__`, the legacy default one, and those of `record_stream`. It belongs to the process that got it.
+/// The lease ends when the last of these arrays is gone and the recorded streams have done the work
+/// queued by then. The recorded streams are those passed to `__dlpack__`, the legacy default
+/// stream, and those of `record_stream`. Only the process that took the lease may use it.
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct DeviceLease {
     view: Mutex<Option<Arc<DeviceView>>>,
-    /// Whether a caller has got the tensor's address, which is valid only as long as this object.
+    /// Whether a caller has read the tensor's address, which is valid only as long as this object.
     exposed: AtomicBool,
     origin: Origin,
 }
@@ -56,7 +58,7 @@ impl DeviceLease {
         Ok(look(self.view()?.lease().expect("it is a lease's view")))
     }
 
-    /// Returns the leased version.
+    /// Returns the version of the leased value.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
         self.with(tensorlend::DeviceLease::version)
     }
@@ -88,8 +90,9 @@ impl DeviceLease {
 
     /// The address of the tensor's first element on the device.
     ///
-    /// A kernel that writes there fails and breaks its context. The lease lasts as long as this object, and until the
-    /// reads queued on the legacy default stream and on recorded streams are done.
+    /// A kernel that writes to this address fails and breaks its context. The lease lasts as long
+    /// as this object. Then it waits for the reads queued on the legacy default stream and on
+    /// recorded streams.
     #[getter]
     fn ptr(&self) -> PyResult<u64> {
         let view = self.view()?;
@@ -156,13 +159,13 @@ impl DeviceLease {
 
     /// Records a stream whose work reads the tensor.
     ///
-    /// The lease ends only after the work that is queued there at its release.
+    /// The lease ends only after the work that is queued on the stream at the lease's release.
     ///
     /// Parameters
     /// ----------
     /// stream : int or stream
-    ///     A handle, which must stay valid as long, or a stream of torch, cupy, numba or cuda.core, which is kept
-    ///     alive.
+    ///     A handle, which must stay valid until then. Or a stream of torch, cupy, numba or
+    ///     cuda.core, which the lease keeps alive.
     ///
     /// Raises
     /// ------
@@ -177,7 +180,8 @@ impl DeviceLease {
     /// Parameters
     /// ----------
     /// stream : int or stream or None, default None
-    ///     The stream, which is recorded; the call does not wait. With None, the call itself waits.
+    ///     The stream to order and to record. With a stream, the call does not wait. With None, the
+    ///     call itself waits.
     ///
     /// Raises
     /// ------
@@ -226,7 +230,7 @@ impl DeviceLease {
         Draft::array(out)
     }
 
-    /// Raises BufferError: device memory is copied to the host by `to_host`, and never implicitly.
+    /// Raises BufferError, because only `to_host` copies device memory to the host.
     ///
     /// Raises
     /// ------
@@ -237,9 +241,11 @@ impl DeviceLease {
         Err(on_device())
     }
 
-    /// Returns a torch tensor that views the tensor in place, for work on torch's current stream, which is recorded.
+    /// Returns a torch tensor that views the tensor in place. Records torch's current stream, on
+    /// which the result may be used.
     ///
-    /// torch does not enforce read-only memory: a kernel that writes there fails and breaks the process's context.
+    /// torch does not check for read-only memory. A kernel that writes to this memory fails and
+    /// breaks the process's CUDA context.
     ///
     /// Returns
     /// -------
@@ -275,7 +281,8 @@ impl DeviceLease {
 
     /// Ends the lease now, or when the last array that views the tensor is gone.
     ///
-    /// In either case it ends after the work on the recorded streams. This call does not wait for that.
+    /// In either case the lease ends only after the work on the recorded streams. This call does
+    /// not wait for that work.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
@@ -292,7 +299,8 @@ impl DeviceLease {
         false
     }
 
-    /// CUDA's array interface, version 3: read-only. Users of the address must keep this object alive.
+    /// CUDA's array interface, version 3, with a read-only address. Users of the address must keep
+    /// this object alive.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let view = self.view()?;
@@ -320,14 +328,16 @@ impl DeviceLease {
     #[allow(clippy::unused_self, clippy::needless_pass_by_value)]
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, _flags: c_int) -> PyResult<()> {
         if !buffer.is_null() {
-            // SAFETY: `buffer` is not null, and the interpreter passes a writable one. It stays empty.
+            // SAFETY: `buffer` is not null, and the interpreter passes a writable structure. Its
+            // owner stays null, so the buffer counts as empty.
             unsafe { (*buffer).obj = std::ptr::null_mut() };
         }
         let _ = slf;
         Err(on_device())
     }
 
-    /// numpy's conversion to an array: raises, since it would copy implicitly.
+    /// Raises BufferError. numpy calls this method to convert the tensor to an array, which would
+    /// copy implicitly.
     #[pyo3(signature = (dtype=None, copy=None))]
     #[allow(clippy::unused_self)]
     fn __array__(&self, dtype: Option<&Bound<'_, PyAny>>, copy: Option<bool>) -> PyResult<()> {
@@ -335,7 +345,7 @@ impl DeviceLease {
         Err(on_device())
     }
 
-    /// Raises BufferError: see numpy.
+    /// Raises BufferError, as `numpy` does.
     #[allow(clippy::unused_self)]
     fn __getitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let _ = key;
@@ -359,7 +369,7 @@ impl DeviceLease {
         }
     }
 
-    /// The arguments with which another process finds the tensor again, as in Lease.
+    /// The arguments with which another process finds the tensor again, as in `Lease._origin`.
     #[getter]
     #[allow(clippy::type_complexity)]
     fn _origin(

@@ -7,12 +7,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Mutex;
 
-/// A copy of a tensor in a plain block of device memory, which another process opens with cuIpcOpenMemHandle.
+/// A copy of a tensor in a plain block of device memory. Another process opens the block with
+/// cuIpcOpenMemHandle.
 ///
 /// Notes
 /// -----
-/// Close it, or use it as a context manager. Closing or dropping it frees the block: every process that has opened the
-/// block must close it first.
+/// Close this object, or use it as a context manager. Closing or dropping the object frees the
+/// block. Every process that has opened the block must close the block first.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct LegacyExport(Mutex<Option<tensorlend::LegacyExport>>);
 
@@ -29,7 +30,8 @@ impl LegacyExport {
 
 #[pymethods]
 impl LegacyExport {
-    /// The CUipcMemHandle, 64 bytes: any process that knows it can open the block, and write there.
+    /// The CUipcMemHandle, 64 bytes. Any process that knows this handle can open the block and
+    /// write to it.
     #[getter]
     fn handle<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.open(|export| PyBytes::new(py, export.handle()))

@@ -1,6 +1,7 @@
-//! Tensors on devices as Python objects: `draft.rs` and `lease.rs` are the classes, `view.rs` holds the viewed memory,
-//! `export.rs` exports it by DLPack and the CUDA array interface, `array.rs` imports a caller's arrays on a device.
-//! `stream.rs` parses streams of other libraries.
+//! Tensors on devices as Python objects. `draft.rs` and `lease.rs` contain the classes, and
+//! `view.rs` holds the viewed memory. `export.rs` exports memory by DLPack and the CUDA array
+//! interface. `array.rs` imports a caller's arrays on a device. `stream.rs` parses streams of other
+//! libraries.
 
 pub mod array;
 pub mod draft;
@@ -21,7 +22,7 @@ use tensorlend::{On, Uuid};
 /// The memory that a caller requests for a tensor.
 #[derive(Clone, Copy, Default)]
 pub enum Target {
-    /// The memory in which the caller's elements are.
+    /// The memory that already contains the caller's elements.
     #[default]
     Anywhere,
     /// Host memory.
@@ -31,7 +32,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// Parses `device=`: "cpu", "cuda:0", a UUID, a number, or an object whose text or `uuid` is one of these.
+    /// Parses the argument `device=`. Accepts "cpu", "cuda:0", a UUID, a number, or an object whose
+    /// text or `uuid` is one of these.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let Some(given) = given else { return Ok(Self::Anywhere) };
         if let Ok(number) = given.extract::<u8>() {
@@ -69,13 +71,13 @@ impl Target {
     }
 }
 
-/// Returns the number of a device in this process; `None` if the process does not see it.
+/// Returns the number of a device in this process; `None` if the process does not see the device.
 fn number_of(uuid: Uuid) -> Option<u8> {
     let uuids = (0..=u8::MAX).map_while(|number| On::from(tensorlend::Device::cuda(number)).find().ok());
     uuids.zip(0..).find(|(found, _)| *found == uuid).map(|(_, number)| number)
 }
 
-/// A device whose memory the daemon lends. `Client.devices` returns them.
+/// A device whose memory the daemon lends. `Client.devices` returns such objects.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Device {
     offer: tensorlend::DeviceOffer,
@@ -108,7 +110,7 @@ impl Device {
         self.offer.allocator.name()
     }
 
-    /// Length of an ordinary segment, in bytes; with "async", the unit of slots.
+    /// Length of an ordinary segment, in bytes. With the allocator "async", the unit of slots.
     #[getter]
     fn segment_bytes(&self) -> u64 {
         self.offer.segment_bytes
@@ -120,7 +122,9 @@ impl Device {
         self.offer.segment_bytes_max
     }
 
-    /// The device's number in this process, as in "cuda:0"; None if this process does not see it. Loads the driver.
+    /// The device's number in this process, as in "cuda:0". None if this process does not see it.
+    ///
+    /// Reading the number loads the driver.
     #[getter]
     fn index(&self, py: Python<'_>) -> Option<u8> {
         let uuid = self.offer.uuid;

@@ -1,4 +1,4 @@
-//! CUDA streams that callers pass, of several libraries.
+//! CUDA streams of several libraries, as callers pass them.
 #![allow(unsafe_code)]
 
 use crate::errors::argument;
@@ -9,7 +9,7 @@ use tensorlend::OnStream;
 /// A CUDA stream that a caller passed.
 pub struct Given {
     pub stream: OnStream,
-    /// The stream to record for `stream`: see [`recorded`].
+    /// The stream to record in place of `stream`, as [`recorded`] selects it.
     pub recorded: OnStream,
     /// The Python object that keeps the stream alive, if the caller passed one.
     pub owner: Option<Py<PyAny>>,
@@ -17,20 +17,22 @@ pub struct Given {
 
 /// Returns the stream with this handle.
 pub fn by_handle(handle: usize) -> OnStream {
-    // SAFETY: rules 1 and 2 of `from_raw` are the responsibility of the Python caller, as the manual says; all Python
-    // libraries that accept stream handles do the same. The object of a stream is kept alive as long as the stream is
-    // recorded.
+    // SAFETY: `from_raw` requires a handle of a valid stream that stays valid while it is used. The
+    // manual makes the Python caller responsible for this, as all Python libraries with stream
+    // handles do. If the caller passed an object, this package keeps the object alive as long as
+    // the stream is recorded.
     unsafe { OnStream::from_raw(handle) }
 }
 
-/// Returns the stream to record for a handle. Handle 2 means the calling thread's default stream, but another thread
-/// may wait later, and would resolve the handle to its own stream. So the legacy default stream is recorded instead,
-/// which is ordered after all per-thread default streams.
+/// Returns the stream to record for a handle. Handle 2 means the calling thread's default stream,
+/// but another thread may wait later. That thread would resolve the handle to its own stream. So
+/// this function returns the legacy default stream instead, which is ordered after all per-thread
+/// default streams.
 pub fn recorded(handle: usize) -> OnStream {
     if handle == 2 { OnStream::LEGACY } else { by_handle(handle) }
 }
 
-/// Returns a handle that is a Python or ctypes number.
+/// Returns a handle that is given as a Python or ctypes number.
 fn number(handle: &Bound<'_, PyAny>) -> Option<usize> {
     let value = || handle.getattr("value").ok()?.extract().ok();
     handle.extract().ok().or_else(value)
@@ -77,8 +79,9 @@ pub enum Consumer {
 }
 
 impl Consumer {
-    /// Parses the argument as the array API standard defines it: None and 1 are the legacy default stream, 2 is the
-    /// calling thread's default stream, -1 requests no ordering, and 0 is invalid.
+    /// Parses the argument as the array API standard defines it. None and 1 are the legacy default
+    /// stream, and 2 is the calling thread's default stream. -1 requests no ordering, and 0 is
+    /// invalid.
     pub fn parse(given: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         match given.map(PyAnyMethods::extract::<i128>) {
             Some(Ok(-1)) => Ok(Self::Unsaid),

@@ -1,4 +1,4 @@
-//! A tensor on a device, and the objects that keep it in place.
+//! A tensor on a device, and the objects that keep its memory in place.
 
 use super::stream::Given;
 use crate::draft::lock;
@@ -24,9 +24,10 @@ pub struct DeviceView {
     pub device: Device,
     /// The device's UUID, the same in every process.
     pub uuid: Uuid,
-    /// The address of the first element, once it was requested.
+    /// The address of the first element. Unset before the first request for the address.
     start: OnceLock<u64>,
-    /// The lease or the draft. It is dropped before `streams`, because it waits for the streams that it has recorded.
+    /// The lease or the draft. It is declared before `streams`, because its drop waits for the
+    /// streams that it has recorded.
     owner: Owner,
     streams: Mutex<Vec<Py<PyAny>>>,
     forks: u64,
@@ -59,8 +60,9 @@ struct Workers {
 }
 
 impl Drafted {
-    /// Waits for the work on a draft that was taken. If the caller named streams, it waits for those. Otherwise it
-    /// waits for the streams of all consumers, or for all streams if a consumer named none.
+    /// Waits for the work on a draft that was taken. If the caller named streams, this function
+    /// waits for those. Otherwise it waits for the streams of all consumers, or for all streams if
+    /// a consumer named none.
     pub fn finish(&self, draft: &mut tensorlend::DeviceDraft) -> Result<(), Error> {
         if self.is_anywhere() { draft.finish_all().map(drop) } else { draft.finish().map(drop) }
     }
@@ -76,7 +78,8 @@ impl Drop for Drafted {
     fn drop(&mut self) {
         let anywhere = self.is_anywhere();
         if let Some(draft) = lock(&self.draft).as_mut().filter(|_| anywhere) {
-            // Ignore a failed wait: the context is broken then, and executes no further work.
+            // Ignore a failed wait. After such a failure the context is broken, and executes no
+            // further work.
             let _ = draft.finish_all();
         }
     }
@@ -130,7 +133,7 @@ impl DeviceView {
         (view, drafted)
     }
 
-    /// Checks that the view belongs to this process: CUDA does not work in a forked child.
+    /// Checks that the view belongs to this process, because CUDA does not work in a forked child.
     pub fn check(&self) -> PyResult<()> {
         if self.forks == fork::generation() {
             return Ok(());
@@ -201,7 +204,8 @@ impl DeviceView {
         self.shape.contains(&0) || is_packed(axes.rev(), 1)
     }
 
-    /// Copies elements into the draft. They are in C order, or have these strides, which must be the draft's.
+    /// Copies elements into the draft. The elements are in C order, or have the given strides,
+    /// which must be the draft's.
     pub fn fill(&self, strides: Option<&[i64]>, bytes: &[u8]) -> Result<(), Error> {
         let gone = || closed(GONE);
         let Owner::Draft(drafted) = &self.owner else { return Err(gone()) };
@@ -216,7 +220,7 @@ impl DeviceView {
         lock(&self.streams).extend(owner);
     }
 
-    /// Records a stream that the caller named and whose work uses the memory.
+    /// Records a stream that the caller named. The stream's work uses the memory.
     pub fn record(&self, given: Given) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => lease.record_stream(&given.recorded).or_raise()?,
@@ -230,12 +234,12 @@ impl DeviceView {
         Ok(())
     }
 
-    /// Prepares the use of the memory on this stream: orders later work on the stream after the recorded streams and
-    /// after the producer's work, and records the stream.
+    /// Prepares the use of the memory on this stream. Orders later work on the stream after the
+    /// recorded streams and after the producer's work, and records the stream.
     pub fn order(&self, py: Python<'_>, given: Given) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => {
-                // Release the interpreter, because it takes time to detect a dead producer.
+                // Release the interpreter's lock, because it takes time to detect a dead producer.
                 if lease.is_early() {
                     py.detach(|| lease.wait(&given.stream)).or_raise()?;
                 }
@@ -266,7 +270,8 @@ impl DeviceView {
         }
     }
 
-    /// Returns true if work on the memory may be pending: the producer's, or that of a draft's consumers.
+    /// Returns true if work on the memory may be pending. For a lease, this is the producer's work;
+    /// for a draft, the work of its consumers.
     pub fn is_pending(&self) -> bool {
         match &self.owner {
             Owner::Lease(lease) => lease.is_early(),

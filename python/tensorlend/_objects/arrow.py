@@ -15,8 +15,9 @@ Written = tuple[Frame, int, Callable[[memoryview], None]]
 
 
 def written(value: Any) -> Written | None:
-    """Returns kind, length and writer of Arrow data or a frame; None for other values, and for frames that Arrow cannot
-    represent."""
+    """Returns kind, length and writer of Arrow data or a frame. Returns None for other values, and
+    for frames that Arrow cannot represent.
+    """
     found = _table_of(value)
     if found is None:
         return None
@@ -73,9 +74,10 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
 def read(kind: int, memory: memoryview, *, own: bool) -> Any:
     """Returns the data in memory.
 
-    If `own` is true, this process or the one that passed it the object published the data, and all data are viewed. Any
-    other publisher may write to the memory at any time, even after a check. So the description of its data is copied
-    and checked, and only columns of plain numbers, without offsets, nulls or bits, are viewed.
+    If `own` is true, this process or the process that passed it the object published the data, and
+    the result views all data. Any other publisher may write to the memory at any time, even after a
+    check. So this function copies and checks the description of its data. It views only columns of
+    plain numbers, without offsets, nulls or bits.
     """
     frame = Frame(kind)
     pa = library.arrow()
@@ -120,7 +122,7 @@ def _parts(memory: memoryview) -> Iterator[bytes | memoryview]:
 
 
 def _checked(metadata: bytes) -> int:
-    """Returns the length of a message's data, which must not be compressed (Arrow's Message.fbs)."""
+    """Returns the length of a message's data. The data must not be compressed (Arrow's Message.fbs)."""
     message = _Table(metadata, struct.unpack_from("<I", metadata)[0])
     header, kind = message.table(2), message.byte(1)
     if kind == 2 and header is not None:
@@ -208,7 +210,7 @@ class _Table:
             raise ValueError("its Arrow data are invalid")
 
     def field(self, number: int) -> int | None:
-        """Returns the position of a field; None if the table does not have it."""
+        """Returns the position of a field; None if the table has no such field."""
         length: int = struct.unpack_from("<H", self._data, self._fields)[0]
         place = 4 + 2 * number
         if place + 2 > length:

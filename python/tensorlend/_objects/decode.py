@@ -1,7 +1,7 @@
 """Reads objects from lent memory.
 
-The bytes are untrusted, and their publisher may still write to them. So each number is read once and checked, and
-structures are copied before they are parsed.
+The bytes are untrusted, and their publisher may still write to them. So this module reads each
+number once and checks it. It copies structures before it parses them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tensorlend.objects import UntrustedPickleError
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
 
-#: Maximum number of keys of a dict with the same hash. A dict with more must have been made to take quadratic time.
+#: Maximum number of keys of a dict with the same hash. Only an attacker makes a dict with more of
+#: them, to cause quadratic time.
 _EQUAL_MAX = 64
 
 #: The extension code of msgpack's own timestamp.
@@ -36,8 +37,8 @@ _SEARCHED = 1 << 16
 
 
 def _spread(keys: list[Any]) -> list[Any]:
-    """Returns the keys of a set or a dict. Rejects more than `_EQUAL_MAX` keys of the same hash, with which a publisher
-    could make the construction take quadratic time.
+    """Returns the keys of a set or a dict. Rejects more than `_EQUAL_MAX` keys of the same hash.
+    With such keys, a publisher could make the construction take quadratic time.
     """
     if len(keys) > _EQUAL_MAX:
         hashes = sorted(map(hash, keys))
@@ -114,16 +115,18 @@ class Decoder:
             raise self._damaged(f"row {number}: {type(error).__name__}: {error}") from error
 
     def rows(self, indices: Sequence[int], positions: range) -> list[Any]:
-        """Returns the values of several rows: those whose numbers are at `indices` in the range `positions`."""
+        """Returns the values of several rows. `indices` are positions in the range `positions`,
+        which contains row numbers.
+        """
         indices = list(indices)
         try:
             return self._rows.rows(indices, (positions.start, positions.step, len(positions)), self._extension)
         except (Exception, _RaisedError):
-            # Decode the rows one by one, so that the exception names the row that fails.
+            # Decode the rows one by one, so that the exception names the faulty row.
             return [self.row(positions[index]) for index in indices]
 
     def find(self, hashed: int, key: Any) -> int | None:
-        """Returns the position of a key in a dict; None if the dict does not have it."""
+        """Returns the position of a key in a dict; None if the dict does not have the key."""
         import bisect
 
         at = bisect.bisect_left(self._hashes, hashed)

@@ -18,10 +18,11 @@ from tensorlend._objects import layout
 from tensorlend._objects.layout import Ext, Kind, aligned
 from tensorlend._objects.library import msgpack
 
-#: Minimum length in bytes of a buffer of a pickled object that is written outside of the pickle.
+#: Minimum length in bytes of a pickled object's buffer that is written outside of the pickle.
 _BUFFER_MIN = 1024
 
-#: Length in bytes of the pieces in which rows are collected. Each piece is freed after it was written.
+#: Length in bytes of the pieces in which rows are collected. Each piece is freed after it is
+#: written.
 _PIECE = 1 << 20
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
@@ -107,8 +108,8 @@ class Encoder:
         except NeedsPickleError:
             raise
         except (ValueError, OverflowError, RecursionError) as error:
-            # msgpack cannot encode the value: it is nested too deeply, contains itself, or has text that is not valid
-            # Unicode.
+            # msgpack cannot encode the value. It is nested too deeply, contains itself, or has
+            # text that is not valid Unicode.
             del self._parts[parts:]
             self._data = data
             packed = self._packer(0).pack(self._pickled(value, str(error)))
@@ -127,8 +128,8 @@ class Encoder:
         return self._packers[depth]
 
     def _packed(self, value: Any, depth: int) -> bytes:
-        # Pack a list with the value, and omit the list's head: so the writer accepts one level of nesting less than the
-        # reader does.
+        # Pack a list with the value, and omit the list's head. So the writer accepts one level of
+        # nesting less than the reader.
         packed: bytes = self._packer(depth).pack([value])
         return packed[1:]
 
@@ -136,7 +137,7 @@ class Encoder:
         parts, data = len(self._parts), self._data
         packed = self._packed(value, depth)
         if len(packed) > layout.LIST_MAX and _has_long_list(value):
-            # Drop the arrays that the first attempt has added.
+            # Drop the arrays that the first attempt added.
             del self._parts[parts:]
             self._data = data
             packed = self._packed(_cut(value), depth)
@@ -270,7 +271,7 @@ class Encoder:
         return aligned(self._index + self._index_bytes)
 
     def write(self, memory: memoryview) -> None:
-        """Writes the object into memory of the measured length. May be called once."""
+        """Writes the object into memory of the measured length. Must be called at most once."""
         end = self.measure()
         header = (layout.MAGIC, layout.VERSION, self.kind, self.count, self._table, self._index, self._data_at, end, 0)
         layout.HEADER.pack_into(memory, 0, *header)
@@ -301,7 +302,9 @@ def _copier(source: np.ndarray[Any, Any]) -> Callable[[memoryview], None]:
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> bytes | None:
-    """Returns the name of a dtype in the layout; None if the layout has none, so that the array must be pickled."""
+    """Returns the name of a dtype in the layout. Returns None if the layout has no name, so that
+    the array must be pickled.
+    """
     if dtype.name in layout.FOREIGN_DTYPES:
         return dtype.name.encode()
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.metadata or dtype.type is np.void:
@@ -334,7 +337,7 @@ def _cut(value: Any) -> Any:
 
 
 def key_hash(key: Any) -> int:
-    """Returns the hash of a dict's key: equal keys have equal hashes, in every process."""
+    """Returns the hash of a dict's key. Equal keys have equal hashes, in every process."""
     text = msgpack.packb(_canonical(key), strict_types=True)
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 

@@ -1,9 +1,11 @@
-"""The layout of an object in lent memory: one uint8 tensor of header, rows, table of rows, index and data.
+"""The layout of an object in lent memory. The object is one uint8 tensor of header, rows, table of
+rows, index and data.
 
-A row is one value in msgpack. The table has the offset of each row and the end of the last one. The data contain the
-bytes of arrays, frames and buffers, each at a multiple of ALIGN. The index of a dict has the sorted hashes of its keys,
-and the position of each. Numbers are little-endian. Offsets of rows, table, index and data count from the header.
-Offsets in rows count from the data.
+A row is one value in msgpack. The table contains the offset of each row and the end of the last
+row. The data contain the bytes of arrays, frames and buffers, each at a multiple of ALIGN. The
+index of a dict has the sorted hashes of its keys, and the position of each. Numbers are
+little-endian. Offsets of rows, table, index and data count from the header. Offsets in rows count
+from the data.
 """
 
 import enum
@@ -12,13 +14,14 @@ import struct
 MAGIC = b"TLOBJECT"
 VERSION = 1
 
-#: The header: magic, version, kind, number of items, and the offsets of table, index, data and end. One word is reserved.
+#: The header: magic, version, kind, number of items, and the offsets of table, index, data and end.
+#: One word is reserved.
 HEADER = struct.Struct("<8sIIQQQQQQ")
 
 ALIGN = 64
 
-#: Maximum number of items of one list in msgpack. A longer list is split, so that a reader allocates in proportion to the bytes
-#: that it reads.
+#: Maximum number of items of one list in msgpack. A longer list is split, so that a reader
+#: allocates in proportion to the bytes that it reads.
 LIST_MAX = 512
 
 #: Maximum nesting of rows within rows: tuples, sets and long lists.
@@ -62,14 +65,15 @@ class Frame(enum.IntEnum):
     SERIES = 6
 
 
-#: The head of an array: offset, whether it is in Fortran order, number of dimensions, length of its dtype's name. The name and
-#: the shape follow.
+#: The head of an array: offset, whether it is in Fortran order, number of dimensions, and length of
+#: its dtype's name. The name and the shape follow.
 ARRAY = struct.Struct("<QBBB")
 
 #: The head of Arrow data: kind, offset, length.
 ARROW = struct.Struct("<BQQ")
 
-#: The head of a pickle: number of its buffers. Offset and length of each buffer follow, then the pickle.
+#: The head of a pickle, which is the number of its buffers. Offset and length of each buffer
+#: follow, then the pickle.
 PICKLE = struct.Struct("<I")
 
 BUFFER = struct.Struct("<QQ")
@@ -79,7 +83,8 @@ COMPLEX = struct.Struct("<dd")
 #: Length of a part of a long list, before the part.
 PART = struct.Struct("<I")
 
-#: dtypes of numpy with the same meaning everywhere, by `dtype.str`: no objects, no structures.
+#: numpy's dtypes with the same meaning on all machines, by `dtype.str`. They exclude objects and
+#: structures.
 DTYPE_PATTERN = r"[<>|=][biufcSUV][1-9][0-9]{0,8}|[<>][mM]8(\[[0-9]{0,6}[A-Za-z]{1,2}\])?"
 
 #: dtypes of the package ml_dtypes, by name.

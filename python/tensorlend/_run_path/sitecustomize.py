@@ -1,5 +1,5 @@
-"""Python runs this module at its start, in processes that a program under `python -m tensorlend.run` starts. The module
-then runs the next `sitecustomize` on the path.
+"""Installs tensorlend's hooks in processes that a program under `python -m tensorlend.run` starts.
+Python runs this module at its start. The module then runs the next `sitecustomize` on the path.
 """
 
 import importlib.machinery

@@ -1,9 +1,10 @@
-"""Installs tensorlend's transports when a program imports the modules that they serve. It imports neither these modules
-nor tensorlend before that.
+"""Installs tensorlend's transports when a program imports the modules that they serve. Before that,
+this module imports neither these modules nor tensorlend.
 
-`python -m tensorlend.run` uses this module in the program's process; `sitecustomize` of this folder uses it in Python
-processes that the program starts. TENSORLEND_RUN names a folder with a file of counters for each process. Only this
-process writes to the file, which also has the counts of a process that was killed.
+`python -m tensorlend.run` uses this module in the program's process. `sitecustomize` of this
+directory uses it in Python processes that the program starts. TENSORLEND_RUN names a directory with
+a file of counters for each process. Only that process writes to its file. The file also preserves
+the counters of a process that was killed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import struct
 import sys
 from typing import Any
 
-#: The environment variable that is set if a program runs under tensorlend.run. Its value is the folder of the counters.
+#: The environment variable that is set if a program runs under tensorlend.run. Its value is the
+#: directory of the counters.
 VARIABLE = "TENSORLEND_RUN"
-#: Counters of a process: values that were lent, their bytes, and values that could not be lent.
+#: Counters of a process: the number of lent values, their bytes, and the number of values that
+#: could not be lent.
 COUNTERS = struct.Struct("=QQQ")
 #: The modules that the program must have imported before a transport is installed.
 NEEDS = {
@@ -54,7 +57,7 @@ class _Counters:
             new = (values + 1, size + nbytes, refused) if lent else (values, size, refused + 1)
             COUNTERS.pack_into(self._memory, 0, *new)
         except OSError:
-            # Ignore the error: the program has ended, and its folder was removed.
+            # Ignore the error. The program has ended, and its directory was removed.
             return
 
 
@@ -79,7 +82,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
-        # Restore the module's own loader, so that the module looks as if this one did not exist.
+        # Restore the module's own loader, so that the module does not refer to this loader.
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         _imported.add(module.__spec__.name)

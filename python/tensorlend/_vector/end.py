@@ -1,4 +1,4 @@
-"""The end of a vector environment."""
+"""The code that ends a vector environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def end(
     subscriptions: list[Subscription],
     streams: Sequence[str],
 ) -> None:
-    """Ends the workers that have not exited yet, deletes the streams, and ends the daemon if it is ours."""
+    """Ends the workers that have not exited yet, and deletes the streams. Also ends the daemon if
+    this vector environment started it.
+    """
     for pipe in pipes:
         pipe.close()
     for stop, seconds in (("terminate", _TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
@@ -36,7 +38,7 @@ def end(
         for stream in streams:
             client.delete_stream(stream)
     except Error:
-        # The daemon has ended, and with it the streams.
+        # The daemon has ended, and the streams with it.
         pass
     if broker is not None:
         client.close()

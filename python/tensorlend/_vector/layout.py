@@ -24,8 +24,8 @@ def arrays_of(space: Space[Any]) -> int:
 def split(space: Space[Any], observation: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
     """Appends an observation's arrays to `arrays`, and returns the rest of the observation.
 
-    The arrays get the dtype of the space, as gymnasium's shared memory gives it to them. Raises ValueError if an array does
-    not have the shape of the space.
+    The arrays get the dtype of the space, as in gymnasium's shared memory. Raises ValueError if an
+    array does not have the shape of the space.
     """
     if isinstance(space, spaces.Dict):
         return {name: split(part, observation[name], arrays) for name, part in space.spaces.items()}

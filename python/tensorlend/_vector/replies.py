@@ -10,7 +10,8 @@ from typing import Any
 
 from tensorlend.loader.failure import Failure
 
-#: Time in seconds that a worker has to exit after its pipe has ended. Its exit code is known only after the exit.
+#: Time in seconds that a worker has to exit after its pipe has ended. Its exit code is unknown
+#: before that exit.
 _EXIT_SECONDS = 5.0
 
 
@@ -28,8 +29,8 @@ class Replies:
         self._process = process
         # Number of commands without a reply. All of them except the last have timed out.
         self._due = 0
-        # Also poll the sentinel, which reports that the worker has ended: processes that the environment started may
-        # hold the worker's end of the pipe open.
+        # Also poll the sentinel, which reports that the worker has ended. Processes that the
+        # environment started may hold the worker's end of the pipe open.
         self._poll = select.poll()
         self._descriptor = pipe.fileno()
         self._poll.register(self._descriptor, select.POLLIN)
@@ -50,7 +51,8 @@ class Replies:
         try:
             self._pipe.send(command)
         except (BrokenPipeError, ConnectionResetError):
-            # Ignore the error: `recv` reports that the worker has ended, with the error that it may have sent before.
+            # Ignore the error. `recv` reports that the worker has ended, with the error that it
+            # may have sent before.
             pass
 
     def poll(self, timeout: float | None) -> bool:
@@ -66,7 +68,9 @@ class Replies:
         return True
 
     def recv(self) -> tuple[Any, bool]:
-        """Returns the reply to the last command, and True; or None and False, and sets `failure`."""
+        """Returns the reply to the last command, and True. On failure, sets `failure` and returns
+        None and False.
+        """
         while self.failure is None:
             reply = self._next(self._poll.poll())
             if self._due == 0 and self.failure is None:
@@ -77,8 +81,8 @@ class Replies:
         reply, succeeded = None, False
         self._due -= 1
         try:
-            # After the worker has ended, the pipe may still have a reply. Look for it in the events, because
-            # `Connection.poll` takes longer than the rest of the method.
+            # After the worker has ended, the pipe may still contain a reply. Check the events for
+            # it, because `Connection.poll` takes longer than the rest of the method.
             if any(descriptor == self._descriptor for descriptor, _ in events):
                 reply, succeeded = self._pipe.recv()
         except (EOFError, OSError):

@@ -44,15 +44,17 @@ class Seat:
     ) -> None:
         """Runs worker `index`, with the arguments that gymnasium gives to workers."""
         parent_pipe.close()
-        # Reset the handler: a forked worker inherits the program's handlers, with which SIGTERM may not end it.
+        # Reset the handler. A forked worker inherits the program's handlers, with which SIGTERM
+        # may not end the worker.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             control = Control(pipe)
             try:
                 label = f"environment {index}"
                 with connect(list(self.address), namespace=self.namespace, label=label) as client:
-                    # One message suffices: the program takes a message before it requests the next one. If a call timed
-                    # out, the stream drops its message, and the worker does not wait.
+                    # A capacity of one message suffices, because the program takes a message
+                    # before it requests the next one. If a call timed out, the stream drops its
+                    # message, and the worker does not wait.
                     with client.stream(self.streams[index], capacity=1, policy="drop-oldest") as stream:
                         env = env_fn()
                         try:
@@ -64,7 +66,7 @@ class Seat:
                 control.leave_if_orphaned()
                 pipe.send((Failure.of(error, f"the process of environment {index}"), False))
         except (KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
-            # Send no error: the program was interrupted, too, or has closed its end of the pipe.
+            # Send no error. The program was interrupted, too, or has closed its end of the pipe.
             pass
 
 
@@ -77,7 +79,8 @@ class _Worker:
         self._mode = mode
         self._permit = semaphore if semaphore is not None else nullcontext()
         self._sent = 0
-        # The last observation. The worker sends it again if the program resets other environments only.
+        # The last observation. The worker sends it again if the program resets only other
+        # environments.
         self._last: Any = None
         # Whether the next step begins an episode.
         self._ended = False

@@ -1,1 +1,1 @@
-"""Parts of the connector of vLLM that need no vLLM."""
+"""The parts of the connector of vLLM that do not need vLLM."""

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tensorlend._native import Client
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-#: Part of the daemon's pool that blocks may take by default.
+#: Default part of the daemon's pool that blocks may take.
 _POOL_PART = 0.5
-#: vLLM's classes of caches in which a block's prefix determines all of the block.
+#: vLLM's classes of caches in which a block's prefix determines the whole block.
 _FULL_ATTENTION = ("FullAttentionSpec", "MLAAttentionSpec")
 
 
@@ -83,7 +83,9 @@ def identity_of(config: Any, version: str, options: Options) -> Identity:
 
 
 def check_groups(groups: Sequence[Any]) -> None:
-    """Refuses models whose blocks are not determined by their prefix, or not all there: state spaces and sliding windows."""
+    """Rejects models whose blocks are not determined by their prefix, or are incomplete, such as
+    state spaces and sliding windows.
+    """
     if len(groups) != 1:
         raise ValueError(f"the model has {len(groups)} KV cache groups: set --disable-hybrid-kv-cache-manager")
     kind = type(groups[0].kv_cache_spec).__name__
@@ -107,7 +109,9 @@ def rank_of(config: Any) -> str:
 
 
 def _files(model: str) -> str:
-    """Returns a hash of the sizes and times of a folder's files of weights; empty if the model is no folder."""
+    """Returns a hash of the sizes and times of the weight files in a directory. Returns an empty
+    text if the model is not a directory.
+    """
     if not os.path.isdir(model):
         return ""
     found = []

@@ -16,10 +16,12 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 class Pages:
-    """The engine's KV cache: for each layer a tensor of pages. A lent block has the same page of all layers, in their order."""
+    """The engine's KV cache, with a tensor of pages for each layer. A lent block contains the same
+    page of all layers, in their order.
+    """
 
     def __init__(self, layers: Mapping[str, torch.Tensor], count: int) -> None:
-        """Takes the tensors as the engine registers them; `count` is the engine's number of pages."""
+        """Takes the tensors as the engine registers them. `count` is the engine's number of pages."""
         self._layers = [_by_page(name, layer, count) for name, layer in layers.items()]
         self._sizes = [layer[0].numel() * layer.element_size() for layer in self._layers]
         self._is_host = all(layer.device.type == "cpu" for layer in self._layers)
@@ -30,7 +32,7 @@ class Pages:
         """Copies a block into a page."""
         block = lease.torch()
         if not self._is_host:
-            # One copy to the device for all layers.
+            # Make one copy to the device for all layers.
             block = block.to(self._layers[0].device)
         at = 0
         for layer, size in zip(self._layers, self._sizes, strict=True):
@@ -48,7 +50,7 @@ class Pages:
                 block[at : at + size].view(layer.dtype).view(source.shape).copy_(source)
                 at += size
         else:
-            # One copy from the device for all layers.
+            # Make one copy from the device for all layers.
             parts = [layer[page].contiguous().view(-1).view(torch.uint8) for layer in self._layers]
             block.copy_(torch.cat(parts))
 
@@ -56,8 +58,8 @@ class Pages:
 def _by_page(name: str, layer: torch.Tensor, count: int) -> torch.Tensor:
     """Returns a view of a layer's tensor whose first dimension is the page.
 
-    Engines have the dimension of pages first, or after a dimension of two for keys and values. A kernel may divide a page of the
-    scheduler into several smaller ones.
+    In engines, the dimension of pages is first, or follows a dimension of two for keys and values.
+    A kernel may divide a page of the scheduler into several smaller ones.
     """
     if layer.shape[0] != count and layer.ndim > 1 and layer.shape[0] == 2 and layer.shape[1] % count == 0:
         layer = layer.movedim(1, 0)

@@ -1,8 +1,10 @@
-"""The scheduler's part: which blocks a step loads, and which it completes. Needs neither vllm nor torch.
+"""The scheduler's part, which decides the blocks that a step loads and completes. This module needs
+neither vllm nor torch.
 
-A step of the engine computes tokens [computed, end) of each scheduled request, in the pages that its block table names. A block
-is complete when all its tokens are computed. It is saved in the step that completes it, if the scheduler knows its tokens by
-then. With asynchronous scheduling it learns the tokens of a block a step later, and the block is saved then.
+A step of the engine computes tokens [computed, end) of each scheduled request, in the pages that
+its block table names. A block is complete when all its tokens are computed. It is saved in the step
+that completes it, if the scheduler knows its tokens by then. With asynchronous scheduling, it
+learns the tokens of a block a step later, and the block is saved in that step.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from tensorlend.kvcache.identity import Identity, Prefix
 
 @dataclass
 class Load:
-    """Blocks that a step loads into pages before it computes."""
+    """Blocks that a step loads into pages before its computation."""
 
     keys: list[str]
     pages: list[int]
@@ -47,11 +49,11 @@ class Step:
 
 @dataclass
 class Tracked:
-    """A request from the scheduler's first question to its end."""
+    """A request, from the scheduler's first query to the request's end."""
 
     prefix: Prefix
     begun_ns: int
-    #: The load that the next step begins with: the first block, and the number of blocks.
+    #: The load with which the next step begins: the first block, and the number of blocks.
     load: tuple[int, int] | None = None
     pages: list[int] | None = None
     saved: int | None = None
@@ -66,7 +68,9 @@ class Planner:
         self._tracked: dict[str, Tracked] = {}
 
     def loadable(self, request: str, tokens: Sequence[int], salt: str) -> list[str]:
-        """Returns the keys of the blocks that a request can load: the last token must be computed. Tracks the request."""
+        """Returns the keys of the blocks that a request can load, and tracks the request. The last
+        token must be computed, so its block is excluded.
+        """
         tracked = self._tracked.get(request)
         if tracked is None:
             tracked = self._tracked[request] = Tracked(Prefix(self._identity, salt), time.time_ns())
@@ -77,7 +81,7 @@ class Planner:
         self._tracked[request].load = (first, count) if count else None
 
     def place(self, request: str, pages: Sequence[int]) -> None:
-        """Sets a request's block table, in its first step and in the first one after a preemption."""
+        """Sets a request's block table, in its first step and in the first step after a preemption."""
         tracked = self._tracked.get(request)
         if tracked is not None:
             tracked.pages, tracked.saved = list(pages), None
@@ -93,11 +97,13 @@ class Planner:
         self._tracked.pop(request, None)
 
     def clear(self) -> None:
-        """Forgets all requests: what they compute from now on is not saved."""
+        """Forgets all requests. Their later computations are not saved."""
         self._tracked.clear()
 
     def step(self, request: str, tokens: Sequence[int], computed: int, end: int, into: Step) -> None:
-        """Adds the loads and saves of one request: the step computes tokens [computed, end) of it, and `tokens` are known."""
+        """Adds the loads and saves of one request. The step computes tokens [computed, end) of the
+        request, and `tokens` are known.
+        """
         tracked, size = self._tracked.get(request), self._size
         if tracked is None or tracked.pages is None:
             return
@@ -106,7 +112,7 @@ class Planner:
             first, count = tracked.load
             into.loads.append(Load(keys[first : first + count], tracked.pages[first : first + count]))
             tracked.load = None
-        # A block that is computed again, after a failed load, is saved again.
+        # After a failed load, a block that is computed again is saved again.
         saved = computed // size if tracked.saved is None else min(tracked.saved, computed // size)
         complete = max(saved, min(end // size, len(keys)))
         begun, last = -(-computed // size), -(-end // size)
@@ -117,11 +123,12 @@ class Planner:
 
 
 class Poison:
-    """The pages that a worker could not load. Whatever is computed from them is wrong, and must not be lent.
+    """The pages that a worker could not load. All results computed from them are wrong, and must
+    not be lent.
 
-    A page is poisoned from the failed load until it is written again from its beginning, by a load or by a step that begins it.
-    The engine hears of the failure after the step, and computes the page again. Steps that it has scheduled in the meantime
-    still use the page.
+    A page is poisoned from the failed load until it is written again from its beginning, by a load
+    or by a step that begins it. The engine learns of the failure after the step, and computes the
+    page again. Steps that it has scheduled in the meantime still use the page.
     """
 
     def __init__(self) -> None:
@@ -136,7 +143,8 @@ class Poison:
         self._pages.difference_update(pages)
 
     def spoils(self, save: Save) -> bool:
-        """Returns whether some page before the end of the save is poisoned, and notes the pages that the step begins.
+        """Returns whether a page before the end of the save is poisoned. Notes the pages that the
+        step begins.
 
         A page that the step begins is computed from all pages before it. If one of these is poisoned, so is the new page.
         """

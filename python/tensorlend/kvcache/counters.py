@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Counters:
     """Counters of one store, or sums of several, since their beginning.
 
-    `queries` and `hits` count blocks of prompts that an engine asked for, and those of them that were lent. `lost` counts
-    blocks that were lent when the engine asked, and gone when it loaded them. `refused` counts blocks that found no room.
+    `queries` counts the blocks of prompts that an engine asked for, and `hits` those of them that
+    were lent. `lost` counts blocks that were lent when the engine asked, but evicted before it
+    loaded them. `refused` counts blocks for which there was no room.
     """
 
     queries: int = 0
@@ -34,7 +35,7 @@ class Counters:
     errors: int = 0
 
     def hit_rate(self) -> float:
-        """Returns the part of the queried blocks that were lent.
+        """Returns the fraction of the queried blocks that were lent.
 
         Returns
         -------
@@ -127,7 +128,9 @@ def _described(client: Client, tag: str) -> tuple[str, str]:
 
 
 def reported(client: Client, name: str) -> Counters | None:
-    """Returns the counters of a report, which is untrusted: None if it has none."""
+    """Returns the counters of a report, which is untrusted. Returns None if the report has no valid
+    counters.
+    """
     metadata = _metadata(client, name).get("counters")
     if not isinstance(metadata, dict):
         return None

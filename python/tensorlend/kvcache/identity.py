@@ -1,4 +1,4 @@
-"""The identity of a model's blocks: engines share blocks only if they agree on all of it."""
+"""The identity of a model's blocks. Engines share blocks only if they agree on all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ REPORTS = "kv-reports"
 MODELS = "kv-models"
 #: Format of blocks and reports. It is part of each key.
 FORMAT = 1
-#: Hexadecimal digits of a tag, and of a key. Names stay below 64 bytes, so that a new name does not wait for the daemon.
+#: Number of hexadecimal digits of a tag, and of a key. Names stay below 64 bytes, so that
+#: publishing a new name does not wait for the daemon.
 _TAG_DIGITS = 12
 _KEY_DIGITS = 32
 
@@ -27,8 +28,9 @@ _KEY_DIGITS = 32
 class Identity:
     """The identity of a model's blocks, which is a part of each block's name.
 
-    Two engines share blocks only if all fields are equal. `more` has whatever else changes the bytes of a block, such as the
-    revision of the weights or the layout of the engine's memory. It must be a value that JSON can express.
+    Two engines share blocks only if all fields are equal. `more` contains everything else that
+    changes the bytes of a block, such as the revision of the weights or the layout of the engine's
+    memory. It must be a value that JSON can express.
     """
 
     model: str
@@ -37,7 +39,7 @@ class Identity:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """Returns the fields, as JSON has them.
+        """Returns the fields as values for JSON.
 
         Returns
         -------
@@ -108,7 +110,9 @@ class Prefix:
         self.keys: list[str] = []
 
     def grow(self, tokens: Sequence[int]) -> list[str]:
-        """Returns the keys of all full blocks. The tokens begin with those of the call before."""
+        """Returns the keys of all full blocks. The tokens must begin with the tokens of the
+        previous call.
+        """
         begin, end = len(self.keys) * self._size, len(tokens) // self._size * self._size
         if begin < end:
             data = np.asarray(tokens[begin:end], dtype="<i8").tobytes()

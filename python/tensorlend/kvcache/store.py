@@ -2,22 +2,27 @@
 
 A block is one value: raw bytes under `kv/TAG.RANK/KEY`. TAG is the hash of the model's identity, KEY the hash of the prefix.
 
-Saving. E creates a draft, fills it and publishes it. The publication is one atomic exchange. If E is killed before it, no name
-leads to the draft, and D frees the memory. If E is killed after it, the block stays. E and F may both save a block that they
-computed at the same time; the later publication replaces the earlier one, whose memory is freed. Both have the same bytes.
+Saving. E creates a draft, fills it and publishes it. The publication is one atomic exchange. If E
+is killed before the publication, no name refers to the draft, and D frees the memory. If E is
+killed after it, the block stays. E and F may both save a block that they computed at the same time.
+The later publication then replaces the earlier one, whose memory is freed. Both have the same
+bytes.
 
 Loading. E leases the block, copies it and drops the lease. If F evicts the block in the meantime, E's lease stays valid. If F
 evicts it before the lease, E finds no name and computes the block itself.
 
-Eviction. E lists all blocks, orders them by their last use and deletes the oldest until `bytes_max` is kept. E and F may do
-this at the same time: both delete the same oldest blocks. No lock exists, so nobody can die with it. A deleted block that some
-process leases keeps its memory until the lease ends.
+Eviction. E lists all blocks, orders them by their last use and deletes the oldest until `bytes_max`
+is kept. E and F may do this at the same time, and then both delete the same oldest blocks. There is
+no lock, so no killed process can leave it locked. A deleted block that some process leases keeps
+its memory until the lease ends.
 
-Order. The last use is the later of two times: the timestamp of the value, which is the begin of the prompt, and the reports of
-uses (`recency.py`). A deeper block of the same prompt is older by some nanoseconds, so that a prompt is evicted from its end.
+Order. The last use is the later of two times: the timestamp of the value, which is the start of the
+prompt, and the time in the reports of uses (`recency.py`). A deeper block of the same prompt is
+older by some nanoseconds, so that a prompt is evicted from its end.
 
-A daemon that ends. E continues: lookups and leases need no daemon. A call that needs the daemon fails, and the store then
-reports misses for `RETRY_S`. After its constructor, a store raises no error of the daemon to the engine.
+A daemon that ends. E continues, because lookups and leases need no daemon. A call that needs the
+daemon fails, and the store then reports misses for `RETRY_S`. After its constructor, a store raises
+no error of the daemon to the engine.
 """
 
 from __future__ import annotations
@@ -41,11 +46,12 @@ from tensorlend.kvcache.recency import REPORT_AGE_S, Recency, unpacked
 if TYPE_CHECKING:
     from tensorlend._native import Client, Info, Lease
 
-#: Part of `bytes_max` that is left after an eviction.
+#: Fraction of `bytes_max` that remains after an eviction.
 KEPT = 0.9
-#: A store lists all blocks again after it has saved this part of `bytes_max`, because other stores save, too.
+#: A store lists all blocks again after it has saved this fraction of `bytes_max`, because other
+#: stores save, too.
 LISTED_AGAIN = 1 / 16
-#: Seconds without calls after an error of the daemon.
+#: Seconds without requests after an error of the daemon.
 RETRY_S = 1.0
 
 _Bytes = npt.NDArray[np.uint8]
@@ -66,8 +72,8 @@ class BlockStore:
     rank : int or str, default 0
         The rank of this process, if several processes compute the model together.
     bytes_max : int
-        Maximum bytes of all blocks in the namespace. Engines with several limits should agree on one: the smallest one
-        holds.
+        Maximum bytes of all blocks in the namespace. All engines should use the same limit, because
+        the smallest limit applies.
 
     Raises
     ------
@@ -123,7 +129,7 @@ class BlockStore:
         return matched
 
     def note(self, keys: Sequence[str], matched: int, *, own: int = 0) -> None:
-        """Counts a query for a prompt's blocks, and notes the use of those that the engine need not compute.
+        """Counts a query for a prompt's blocks, and notes the use of lent blocks.
 
         Parameters
         ----------
@@ -167,7 +173,7 @@ class BlockStore:
         return None
 
     def save(self, key: str, nbytes: int, fill: Callable[[_Bytes], None], *, depth: int = 0, begun_ns: int | None = None) -> bool:
-        """Lends a block, unless it is lent already or there is no room.
+        """Lends a block, unless it is already lent or there is no room.
 
         Parameters
         ----------
@@ -211,7 +217,7 @@ class BlockStore:
         return False
 
     def evict(self, bytes_left: int) -> int:
-        """Deletes blocks of all models, those first whose last use is the oldest.
+        """Deletes blocks of all models. Deletes the blocks with the oldest last use first.
 
         Parameters
         ----------
@@ -263,7 +269,9 @@ class BlockStore:
         return None
 
     def _publish(self, draft: Any, name: str) -> bool:
-        """Publishes a draft; False if the namespace has no room for a name. Later blocks have it."""
+        """Publishes a draft. Returns False if the namespace has no room for a new name. The engine
+        then saves later blocks.
+        """
         try:
             draft.publish(name)
         except LimitError:
@@ -273,7 +281,9 @@ class BlockStore:
         return True
 
     def _evict_some(self, nbytes: int) -> None:
-        """Evicts the oldest blocks, because a limit of the daemon is lower than `bytes_max`, or of another kind."""
+        """Evicts the oldest blocks, because a limit of the daemon is lower than `bytes_max`, or of
+        another kind.
+        """
         total = sum(info.nbytes for info in self._client.list(f"{BLOCKS}/*/*"))
         self.evict(int(total * KEPT) - nbytes)
 
@@ -309,7 +319,9 @@ class BlockStore:
 
     @contextmanager
     def _tolerating(self) -> Iterator[bool]:
-        """Yields whether the daemon may be asked. Counts an error instead of raising it, and pauses after it."""
+        """Yields whether the store may send requests to the daemon. Counts an error instead of
+        raising it, and pauses after the error.
+        """
         try:
             yield time.monotonic() >= self._paused_until
         except Error:
@@ -318,7 +330,9 @@ class BlockStore:
 
 
 def _leased(client: Client, name: str) -> Lease[Any] | None:
-    """Leases a tensor in host memory; None if the name has no value, or one of another kind."""
+    """Leases a tensor in host memory. Returns None if the name has no value, or a value of another
+    kind.
+    """
     try:
         lease = client.get_value(name)
     except NotFoundError:

@@ -7,8 +7,8 @@ from multiprocessing.context import BaseContext
 
 
 def worker_count(workers: int | None, num_workers: int | None) -> int:
-    """Returns the number of workers from `workers` or `num_workers`, which is torch's name for it; 0 if neither is
-    given.
+    """Returns the number of workers from `workers` or `num_workers`, which is torch's name. Returns
+    0 if neither is given.
     """
     if workers is not None and num_workers is not None and workers != num_workers:
         raise ValueError(f"workers and num_workers are two words for one option, but got {workers} and {num_workers}")

@@ -10,7 +10,9 @@ from tensorlend.loader.epochs import Epoch
 
 
 class Batches(Iterator[Any]):
-    """An iterator over the batches of one epoch. Dropping it ends the workers, unless they persist."""
+    """An iterator over the batches of one epoch. Dropping the iterator ends the workers, unless
+    they persist.
+    """
 
     def __init__(self, crew: Crew, epoch: Epoch, persistent: bool) -> None:
         self._crew = crew
@@ -32,7 +34,7 @@ class Batches(Iterator[Any]):
                 self._crew.close()
             raise
         except (KeyboardInterrupt, SystemExit):
-            # End the epoch: no process reads the other batches.
+            # End the epoch, because no process reads the other batches.
             self._take = _ended
             self._crew.close()
             raise

@@ -13,8 +13,8 @@ from collections import deque
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-#: Interval at which a worker checks that its trainer lives, in seconds. A killed trainer closes its pipes, but processes that
-#: it forked may hold them open.
+#: Interval in seconds at which a worker checks that its trainer lives. A killed trainer closes its
+#: pipes, but processes that it forked may hold them open.
 _LOOK_SECONDS = 1.0
 
 
@@ -60,14 +60,15 @@ class Control:
         self._pipe.send(what)
 
     def leave_if_orphaned(self) -> None:
-        """Ends the process at once if the trainer has ended. A regular exit could hang: the daemon may have ended with
-        the trainer, while siblings of this process hold the daemon's sockets open.
+        """Ends the process at once if the trainer has ended. A regular exit could hang. The daemon
+        may have ended with the trainer, while siblings of this process hold the daemon's sockets
+        open.
         """
         if self.orphaned():
             os._exit(1)
 
     def _watch(self) -> None:
-        # This thread runs in all states of the worker: while it waits for orders, and while it waits for a sample.
+        # This thread runs in all states of the worker, while it waits for orders or for a sample.
         while True:
             self.leave_if_orphaned()
             time.sleep(_LOOK_SECONDS)

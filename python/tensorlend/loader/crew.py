@@ -1,4 +1,6 @@
-"""The trainer's control of its worker processes: starts them, sends orders, receives their messages, and ends them."""
+"""The trainer's control of its worker processes. It starts them, sends orders, receives their
+messages, and ends them.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ from tensorlend.loader.worker import work
 _LOOK_SECONDS = 0.2
 #: Time in seconds that a worker has to exit after its stream has ended.
 _EXIT_SECONDS = 5.0
-#: Time in seconds that workers have to end before SIGTERM, then before SIGKILL, and that the kernel then has to end
-#: them. The sum bounds the time by which a program ends later.
+#: Time in seconds that workers have to end before SIGTERM, then before SIGKILL, and that the kernel
+#: then has to end them. The sum limits how much later a program ends.
 _END_SECONDS = 0.5
 _TERMINATE_SECONDS = 0.5
 _KILL_SECONDS = 0.5
@@ -44,11 +46,11 @@ class Crew:
         self._subscriptions: list[Subscription | None] = [None] * len(jobs)
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        # Names of the tensors with the indices of this epoch and of the previous one.
+        # Names of the tensors with the indices of this and the previous epoch.
         self._named: list[str] = []
         streams = [job.stream for job in jobs]
-        # The finalizer has a reference to the host: if one garbage cycle contains host and crew, the workers must end before
-        # the host's daemon.
+        # The finalizer has a reference to the host. If one garbage cycle contains host and crew,
+        # the workers must end before the host's daemon.
         self._end = weakref.finalize(
             self, _end, os.getpid(), host, self._processes, self._pipes, self._subscriptions, streams, self._named
         )
@@ -126,8 +128,8 @@ class Crew:
             self._lost(worker)
 
     def receive(self, worker: int, stamp: int, timeout: float) -> Message:
-        """Returns the message of a worker with this stamp, and skips older messages. `timeout` is in seconds; 0 means
-        no limit.
+        """Returns the message of a worker with this stamp, and skips older messages. `timeout` is
+        in seconds, and 0 means no limit.
         """
         subscription = self._subscriptions[worker]
         message = None
@@ -194,7 +196,7 @@ class Crew:
                     self._look()
                 except StreamEndedError:
                     self._lost(worker)
-            # Wait with a limit, because a producer that was killed wakes no subscriber.
+            # Wait with a limit, because a killed producer wakes no subscriber.
             poll.poll(self._nap(deadline, timeout) * 1000)
             self._look()
 
@@ -267,7 +269,7 @@ def _end(
         return
     for pipe in pipes:
         _dismiss(pipe)
-    # Close the subscriptions first: without subscribers, no worker waits for room in its stream.
+    # Close the subscriptions first. Without subscribers, no worker waits for room in its stream.
     for subscription in subscriptions:
         if subscription is not None:
             subscription.close()
@@ -289,13 +291,13 @@ def _end(
         for name in named:
             host.client.delete(name)
     except Error:
-        # Ignore the error: all names have ended with the daemon.
+        # Ignore the error, because all names have ended with the daemon.
         pass
 
 
 def _dismiss(pipe: Connection) -> None:
-    # Send None before closing. Closing alone does not reach the worker, because workers that were forked later also
-    # hold this end of the pipe open.
+    # Send None before closing. Closing alone does not reach the worker, because workers that were
+    # forked later also hold this end of the pipe open.
     poll = select.poll()
     poll.register(pipe.fileno(), select.POLLOUT)
     try:

@@ -19,8 +19,9 @@ class Epoch(Protocol):
     """The interface of one epoch."""
 
     def begin(self, crew: Crew, unpacker: Unpacker, ahead: int, timeout: float, settle: Settle) -> None:
-        """Starts the epoch. Each worker makes `ahead` batches in advance; a batch that takes more than `timeout`
-        seconds is an error. `settle` is the result of the previous epoch's method of this name.
+        """Starts the epoch. Each worker makes `ahead` batches in advance. A batch that takes more
+        than `timeout` seconds is an error. `settle` is the result of the previous epoch's method of
+        this name.
         """
 
     def settle(self) -> Settle:
@@ -33,8 +34,8 @@ class Epoch(Protocol):
 
 
 class Known:
-    """An epoch of a map-style dataset whose indices are known from the start: the trainer sends one order, and then
-    receives batches.
+    """An epoch of a map-style dataset whose indices are known from the start. The trainer sends one
+    order, and then receives batches.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class Known:
         batch_size: int | None,
         drop_last: bool,
     ) -> None:
-        """`indices` contains or yields `length` indices; None stands for 0, 1, 2 ..."""
+        """Creates the epoch. `indices` contains or yields `length` indices; None stands for 0, 1, 2
+        ...
+        """
         size = batch_size or 1
         self._count = length // size if drop_last else -(-length // size)
         self._length = min(length, self._count * size)
@@ -63,9 +66,10 @@ class Known:
         crew.order(Shares(epoch, self._count, self._length, self._batch_size, name, settle))
         self._stamp = stamp(epoch, 0)
         self._taken = 0
-        # A sampler from which one more index is requested may draw from its generator once more. torch's loader makes that
-        # request for a short last batch, or after the last batch. This epoch makes it at the same point, so that an interrupted
-        # epoch leaves the generator in the same state.
+        # If one more index is requested from a sampler, it may draw from its generator once more.
+        # torch's loader makes that request for a short last batch, or after the last batch. This
+        # epoch makes it at the same point, so that an interrupted epoch leaves the generator in
+        # the same state.
         short = self._length < self._count * (self._batch_size or 1)
         self._exhaust_at = self._count - ahead * self._workers + (0 if short else 1)
         self._exhaust()
@@ -95,7 +99,7 @@ class Drawn:
     """An epoch of a map-style dataset whose indices the trainer draws from a sampler while it takes batches."""
 
     def __init__(self, indices: Iterator[Any], in_order: bool) -> None:
-        """`indices` yields the indices of one batch at a time."""
+        """Creates the epoch. `indices` yields the indices of one batch at a time."""
         self._indices = indices
         self._in_order = in_order
 
@@ -135,7 +139,8 @@ class Drawn:
 
 
     def settle(self) -> Settle:
-        # The workers complete all tasks that were sent. Receive their batches here, so that the pipes do not fill up.
+        # The workers complete all tasks that were sent. Receive their batches here, so that the
+        # pipes do not become full.
         workers = len(self._crew)
         for taken in range(self._taken, self._given):
             if self._in_order:
@@ -147,8 +152,8 @@ class Drawn:
 
 
 class Iterated:
-    """An epoch of an iterable dataset. The trainer takes batches from the workers in turn, from each until its dataset
-    ends.
+    """An epoch of an iterable dataset. The trainer takes batches from the workers in turn, from
+    each worker until its dataset ends.
     """
 
     def __init__(self, in_order: bool) -> None:
@@ -172,7 +177,7 @@ class Iterated:
                 worker, message = self._crew.receive_any(self._turns, self._timeout)
             self._taken[worker] += 1
             self._turns.remove(worker)
-            # A worker that failed has not ended: it continues with the next samples.
+            # A worker that failed has not ended. It continues with the next samples.
             self._turns.append(worker)
             batch = self._unpack(message.value)
             if batch is not End:

@@ -9,8 +9,9 @@ from typing import Any
 
 
 class _Text(str):
-    """A text whose repr is the text itself: KeyError shows its argument's repr, which would escape the line breaks of a
-    traceback."""
+    """A text whose repr is the text itself. KeyError shows its argument's repr, which would escape
+    the line breaks of a traceback.
+    """
 
     __slots__ = ()
 
@@ -47,12 +48,12 @@ class Failure:
         return cls(*pickle.loads(data))
 
     def error(self) -> BaseException:
-        """Returns an exception of the same type if this type can be made from one message, and otherwise a
-        RuntimeError. The message is the traceback.
+        """Returns an exception of the same type if this type can be made from one message.
+        Otherwise returns a RuntimeError. The message is the traceback.
         """
         try:
             kind = pickle.loads(self.kind) if self.kind is not None else RuntimeError
-            # Do not raise StopIteration, which would end the iteration without an error.
+            # Do not raise StopIteration, because it would end the iteration without an error.
             if issubclass(kind, StopIteration):
                 return RuntimeError(self.message)
             error = kind(_Text(self.message) if issubclass(kind, KeyError) else self.message)

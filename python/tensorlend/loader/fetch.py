@@ -12,8 +12,8 @@ from tensorlend.loader.job import Job
 
 
 def by_index(job: Job) -> Callable[[Any], Any]:
-    """Returns a function that makes a batch from a list or an array of indices or, if samples are not batched, from one
-    index.
+    """Returns a function that makes a batch from a list or an array of indices. If samples are not
+    batched, the function takes one index.
     """
     dataset, collate = job.dataset, job.collate
     if not job.batched:
@@ -33,8 +33,8 @@ def _plain(indices: Any) -> Any:
 
 
 def by_iteration(job: Job) -> Iterator[Any]:
-    """Yields batches until the dataset ends. An exception of the dataset does not end the iteration: the caller may
-    take the next batch.
+    """Yields batches until the dataset ends. An exception of the dataset does not end the
+    iteration, so the caller may take the next batch.
     """
     return _Iteration(job)
 

@@ -1,4 +1,4 @@
-"""The daemon that holds the batches: the loader's own, or one that the caller named."""
+"""The daemon that holds the batches. It is the loader's own daemon, or a daemon that the caller named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Host:
         self.client: Client = connect(address, namespace=namespace, label="loader")
         self.address: tuple[str, ...] = tuple(os.fspath(path) for path in self.client.address)
         self.namespace: str | None = self.client.namespace
-        # The process that owns the daemon: a forked child must not stop it.
+        # The process that owns the daemon. A forked child must not stop the daemon.
         self.pid = os.getpid()
         self._end = weakref.finalize(self, _end, self.client, broker)
 

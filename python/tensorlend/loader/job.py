@@ -23,14 +23,14 @@ class Job:
     capacity: int
     worker: int
     workers: int
-    #: The seed that all workers share; a worker adds its number to it.
+    #: The seed that all workers share. A worker adds its number to this seed.
     base_seed: int
     dataset: Any
     #: Whether the dataset is iterated, rather than indexed.
     iterable: bool
     #: Samples of a batch; None if samples are not collated into batches.
     batch_size: int | None
-    #: Whether indices come in groups, each of which makes a batch.
+    #: Whether indices come in groups. Each group makes a batch.
     batched: bool
     drop_last: bool
     collate: Callable[[Any], Any]
@@ -45,7 +45,10 @@ class Job:
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """The description of a worker process: its number, the number of workers, its seed and its copy of the dataset."""
+    """The description of a worker process.
+
+    It contains the worker's number, the number of workers, its seed and its copy of the dataset.
+    """
 
     id: int
     num_workers: int
@@ -58,7 +61,8 @@ _info: WorkerInfo | None = None
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Returns a description of the calling worker process. An iterable dataset chooses its share of the samples by it.
+    """Returns a description of the calling worker process. An iterable dataset uses it to choose
+    its share of the samples.
 
     Returns
     -------

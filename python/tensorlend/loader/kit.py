@@ -18,7 +18,9 @@ class Kit(Protocol):
     plain: bool
 
     def enter(self, job: Job) -> None:
-        """Makes this process the worker of `job`: seeds, threads, the result of `get_worker_info`, collating into drafts."""
+        """Makes this process the worker of `job`. Sets seeds, threads, the result of
+        `get_worker_info`, and collating into drafts.
+        """
 
     def kind(self, value: Any) -> str | None:
         """Returns the letter that identifies the array library of `value`, if the value can be a leaf. Returns None for
@@ -29,13 +31,17 @@ class Kit(Protocol):
         """Returns shape and dtype of a leaf."""
 
     def covers(self, value: Any, draft: Draft) -> bool:
-        """Whether `value` still views the whole of `draft`. It may not, because arrays can be reshaped in place."""
+        """Whether `value` still views the whole of `draft`. Arrays can be reshaped in place, so
+        this may be false.
+        """
 
     def copy(self, value: Any, draft: Draft) -> None:
         """Copies a leaf into a draft of its shape and dtype."""
 
     def show(self, kind: str) -> Show:
-        """Returns a function that makes an array of the library with that letter from a lease."""
+        """Returns a function that makes an array from a lease. `kind` is the letter of the array's
+        library.
+        """
 
     def gather(self, dataset: Any, collate: Callable[..., Any]) -> Callable[[Any], Any] | None:
         """Returns a function that makes a whole batch of an array of indices at once, for datasets that consist of arrays."""

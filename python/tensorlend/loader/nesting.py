@@ -1,7 +1,9 @@
-"""The nesting of a batch's tensors: lists, tuples and dicts whose innermost values are numbers of leaves.
+"""The nesting of a batch's tensors, as lists, tuples and dicts whose innermost values are numbers
+of leaves.
 
-The same nesting always has the same bytes, so that the trainer parses them once and caches the result. In JSON:
-a leaf is its number, a list is a list, a tuple is ``{"t": [...]}``, a dict is ``{"d": [keys, values]}``.
+The same nesting always has the same bytes, so that the trainer parses them once and caches the
+result. In JSON, a leaf is its number, a list is a list, a tuple is ``{"t": [...]}``, and a dict is
+``{"d": [keys, values]}``.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ def builder(described: bytes) -> Builder:
 
 
 def word(described: bytes) -> Literal["one", "list", "tuple"] | None:
-    """Returns "list" or "tuple" if the batch is a list or tuple of all leaves in their order, "one" if it is a single
-    leaf, and None for other nestings.
+    """Returns "list" or "tuple" if the batch is a list or tuple of all leaves in their order.
+    Returns "one" for a single leaf, and None for other nestings.
     """
     node = json.loads(described)
     if node == 0:

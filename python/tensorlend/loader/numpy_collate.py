@@ -14,8 +14,9 @@ from tensorlend.loader import arena
 def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = "float64") -> npt.NDArray[Any]:
     """Returns an uninitialized array for a batch.
 
-    In a worker, the array is in shared memory, and the trainer receives it without a copy: a `collate_fn` returns it,
-    alone or within lists and dicts. In other processes it is `numpy.empty`.
+    In a worker, the array is in shared memory. If a `collate_fn` returns it, alone or within lists
+    and dicts, the trainer receives the array without a copy. In other processes the result is that
+    of `numpy.empty`.
 
     Parameters
     ----------
@@ -40,15 +41,15 @@ def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = "float64") -> npt.N
 
 
 def default_convert(sample: Any) -> Any:
-    """Returns a sample unchanged: the collation of samples that are not batched."""
+    """Returns a sample unchanged. This is the collation of samples that are not batched."""
     return sample
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stacks samples into a batch.
 
-    Arrays are stacked along a new first axis, numbers become an array; mappings, tuples and sequences are collated member by
-    member. Text and bytes stay a list.
+    Arrays are stacked along a new first axis, and numbers become an array. Mappings, tuples and
+    sequences are collated member by member. Text and bytes stay a list.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     Raises
     ------
     TypeError
-        A sample is something else.
+        A sample has another type.
     ValueError
         The samples differ in their shapes or lengths.
     """
@@ -124,7 +125,7 @@ class ArrayDataset:
     *arrays : array_like
         The arrays, of equal length.
     **named : array_like
-        Arrays by name, instead.
+        Arrays by name, in place of `arrays`.
 
     Raises
     ------
@@ -176,7 +177,8 @@ class ArrayDataset:
         gathered = []
         for array in self.arrays:
             out = empty((len(indices), *array.shape[1:]), array.dtype)
-            # The indices are valid, so pass "wrap": numpy then does not check them again, and makes no second copy.
+            # The indices are valid, so pass "wrap". numpy then does not check them again, and
+            # makes no second copy.
             gathered.append(np.take(array, indices, axis=0, out=out, mode="wrap"))
         return self._named(tuple(gathered))
 

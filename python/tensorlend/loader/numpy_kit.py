@@ -26,8 +26,8 @@ class NumpyKit:
     def enter(self, job: Job) -> None:
         jobs.enter(job)
         random.seed(job.seed)
-        # Seed numpy with other words than the worker's seed, which `random` gets: both use the same generator, and
-        # would draw the same numbers.
+        # Seed numpy with other words than `random`, which gets the worker's seed. Both use the
+        # same generator, and would otherwise draw the same numbers.
         words = [job.worker, job.base_seed & 0xFFFFFFFF, job.base_seed >> 32, 0]
         np.random.seed(np.random.SeedSequence(words).generate_state(4))
 

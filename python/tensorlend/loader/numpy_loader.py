@@ -21,9 +21,10 @@ from tensorlend.loader.workforce import Address, Manner, Workforce
 
 
 class SharedLoader:
-    """Iterates over a dataset's batches, which worker processes write into shared memory, as numpy arrays that view them.
+    """Iterates over a dataset's batches, as numpy arrays in shared memory. Worker processes write
+    the batches.
 
-    Arguments that torch's DataLoader has, too, mean the same here.
+    Arguments that torch's DataLoader has, too, have the same meaning.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ class SharedLoader:
     client : Client or None, default None
         A client to use.
     mode : {"read", "cow"}, default "read"
-        "read": writing to a batch raises ValueError. "cow": writing changes this process's copy alone.
+        "read": a write to a batch raises ValueError. "cow": a write changes only this process's
+        copy.
 
     Raises
     ------
@@ -80,10 +82,11 @@ class SharedLoader:
 
     Notes
     -----
-    Worker i modulo `workers` makes batch i, and batches come in order. An array keeps its memory: batches
-    that are kept are not overwritten. If a worker raises an exception, `next` raises one of the same type, or a
-    RuntimeError if that type cannot be made from one message; the message contains the worker's traceback. Close the
-    loader, or use it as a context manager.
+    Worker i modulo `workers` makes batch i, and batches come in order. An array keeps its memory,
+    so batches that the program keeps are not overwritten. If a worker raises an exception, `next`
+    raises an exception of the same type, or a RuntimeError if that type cannot be made from one
+    message. The message contains the worker's traceback. Close the loader, or use it as a context
+    manager.
 
     Examples
     --------
@@ -149,7 +152,8 @@ class SharedLoader:
         batched = self.batch_size is not None or batch_sampler is not None
         self._iterable = iterable
         self._generator = np.random.default_rng(generator)
-        # The seeds have a generator of their own, so that the order does not depend on how often workers are started.
+        # The seeds have a separate generator, so that the order does not depend on how often
+        # workers are started.
         self._seeds = np.random.default_rng(self._generator.integers(1 << 63))
         self._manner = Manner(
             context=arguments.context(multiprocessing_context, count) or multiprocessing.get_context(),
@@ -216,7 +220,8 @@ class SharedLoader:
         return self._generator.permutation(len(self.dataset)) if self.shuffle else None
 
     def _indices(self) -> Iterator[Any]:
-        """Returns an iterator over the indices of each batch: a list of them or, if samples are not batched, one index.
+        """Returns an iterator over the indices of each batch. Each element is a list of indices or,
+        if samples are not batched, one index.
         """
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)

@@ -14,15 +14,16 @@ def stamp(epoch: int, batch: int) -> int:
     return epoch << BATCH_BITS | batch
 
 
-#: For each worker, the batch number that it must reach in the previous epoch, if that was interrupted. The worker makes the
-#: batches below that number and drops them. So its random numbers do not depend on its progress at the interruption, and equal
-#: those of torch's loader.
+#: For each worker, the batch number that it must reach in the previous epoch, if that epoch was
+#: interrupted. The worker makes the batches below that number and drops them. So its random numbers
+#: do not depend on its progress at the interruption, and equal those of torch's loader.
 Settle = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """An order whose indices are known from the start. Of W workers, worker w makes the batches w, w + W, w + 2 W ...
+    """An order whose indices are known from the start. If there are W workers, worker w makes the
+    batches w, w + W, w + 2 W ...
     """
 
     epoch: int
@@ -30,7 +31,7 @@ class Shares:
     count: int
     #: Number of indices of the epoch.
     length: int
-    #: Indices of a batch; None if each index is a batch of its own.
+    #: Number of indices of a batch; None if each index is a batch of its own.
     batch_size: int | None
     #: Name of an int64 tensor with the indices; None for 0, 1, 2 ...
     order: str | None

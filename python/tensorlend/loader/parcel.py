@@ -1,7 +1,7 @@
-"""Batches as messages: a worker packs a batch, and the trainer unpacks it.
+"""Batches as messages. A worker packs a batch, and the trainer unpacks it.
 
-A message's metadata begin with a letter for its kind; its leaves are the tensors of a dataset, named "0", "1" ... in
-order, or one tensor if there is one.
+A message's metadata begin with a letter for its kind. Its leaves are the tensors of a dataset,
+named "0", "1" ... in order. A single leaf is a tensor without a dataset.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLAIN = b"N"
 #: Any other batch. The letter is followed by a pickle that refers to the leaves.
 PICKLED = b"P"
-#: Any other batch with a pickle that is too long for metadata: the last leaf contains the pickle.
+#: Any other batch with a pickle that is too long for metadata. The last leaf contains the pickle.
 PICKLED_LEAF = b"Q"
 #: An exception. The only leaf contains its bytes.
 FAILED = b"F"
@@ -50,7 +50,9 @@ class Packer:
         self._arena = arena
 
     def batch(self, batch: Any) -> tuple[Content, bytes]:
-        """Returns the value to send, and its metadata. Leaves in the arena are sent without a copy; others are copied."""
+        """Returns the value to send, and its metadata. Leaves in the arena are sent without a copy,
+        and other leaves are copied.
+        """
         leaves = _Leaves(self._kit, self._arena)
         try:
             nest = nesting.describe(batch, leaves.number)
@@ -91,7 +93,8 @@ class _Leaves:
         self._known: dict[int, tuple[int, Any]] = {}
 
     def number(self, value: Any) -> int | None:
-        """Returns the number of a leaf, the same each time the leaf occurs. Returns None if the value cannot be a leaf.
+        """Returns the number of a leaf, which is the same each time the leaf occurs. Returns None
+        if the value cannot be a leaf.
         """
         known = self._known.get(id(value))
         if known is not None:
@@ -133,11 +136,12 @@ class Unpacker:
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
         self._known: dict[bytes, tuple[Callable[[Any], Any], Recipe | None]] = {}
-        #: The recipe for messages that are like the last one; None if the last one was too complex for a recipe.
+        #: The recipe for messages like the last message. None if the last message was too complex
+        #: for a recipe.
         self.recipe: Recipe | None = None
 
     def batch(self, value: Lease | DeviceLease | Dataset) -> Any:
-        """Returns a batch, or `End`; raises the worker's exception."""
+        """Returns a batch, or `End`. Raises the worker's exception if the message contains one."""
         metadata = value.metadata_bytes
         known = self._known.get(metadata)
         letter = metadata[:1]

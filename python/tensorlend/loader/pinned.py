@@ -9,8 +9,9 @@ from tensorlend.loader.batches import Batches
 
 
 def pin(batch: Any) -> Any:
-    """Returns the batch with its tensors in page-locked memory: tensors that are there already stay, others are copied. For an
-    object with a method `pin_memory`, it returns the result of that method.
+    """Returns the batch with its tensors in page-locked memory. Tensors that are already in such
+    memory stay, and others are copied. If an object has a method `pin_memory`, returns the result
+    of that method.
     """
     if hasattr(batch, "pin_memory"):
         return batch.pin_memory()

@@ -79,8 +79,8 @@ class TorchKit(NumpyKit):
 
 
 def _page_locked(device: int, lease: Lease) -> torch.Tensor:
-    """Returns a tensor that views the lease, in locked pages. The lease lasts until the work that is queued on the current stream
-    when the tensor is gone, such as a copy to the device, is done.
+    """Returns a tensor that views the lease, in locked pages. The lease ends after the tensor is
+    gone and the current stream has done the work queued by then, such as a copy to the device.
     """
     try:
         lease.page_lock(device, stream=torch.cuda.current_stream(device))
@@ -90,8 +90,9 @@ def _page_locked(device: int, lease: Lease) -> torch.Tensor:
 
 
 def is_leaf(value: Any) -> bool:
-    """Returns whether a tensor consists of elements in host memory only. Others (sparse ones, those on a device, those with
-    a gradient, subclasses) are pickled."""
+    """Returns whether a tensor consists only of elements in host memory. Other tensors (sparse
+    ones, those on a device, those with a gradient, subclasses) are pickled.
+    """
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
@@ -104,15 +105,16 @@ def is_leaf(value: Any) -> bool:
 def empty(shape: Sequence[int] | int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Returns an uninitialized tensor for a batch.
 
-    In a worker, the tensor is in shared memory, and the trainer receives it without a copy: a `collate_fn` returns it,
-    alone or within lists and dicts. In other processes it is `torch.empty`.
+    In a worker, the tensor is in shared memory. If a `collate_fn` returns it, alone or within lists
+    and dicts, the trainer receives the tensor without a copy. In other processes the result is that
+    of `torch.empty`.
 
     Parameters
     ----------
     shape : int or sequence of int
         Sizes, in elements.
     dtype : torch.dtype or None, default None
-        Element type; None is torch's default one.
+        Element type; None is torch's default type.
 
     Returns
     -------
@@ -137,7 +139,8 @@ class _Gather:
         self._tensors = tensors
 
     def __call__(self, indices: Any) -> list[torch.Tensor]:
-        # Copy the indices: leased arrays are read-only, and torch warns about read-only arrays.
+        # Copy the indices, because leased arrays are read-only, and torch warns about read-only
+        # arrays.
         chosen = torch.as_tensor(np.array(indices, np.int64))
         length = len(self._tensors[0])
         chosen = torch.where(chosen < 0, chosen + length, chosen)
@@ -160,8 +163,8 @@ def _tell_torch(job: Job) -> None:
 
 
 def _stack_into_slots() -> None:
-    """Makes torch's `default_collate` stack tensors directly into drafts in this process, even if a `collate_fn` calls
-    it. It changes the table of collate functions that torch documents.
+    """Makes torch's `default_collate` stack tensors directly into drafts in this process, even if a
+    `collate_fn` calls it. Changes the table of collate functions that torch documents.
     """
     from torch.utils.data._utils.collate import default_collate_fn_map
 

@@ -27,9 +27,9 @@ _KNOWN = inspect.signature(DataLoader.__init__).parameters
 class SharedLoader(DataLoader[Any]):
     """Iterates over a dataset's batches as torch's DataLoader does, without a copy from the workers to the trainer.
 
-    Worker processes write batches into shared memory, and the trainer gets tensors that view them. All arguments of
-    DataLoader have the same meaning, and give the same batches in the same order for the same seeds. With 0 workers it is
-    a DataLoader.
+    Worker processes write batches into shared memory, and the trainer gets tensors that view them.
+    All arguments of DataLoader have the same meaning, and give the same batches in the same order
+    for the same seeds. With 0 workers the loader works as a DataLoader.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ class SharedLoader(DataLoader[Any]):
     collate_fn : callable or None, default None
         Makes a batch of a list of samples.
     pin_memory : bool, default False
-        Whether tensors are in page-locked memory: the pages of the batches themselves on a CUDA device, else a copy.
+        Whether tensors are in page-locked memory. For a CUDA device the pages of the batches
+        themselves are locked. Otherwise the tensors are copies.
     drop_last : bool, default False
         Whether an incomplete last batch is left out.
     timeout : float, default 0
@@ -74,8 +75,9 @@ class SharedLoader(DataLoader[Any]):
     client : Client or None, default None
         A client to use.
     mode : {"read", "cow"}, default "read"
-        torch does not know of read-only memory. "read": writing to a batch in place ends the process (SIGSEGV). "cow": it changes
-        this process's copy, at the price of a mapping for each tensor.
+        torch does not support read-only memory. "read": a write to a batch in place ends the
+        process (SIGSEGV). "cow": a write changes this process's copy, at the price of a mapping for
+        each tensor.
 
     Raises
     ------
@@ -88,9 +90,10 @@ class SharedLoader(DataLoader[Any]):
 
     Notes
     -----
-    A tensor keeps its memory: batches that are kept are not overwritten. If a worker raises an exception, `next` raises one of
-    the same type, or a RuntimeError if that type cannot be made from one message; the message contains the worker's
-    traceback. Close the loader, or use it as a context manager.
+    A tensor keeps its memory, so batches that the program keeps are not overwritten. If a worker
+    raises an exception, `next` raises an exception of the same type, or a RuntimeError if that type
+    cannot be made from one message. The message contains the worker's traceback. Close the loader,
+    or use it as a context manager.
 
     Examples
     --------
@@ -219,8 +222,9 @@ class SharedLoader(DataLoader[Any]):
 
 
 def _known(indices: Any) -> Known | None:
-    """Returns the epoch of torch's own samplers, whose indices nothing can change after the epoch has begun; None for
-    others."""
+    """Returns the epoch of torch's own samplers; None for others. Nothing can change the indices of
+    torch's samplers after the epoch has begun.
+    """
     size, drop_last, sampler = None, False, indices
     # Compare the exact types, because subclasses of these samplers may do anything.
     if type(indices) is BatchSampler:

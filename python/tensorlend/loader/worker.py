@@ -25,8 +25,8 @@ from tensorlend.loader.parcel import Content, Packer
 #: Interval in seconds at which the wait for the trainer's subscription checks that the trainer lives.
 _SUBSCRIBE_SECONDS = 0.1
 
-#: Number of attempts to send during the time in which the trainer takes one batch of this worker, and the bounds of the sleep
-#: between two attempts, in seconds.
+#: Number of attempts to send during the time in which the trainer takes one batch of this worker.
+#: The limits of the sleep between two attempts follow, in seconds.
 _LOOKS = 8
 _LOOK_SECONDS_MIN, _LOOK_SECONDS_MAX = 20e-6, 2e-3
 #: Time in seconds of polling after which the worker sleeps until the trainer wakes it.
@@ -42,7 +42,7 @@ def work(job: Job, pipe: Connection) -> None:
         _reset_signals()
         _serve(job, Control(pipe))
     except (KeyboardInterrupt, BrokenPipeError):
-        # Send no error: the trainer was interrupted, too, or has ended.
+        # Send no error. The trainer was interrupted, too, or has ended.
         pass
 
 
@@ -62,8 +62,9 @@ def _serve(job: Job, control: Control) -> None:
 
 
 def _reset_signals() -> None:
-    """Resets the signal state that a forked worker has inherited: the trainer's handlers, with which SIGTERM would not
-    end the worker, and blocked signals. Ignored signals stay ignored.
+    """Resets the signal state that a forked worker has inherited. The trainer's handlers would
+    prevent SIGTERM from ending the worker, and signals may be blocked. Ignored signals stay
+    ignored.
     """
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -80,11 +81,12 @@ class _Worker:
         self._arena = Arena(client.create)
         self._packer = Packer(job.kit, self._arena)
         self._subscribed = False
-        # Time of the last send, and the shortest time in which the trainer made room, both in seconds.
+        # Time of the last send, and the shortest time in which the trainer made room. Both are in
+        # seconds.
         self._sent = 0.0
         self._pace = 0.0
         self._by_index: Callable[[Any], Any] | None = None
-        # An error before the first batch, which is sent in place of that batch.
+        # An error before the first batch. It is sent in place of that batch.
         self._failed: Failure | None = None
 
     def run(self) -> None:
@@ -102,7 +104,7 @@ class _Worker:
             order = self._epoch(order) if not isinstance(order, Task) else self._control.wait()
 
     def _epoch(self, order: Order) -> Any:
-        """Executes one order and returns the next."""
+        """Executes one order, and returns the next order."""
         if isinstance(order, Tasks):
             return self._tasks(order)
         made = self._shares(order) if isinstance(order, Shares) else self._whole(order)
@@ -117,8 +119,8 @@ class _Worker:
         return self._control.wait()
 
     def _settle(self, batch: int, make: Callable[[], Any], rest: Iterator[Batch], end: int) -> None:
-        """Makes the batches that the previous epoch still owes, and drops them, so that random numbers do not depend on
-        the interruption.
+        """Makes the batches that the previous epoch still owes, and drops them. So random numbers
+        do not depend on the interruption.
         """
         while batch < end:
             try:
@@ -149,7 +151,7 @@ class _Worker:
             try:
                 indices = self._client.get(order.order).numpy()
             except NotFoundError:
-                # Stop: the trainer has ended.
+                # Stop, because the trainer has ended.
                 return
         size = order.batch_size
         for batch in range(job.worker, order.count, job.workers):
@@ -198,13 +200,13 @@ class _Worker:
 
     def _sorry(self, error: BaseException) -> tuple[Content, bytes]:
         failure = self._failure(error)
-        # Drop the traceback, which may hold the failed batch, and so the memory that was short.
+        # Drop the traceback, which may hold the failed batch, and so the memory that was missing.
         error.__traceback__ = None
         self._arena.clear()
         try:
             return self._packer.failure(failure)
         except Exception:
-            # There is not even memory to send the error through the stream.
+            # There is not enough memory even to send the error through the stream.
             self._control.complain(failure)
             raise
 
@@ -223,10 +225,12 @@ class _Worker:
         self._sent = time.monotonic()
 
     def _send_unwoken(self, content: Content, metadata: bytes, stamp: int) -> bool:
-        """Polls the stream for room, and sends as soon as there is some. Returns False after a long time without room.
+        """Polls the stream for room, and sends as soon as the stream has room. Returns False after
+        a long time without room.
 
-        The trainer must wake a worker that sleeps for room, which costs the trainer more than taking the batch does: a system call, and
-        an interrupt for the other core. So workers do not sleep as long as the trainer takes batches.
+        The trainer must wake a worker that sleeps for room. This needs a system call and an
+        interrupt for the other core, which cost the trainer more than taking the batch. So workers
+        do not sleep as long as the trainer takes batches.
         """
         began = now = time.monotonic()
         while now - began < _LOOK_SECONDS:

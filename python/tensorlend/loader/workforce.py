@@ -54,12 +54,14 @@ class Workforce:
         self._unpacker: Unpacker | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Omit processes and sessions, which belong to this process. The receiver of a copy starts its own.
+        # Omit processes and sessions, which belong to this process. The receiver of a copy starts
+        # its own.
         return {**self.__dict__, "_host": None, "_crew": None, "_epoch": None, "_unpacker": None}
 
     def batches(self, job: Job, workers: int, manner: Manner, draw_seed: Callable[[], int], epoch: Epoch) -> Batches:
-        """Begins an epoch. `job` has the common parts of all workers' jobs; `draw_seed` returns the base seed if
-        workers are started."""
+        """Begins an epoch. `job` contains the common parts of all workers' jobs. `draw_seed`
+        returns the base seed if workers are started.
+        """
         crew = self._crew
         if crew is None or crew.closed or crew.host.pid != os.getpid() or len(crew) != workers:
             crew = self._start(job, workers, manner, draw_seed())
@@ -93,7 +95,8 @@ class Workforce:
             namespace=host.namespace,
             base_seed=base_seed,
             workers=workers,
-            # The capacity is one less than `ahead`, because a worker that waits for room holds one more batch.
+            # The capacity is one less than `ahead`, because a worker that waits for room holds one
+            # more batch.
             capacity=max(manner.ahead - 1, 1),
         )
         jobs = [replace(common, worker=worker, stream=name) for worker, name in enumerate(names)]

@@ -106,6 +106,8 @@ def test_flush_deletes_everything(client: Client, native: tensorlend.Client) -> 
 def test_parameters_are_seen_by_all_clients(client: Client) -> None:
     client.config_set("lua-time-limit", "6000", SSDB)
     assert Client().config_get("lua-*", SSDB) == {"lua-time-limit": "6000"}
+    client.config_set("ignore-warnings", "ARM64-COW-BUG", SSDB)
+    assert client.config_get("ignore-warnings", SSDB) == {"ignore-warnings": "ARM64-COW-BUG"}
     assert client.config_get("absent", SSDB) == {}
     for name, value in (("absent", "1"), ("lua-time-limit", "long")):
         with pytest.raises(RedisReplyError, match=name):
