@@ -17,7 +17,7 @@ pub type Drawn = Result<(), Box<dyn Error>>;
 /// The reason why a plot cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
-    /// There is no row to plot.
+    /// The caller passed no row.
     #[error("nothing to plot: no row was measured")]
     NoRows,
     /// The crate plotters could not draw.

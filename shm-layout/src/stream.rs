@@ -104,15 +104,6 @@ impl<'a> Ring<'a> {
     /// earlier.
     #[inline]
     pub fn send(&self, head: u64, message: Cell, summary: &HeaderSummary) -> Option<Cell> {
-        let before = self.empty(head);
-        self.fill(head, message, summary);
-        before
-    }
-
-    /// Producer: the first steps of [`Ring::send`], up to the emptied cell; returns the cell that the ring no longer holds. A
-    /// producer that then writes the message's record lets the processor fetch the entry's cache line in the meantime.
-    #[inline]
-    pub fn empty(&self, head: u64) -> Option<Cell> {
         let entry = self.entry(head);
         let before = Cell(entry.cell.peek());
         let capacity = self.entries.len() as u64;
@@ -123,15 +114,8 @@ impl<'a> Ring<'a> {
         crate::crash_point!("send: tail moved");
         entry.cell.set(Cell::EMPTY.0);
         crate::crash_point!("send: entry emptied");
-        before.is_value().then_some(before)
-    }
-
-    /// Producer: the other steps of [`Ring::send`], after [`Ring::empty`].
-    #[inline]
-    pub fn fill(&self, head: u64, message: Cell, summary: &HeaderSummary) {
-        let entry = self.entry(head);
-        // Release, between the emptied cell and the words: a subscriber that reads one of the words finds the cell
-        // changed.
+        // Release orders the emptied cell before the words below. A subscriber that reads one of
+        // these words finds the cell changed.
         fence(Ordering::Release);
         entry.number.put(head);
         for (word, value) in entry.summary.iter().zip(summary) {
@@ -142,6 +126,7 @@ impl<'a> Ring<'a> {
         crate::crash_point!("send: cell stored");
         self.head.head.set(head + 1);
         crate::crash_point!("send: head moved");
+        before.is_value().then_some(before)
     }
 
     /// Subscriber: returns true if a message's number and summary still belong to this cell. For a

@@ -14,6 +14,9 @@ use crate::failure::Failure;
 use crate::files::FileError;
 use crate::output::Table;
 
+/// The advice for a file that cannot be read.
+const REMEDY: &str = "write it with `tensorlend bench --json`";
+
 /// One run of the benchmark, as its JSON has it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Run {
@@ -110,13 +113,9 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Run>, Failure> {
             path: path.to_owned(),
             doing: "read",
             source,
-            remedy: "write it with `tensorlend bench --json`",
+            remedy: REMEDY,
         })?;
-        runs.extend(parse(&text).map_err(|what| FileError::Damaged {
-            path: path.to_owned(),
-            what,
-            remedy: "write it with `tensorlend bench --json`",
-        })?);
+        runs.extend(parse(&text).map_err(|what| FileError::Damaged { path: path.to_owned(), what, remedy: REMEDY })?);
     }
     if runs.len() > usize::from(RUNS_MAX) {
         let count = runs.len();

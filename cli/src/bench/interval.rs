@@ -35,7 +35,7 @@ impl Ratio {
 }
 
 /// Returns the number of the lower bound in the sorted quotients, counted from 1, which is also the number of the upper bound
-/// from the end; 0 if even the extremes are no bounds.
+/// from the end. Returns 0 if there are too few runs for a bound.
 fn outside(base: usize, now: usize) -> usize {
     let orders = orders(base, now);
     let all: i128 = orders.iter().sum();

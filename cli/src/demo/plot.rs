@@ -18,7 +18,7 @@ const WHISKER_PX: i32 = 4;
 ///
 /// # Errors
 ///
-/// [`PlotError::NoRows`] if there are no rows; [`PlotError::Write`] if the file cannot be written.
+/// [`PlotError::NoRows`] if `rows` is empty; [`PlotError::Write`] if the file cannot be written.
 pub fn plot(rows: &[Row], path: &Path) -> Result<(), PlotError> {
     write(path, picture(rows)?)
 }

@@ -20,9 +20,9 @@ const RESERVE: u64 = 16 << 20;
 /// The kind of users for whom the daemon allocates memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Ordinary users, who may not use [`RESERVE`].
+    /// Ordinary users. They may not use [`RESERVE`].
     Users,
-    /// Administrators, who may use [`RESERVE`].
+    /// Administrators. They may use [`RESERVE`].
     Administrators,
 }
 

@@ -36,8 +36,9 @@ enum Outcome {
 
 impl Feed {
     pub(super) fn new(queue: Queue, prefetch: u8) -> Self {
-        let prefetch = prefetch.clamp(1, CLAIM_BATCH_MAX as u8);
-        Self { queue, prefetch, done: Vec::new(), ready: VecDeque::new() }
+        let mut feed = Self { queue, prefetch: 1, done: Vec::new(), ready: VecDeque::new() };
+        feed.set_prefetch(prefetch);
+        feed
     }
 
     /// Sets the maximum number of items that one request claims.

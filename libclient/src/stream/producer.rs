@@ -16,7 +16,7 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Policy, Request};
-use tensorlend_layout::word::{Cell, SubscriberWord, Word};
+use tensorlend_layout::word::{SubscriberWord, Word};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
@@ -320,14 +320,9 @@ impl Stream {
     /// Sends a sealed slot. The ring takes over one of the slot's holders.
     #[inline]
     fn push_sealed(&self, state: &mut State, sealed: &Sealed) -> u64 {
-        let replaced = self.ring().send(state.next, sealed.value, &sealed.summary);
-        self.sent_one(state, replaced)
-    }
-
-    /// Counts a message, wakes subscribers, and retires the message that it has replaced. Returns its number.
-    #[inline]
-    fn sent_one(&self, state: &mut State, replaced: Option<Cell>) -> u64 {
         let number = state.next;
+        let ring = Ring { head: &self.head, entries: &self.entries };
+        let replaced = ring.send(number, sealed.value, &sealed.summary);
         state.next += 1;
         tensorlend_layout::crash_point!("send: counted");
         // The message is sent, and later steps cannot undo that.
@@ -336,10 +331,6 @@ impl Stream {
             self.session.alloc().retire(replaced);
         }
         number
-    }
-
-    fn ring(&self) -> Ring<'_> {
-        Ring { head: &self.head, entries: &self.entries }
     }
 
     /// Wakes sleeping subscribers before a message is there: see [`crate::Call::soon`].

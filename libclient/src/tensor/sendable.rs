@@ -68,17 +68,13 @@ pub(crate) mod sealed {
     }
 }
 
-/// Seals a message if this client made it.
+/// Seals a message if this client created it, because each client counts its own slots.
 #[inline]
 pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
-    check_client(session, &message, what)?;
+    if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
+        return Err(of_another_client(what));
+    }
     message.seal_for(sequence, sealed::INSIDE)
-}
-
-/// Checks that this client made a message: each client counts its own slots.
-#[inline]
-fn check_client(session: &Arc<Session>, message: &impl Sendable, what: &str) -> Result<()> {
-    if Arc::ptr_eq(message.session(sealed::INSIDE), session) { Ok(()) } else { Err(of_another_client(what)) }
 }
 
 #[cold]

@@ -147,14 +147,12 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 }
                 if joined && !due {
                     w.say_with(conn, &Request::Queue(QueueRequest::Stop), 0);
-                    // The daemon closes a connection whose last request it has not answered, and receives nothing more.
-                    if w.closed.contains(&conn) {
-                        conns.retain(|(one, ..)| *one != conn);
-                        continue;
-                    }
                 }
-                let wakes = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
-                w.say_with(conn, &request, wakes);
+                // The daemon closes a connection on which it has not answered the last request.
+                if !w.closed.contains(&conn) {
+                    let wakes = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
+                    w.say_with(conn, &request, wakes);
+                }
             }
             Step::Rude(i, request) => {
                 let Some(i) = pick(i, &conns) else { continue };
