@@ -10,7 +10,7 @@
 set -euo pipefail
 
 # The time limit for all steps together, in seconds.
-readonly BUDGET_S=570
+readonly BUDGET_S=${TENSORLEND_GPU_BUDGET_S:-570}
 
 usage() {
     sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
@@ -46,25 +46,26 @@ pack() {
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     cd "$root"
     folder=${1:-${CARGO_TARGET_DIR:-target}/gpu}
-    rm -rf "${folder:?}"/{bin,fake,gpu,wheel}
-    mkdir -p "$folder"/{bin,fake,gpu,wheel}
-    parts=(-p tensorlend-benches -p tensorlend-fakecuda)
+    rm -rf "${folder:?}"/{bin,docs,fake,gpu,python,wheel}
+    mkdir -p "$folder"/{bin,docs,fake,gpu,python/tests,wheel}
+    parts=(-p tensorlend-benches -p tensorlend-fakecuda --bin tensorlend-gpu-calls --bin tensorlend-gpu-facts)
     tests=(-p tensorlend-cuda --test driver)
     if has_test tests conformance; then
         # The test starts its agent programs from its own folder.
-        parts+=(-p tensorlend-tests)
+        parts+=(-p tensorlend-tests --bin tensorlend-agent --bin tensorlend-placed)
         tests+=(-p tensorlend-tests --test conformance)
     fi
     # A build of their own, as for a release: the benchmarks' features must not change the shipped programs.
     built build -p tensorlend-daemon -p tensorlend-cli --bins >"$folder/programs"
-    built build "${parts[@]}" --features tensorlend-benches/cuda --lib --bins --bench allocators --bench handover >"$folder/built"
+    built build "${parts[@]}" --features tensorlend-benches/cuda --lib --bench allocators --bench handover >"$folder/built"
     built test --no-run "${tests[@]}" >>"$folder/built"
     cat "$folder/programs" >>"$folder/built"
     while IFS=$'\t' read -r kind name path; do
         case $kind in
             library) cp "$path" "$folder/fake/libcuda.so.1" ;;
             test) cp "$path" "$folder/bin/test-$name" ;;
-            # Cargo lists a program twice if a test needs it.
+            # Cargo also builds and lists the programs that the tests need.
+            bin) case $name in tensorlend | tensorlendd | tensorlend-agent | tensorlend-placed | tensorlend-gpu-*) cp "$path" "$folder/bin/$name" ;; esac ;;
             *) cp "$path" "$folder/bin/$name" ;;
         esac
     done <"$folder/built"
@@ -78,6 +79,9 @@ pack() {
     ln -sf ../fake/libcuda.so.1 "$folder/bin/libfakecuda.so"
     cp benches/gpu.sh "$folder/"
     cp benches/gpu/*.py tests/fakecuda/kernels.ptx "$folder/gpu/"
+    cp python/tests/{test_device_gpu,cards,waiting}.py "$folder/python/tests/"
+    # The tests run the programs of this page.
+    cp docs/gpu.md "$folder/docs/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     if have maturin; then
         timeout 900 maturin build --quiet --profile dist --strip --locked --manifest-path python/Cargo.toml --out "$folder/wheel" ||
@@ -148,7 +152,6 @@ run() {
     fi
 
     step machine 20 bash -c 'uname -a; nproc; cat /proc/loadavg; nvidia-smi || echo "no nvidia-smi"; nvidia-smi -q || true'
-    step facts 200 "$folder/bin/tensorlend-gpu-facts"
     step driver 60 "$folder/bin/test-driver" --nocapture --test-threads=1
     if [[ -x $folder/bin/test-conformance ]]; then
         if [[ $fake == yes ]]; then
@@ -157,15 +160,19 @@ run() {
             step conformance 60 env TENSORLEND_GPU=1 "$folder/bin/test-conformance" --nocapture --exact on_a_real_device
         fi
     fi
+    if [[ $fake == no ]] && "$python" -c 'import pytest, torch' 2>/dev/null; then
+        step python 90 "$python" -m pytest -p no:cacheprovider -c /dev/null --rootdir "$folder" -q -rs "$folder/python/tests/test_device_gpu.py"
+    fi
+    step cupy 50 "$python" "$folder/gpu/cupy_check.py" --bin "$folder/bin" --out "$logs/cupy.json"
+    step engine 90 "$python" "$folder/gpu/engine.py" --bin "$folder/bin" "${weights[@]}" --out "$logs/engine.json"
+    step arrays 90 "$python" "$folder/gpu/arrays.py" --bin "$folder/bin" "${quick[@]}" --out "$logs/arrays.json"
+    step handover 100 "$folder/bin/handover" "${bench[@]}"
+    step facts 200 "$folder/bin/tensorlend-gpu-facts"
     # The fake driver writes a log of calls, which the benchmark counts.
     if [[ $fake == yes ]]; then export FAKECUDA_LOG=$work/calls; fi
     step allocators 190 "$folder/bin/allocators" "${bench[@]}"
     if [[ $fake == yes ]]; then step calls 120 "$folder/bin/tensorlend-gpu-calls" "$logs/calls.json"; fi
     unset FAKECUDA_LOG
-    step handover 100 "$folder/bin/handover" "${bench[@]}"
-    step engine 90 "$python" "$folder/gpu/engine.py" --bin "$folder/bin" "${weights[@]}" --out "$logs/engine.json"
-    step arrays 90 "$python" "$folder/gpu/arrays.py" --bin "$folder/bin" "${quick[@]}" --out "$logs/arrays.json"
-    step cupy 50 "$python" "$folder/gpu/cupy_check.py" --bin "$folder/bin" --out "$logs/cupy.json"
     "$python" "$folder/gpu/report.py" --logs "$logs" --out "$out" --stamp "$stamp" --commit "$(cat "$folder/commit")" --fake "$fake"
     if ((${#failed[@]} > 0)); then
         echo "failed: ${failed[*]}; what they said is in $logs" >&2

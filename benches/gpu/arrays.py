@@ -35,7 +35,6 @@ SIZES = [1 << 10, 1 << 20, 16 << 20, 256 << 20]
 QUICK_SIZES = [1 << 10, 1 << 20]
 #: Rounds before the measured ones: they allocate memory and open handles.
 WARM = 5
-NAME = "handed over"
 
 
 class Torch:
@@ -100,7 +99,8 @@ class Cupy:
 
 
 class Jax:
-    """jax: leases as arrays. jax writes into no memory of others, so it has no way `lent`."""
+    """jax: leases as arrays. jax writes into no memory of others, so it has no way `lent`. jax's `from_dlpack` asks for
+    tensors without the read-only flag, so leases are read through the CUDA array interface."""
 
     ways = ("put",)
 
@@ -115,7 +115,7 @@ class Jax:
         return self.jax.numpy.full(elements, number, dtype="int32").block_until_ready()
 
     def view(self, lease: Any) -> Any:
-        return self.jax.dlpack.from_dlpack(lease)
+        return self.jax.numpy.asarray(lease)
 
     def double_last(self, view: Any) -> int:
         return int((view + view)[-1])
@@ -188,7 +188,7 @@ def consume(library: str, address: str, tensors: Any, answers: Any) -> None:
         if way in ("queue", "same tensor"):
             held = view = tensors.get()
         else:
-            held = client.wait_newer(NAME, seen, timeout=60)
+            held = client.wait_newer(library, seen, timeout=60)
             seen, view = held.version, arrays.view(held)
         got = time.monotonic_ns()
         last = arrays.double_last(view)
@@ -208,7 +208,8 @@ class Producer:
 
         if library == "torch":
             import torch.multiprocessing as multiprocessing  # type: ignore[no-redef]
-        self.arrays, self.client = LIBRARIES[library][1](), tensorlend.connect(address)
+        # Each library has a name of its own: a name keeps its last value.
+        self.library, self.arrays, self.client = library, LIBRARIES[library][1](), tensorlend.connect(address)
         context = multiprocessing.get_context("spawn")
         self.tensors = context.Queue() if library == "torch" else None
         self.answers, theirs = context.Pipe()
@@ -229,16 +230,16 @@ class Producer:
         elif way == "lent":
             draft = self.client.create((elements,), "int32", device="cuda:0")
             self.arrays.fill(draft, number)
-            draft.publish(NAME)
+            draft.publish(self.library)
         else:
-            self.client.put(NAME, self.arrays.full(elements, number))
+            self.client.put(self.library, self.arrays.full(elements, number))
         published = time.monotonic_ns()
         if not self.answers.poll(60):
             raise TimeoutError("the consumer does not answer")
         last, got, done = self.answers.recv()
         seen = time.monotonic_ns()
         if last != 2 * number:
-            raise AssertionError(f"what was handed over is not what was made: {last} instead of {2 * number}")
+            raise AssertionError(f"the consumer read another number: {last} instead of {2 * number}")
         return {"begin": begin, "published": published, "got": got, "done": done, "seen": seen}
 
     def close(self) -> None:

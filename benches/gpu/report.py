@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ SHOWN = {
     "cupy": "## Python's array libraries, in place",
 }
 #: Steps of whose output the report shows single lines.
-TESTS = ("driver", "conformance")
+TESTS = ("driver", "conformance", "python")
 
 
 def said(logs: Path, name: str) -> str:
@@ -34,9 +35,10 @@ def tests(logs: Path) -> list[str]:
         text = said(logs, name)
         observed = sorted({line.strip() for line in text.splitlines() if "OBSERVED" in line})
         skipped = [line for line in said_err(logs, name).splitlines() if line.startswith("SKIPPED")]
-        results = [line for line in text.splitlines() if line.startswith("test result")]
+        ends = ("test result", "SKIPPED", "FAILED", "ERROR")
+        results = [line for line in text.splitlines() if line.startswith(ends) or re.match(r"\d+ (passed|failed|skipped)", line)]
         out += ["", f"### Tests: {name}", ""]
-        out += [f"- {line}" for line in [*results, *skipped, *observed]] or ["- nothing was said"]
+        out += [f"- {line}" for line in [*results, *skipped, *observed]] or ["- The tests printed nothing."]
     return out
 
 
@@ -75,8 +77,8 @@ def main() -> None:
     lines = [f"# On a device: {device}", ""]
     lines.append(f"{identification(logs)}; {arguments.stamp}; commit {arguments.commit}.")
     if arguments.fake == "yes":
-        lines += ["", "**On the fake device: this shows that everything works, and no time of it means anything.**"]
-    lines += ["", "`benches/gpu.sh run` made it. Medians, least and most in brackets; contenders take turns.", ""]
+        lines += ["", "**On the stand-in for the driver: the run shows that the programs work. Its times mean nothing.**"]
+    lines += ["", "Made by `benches/gpu.sh run`. A time is the median of its repetitions, with minimum and maximum. Contenders take turns.", ""]
     with (logs / "steps.tsv").open() as table:
         steps = list(csv.reader(table, delimiter="\t"))
     lines += ["| step | exit status | seconds |", "|---|---|---|"]
@@ -92,7 +94,7 @@ def main() -> None:
             lines += tests(logs)
             continue
         text = said(logs, name).strip()
-        lines += ["", text or f"It said nothing; the last of what went wrong: {said_err(logs, name).strip()[-400:]}"]
+        lines += ["", text or f"The step printed nothing. The end of its error output: {said_err(logs, name).strip()[-400:]}"]
     for plot in sorted(logs.glob("*.svg")):
         target = f"{stem}-{plot.name}"
         shutil.copy(plot, out / target)

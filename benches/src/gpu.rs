@@ -88,6 +88,13 @@ impl Card {
         self.context.new_stream().expect("a stream can be made")
     }
 
+    /// Returns true if all work of the stream is done.
+    pub fn is_done(&self, stream: &CudaStream) -> bool {
+        self.context.bind_to_thread().expect("the context lives");
+        // SAFETY: a stream of this context, which lives as long as the reference.
+        unsafe { sys::cuStreamQuery(stream.cu_stream()) == sys::CUresult::CUDA_SUCCESS }
+    }
+
     fn launch(&self, kernel: Kernel, stream: &CudaStream, elements: u64, arguments: &mut [*mut c_void]) {
         self.try_launch(kernel, stream, elements, arguments).expect("a kernel can be launched");
     }

@@ -678,11 +678,12 @@ typedef struct {
      */
     const char *device;
     /**
-     * Address of the element with index 0 on the device, read-only; 0 for host memory.
+     * Address of the element with index 0 on the device, read-only. 0 for host memory, and for a
+     * dataset's tensor on a device that this process cannot use.
      */
     uint64_t device_data;
     /**
-     * The device's number in this process, as N in "cuda:N"; 0 for host memory.
+     * The device's number in this process, as N in "cuda:N"; 0 if device_data is 0.
      */
     uint32_t device_number;
 } tensorlend_tensor;
@@ -1378,8 +1379,9 @@ tensorlend_status tensorlend_create_dataset(const tensorlend_client *client,
                                             tensorlend_draft **dataset);
 
 /**
- * Adds a tensor to a dataset, under a name that no other tensor of the dataset has. Readers see
- * the tensors in the order in which the program adds them. Takes *member over, unless the call
+ * Adds a tensor to a dataset, under a name that no other tensor of the dataset has. The tensor may
+ * be in host memory or on a device. Publishing waits for the work on all tensors on devices.
+ * Readers see the tensors in the order in which the program adds them. Takes *member over, unless the call
  * fails.
  *
  * Errors: TENSORLEND_ARGUMENT for a name that is already in the dataset, for the 4097th tensor,
@@ -2625,7 +2627,8 @@ tensorlend_status tensorlend_get_device_early(const tensorlend_client *client,
                                               tensorlend_lease **lease);
 
 /**
- * Records a stream whose work reads the leased tensor. After tensorlend_lease_free the memory
+ * Records a stream whose work reads the leased tensor, or the tensors of a dataset on the stream's
+ * device. After tensorlend_lease_free the memory
  * stays in place until the stream has done the work queued by then. If the program records no
  * stream, it must wait for its own work before it frees the lease.
  *

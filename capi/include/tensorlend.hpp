@@ -376,12 +376,12 @@ public:
     template <typename T, std::size_t Rank> auto mdspan(const Name &member = nullptr) const && = delete;
 #endif
     /// The address of its elements on a device, for kernels.
-    template <typename T> const T *device_data() const & {
-        const tensorlend_tensor &it = tensor();
+    template <typename T> const T *device_data(const Name &member = nullptr) const & {
+        const tensorlend_tensor &it = tensor(member);
         typed<T>(it);
         return reinterpret_cast<const T *>(static_cast<std::uintptr_t>(it.device_data));
     }
-    template <typename T> const T *device_data() const && = delete;
+    template <typename T> const T *device_data(const Name &member = nullptr) const && = delete;
     /// A copy of its elements, in C order; also of strided ones, and of those on a device.
     template <typename T> std::vector<T> copy(const Name &member = nullptr) const {
         static_assert(!std::is_same_v<T, bool>, "std::vector<bool> has no elements in a row: copy<unsigned char> as bytes");
@@ -409,7 +409,7 @@ public:
     bool validate() const noexcept { return tensorlend_lease_validate(lease()); }
     /// The tensor in place, read-only, for another library. It keeps the memory by itself.
     DLPack dlpack(const Name &member = nullptr) const { return made<DLPack>(tensorlend_lease_to_dlpack, lease(), member.c_str()); }
-    /// Of a tensor on a device: see tensorlend_lease_record_stream and the calls after it.
+    /// Of a tensor on a device, or of a dataset's tensors on devices: see tensorlend_lease_record_stream and the calls after it.
     void record_stream(void *stream) const { check(tensorlend_lease_record_stream(lease(), stream)); }
     void order_stream(void *stream) const { check(tensorlend_lease_order_stream(lease(), stream)); }
     void finish() const { check(tensorlend_lease_finish(lease())); }

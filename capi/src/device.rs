@@ -10,7 +10,7 @@ use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char, c_void};
 use tensorlend::{
-    Device, DeviceDraft, DeviceLease, DeviceOffer, Error, On, OnStream, Result, Uuid, Value, ValueDraft, check_name,
+    Device, DeviceDraft, DeviceOffer, DeviceTensor, Error, On, OnStream, Result, Uuid, Value, ValueDraft, check_name,
 };
 
 /// A device whose memory the daemon lends, borrowed from its list. Only the library creates these
@@ -143,15 +143,30 @@ unsafe fn change<T>(draft: *mut tensorlend_draft, how: impl FnOnce(&mut DeviceDr
     })
 }
 
-/// Returns a lease on a device.
+/// Returns the leased tensors on devices: the tensor, or all such members of a dataset.
 ///
 /// # Safety
 /// The handle is NULL or alive, by the contract in `lib.rs`.
-unsafe fn leased<'a>(lease: *const tensorlend_lease) -> Result<&'a DeviceLease> {
+unsafe fn leased<'a>(lease: *const tensorlend_lease) -> Result<Vec<&'a DeviceTensor>> {
     // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    let lease = unsafe { handle(lease, "lease") }?;
-    lease.check()?;
-    lease.value.as_device().ok_or_else(|| Error::Argument("the lease is on a tensor in host memory".into()))
+    unsafe { handle(lease, "lease") }?.devices()
+}
+
+/// Calls `how` with each of these tensors that is on the stream's device. The members of a dataset
+/// may be on several devices.
+fn with_stream(tensors: &[&DeviceTensor], stream: &OnStream, how: impl Fn(&DeviceTensor) -> Result<()>) -> Result<()> {
+    let mut refused = Ok(());
+    let mut any = false;
+    for tensor in tensors {
+        match tensor.check_stream(stream) {
+            Ok(()) => {
+                how(tensor)?;
+                any = true;
+            }
+            error => refused = error,
+        }
+    }
+    if any { Ok(()) } else { refused }
 }
 
 /// Creates a row-major tensor in a device's memory, where the program's kernels write the elements.
@@ -419,7 +434,8 @@ pub unsafe extern "C" fn tensorlend_get_device_early(
     })
 }
 
-/// Records a stream whose work reads the leased tensor. After `tensorlend_lease_free` the memory
+/// Records a stream whose work reads the leased tensor, or the tensors of a dataset on the stream's
+/// device. After `tensorlend_lease_free` the memory
 /// stays in place until the stream has done the work queued by then. If the program records no
 /// stream, it must wait for its own work before it frees the lease.
 ///
@@ -434,7 +450,8 @@ pub unsafe extern "C" fn tensorlend_lease_record_stream(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
         // valid.
-        unsafe { leased(lease)?.record_stream(on_stream(stream)) }?;
+        let (tensors, stream) = unsafe { (leased(lease)?, on_stream(stream)) };
+        with_stream(&tensors, &stream, |tensor| tensor.record_stream(&stream))?;
         Ok(())
     })
 }
@@ -450,7 +467,8 @@ pub unsafe extern "C" fn tensorlend_lease_order_stream(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
         // valid.
-        unsafe { leased(lease)?.wait(on_stream(stream)) }?;
+        let (tensors, stream) = unsafe { (leased(lease)?, on_stream(stream)) };
+        with_stream(&tensors, &stream, |tensor| tensor.wait(&stream))?;
         Ok(())
     })
 }
@@ -461,7 +479,7 @@ pub unsafe extern "C" fn tensorlend_lease_order_stream(
 pub unsafe extern "C" fn tensorlend_lease_finish(lease: *const tensorlend_lease) -> tensorlend_status {
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { leased(lease) }?.finish()?;
+        unsafe { leased(lease) }?.iter().try_for_each(|tensor| tensor.finish())?;
         Ok(())
     })
 }
@@ -479,7 +497,11 @@ pub unsafe extern "C" fn tensorlend_lease_is_finished(
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
         // writable.
         let (finished, lease) = unsafe { (OutVar::new(finished, "finished")?, leased(lease)?) };
-        finished.fill(lease.is_finished()?);
+        let mut all = true;
+        for tensor in lease {
+            all &= tensor.is_finished()?;
+        }
+        finished.fill(all);
         Ok(())
     })
 }

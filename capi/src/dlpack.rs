@@ -5,7 +5,7 @@ use super::client::tensorlend_client;
 use super::device::on_stream;
 use super::draft::{Shared, tensorlend_draft};
 use super::dtype::dtype;
-use super::lease::{optional, shared, tensorlend_lease};
+use super::lease::{Found, optional, shared, tensorlend_lease};
 use super::names::both;
 use super::status::{Fault, guard, look, tensorlend_status};
 use super::version::tensorlend_version;
@@ -16,7 +16,7 @@ use dlpark::ffi::{
 };
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use tensorlend::{Client, DType, Device, Draft, Error, Result, TensorSpec, Value, ValueDraft, check_name};
+use tensorlend::{Client, DType, Device, Draft, Error, Result, TensorSpec, ValueDraft, check_name};
 use tensorlend_layout::tensor::{NDIM_MAX, Strides, check_extent};
 
 /// The memory that an exported tensor keeps alive.
@@ -145,27 +145,24 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
         // writable, and strings are NULL or zero-terminated.
         let (out, lease, member) =
             unsafe { (Out::new(tensor, "tensor")?, shared(lease)?, optional(member, "member")?) };
-        if let (Value::Device(on_device), None) = (&lease.value, member) {
-            lease.check()?;
-            let looks = Looks {
-                dtype: on_device.dtype(),
-                shape: on_device.shape(),
-                strides: on_device.strides().to_vec(),
-                data: on_a_device(on_device.ptr() + on_device.byte_offset() as u64),
-                device: on_device.device(),
-                flags: DlpackFlags::READ_ONLY,
-            };
-            hand_out(out, looks, Owner::Lease(lease.clone()));
-            return Ok(());
-        }
-        let found = lease.find(member)?;
-        let looks = Looks {
-            dtype: found.dtype(),
-            shape: found.shape(),
-            strides: found.strides().to_vec(),
-            data: found.bytes().as_ptr().wrapping_add(found.byte_offset()).cast_mut(),
-            device: Device::CPU,
-            flags: DlpackFlags::READ_ONLY,
+        let flags = DlpackFlags::READ_ONLY;
+        let looks = match lease.find(member)? {
+            Found::Device(tensor) => Looks {
+                dtype: tensor.dtype(),
+                shape: tensor.shape(),
+                strides: tensor.strides().to_vec(),
+                data: on_a_device(tensor.ptr() + tensor.byte_offset() as u64),
+                device: tensor.device(),
+                flags,
+            },
+            Found::Host(tensor) => Looks {
+                dtype: tensor.dtype(),
+                shape: tensor.shape(),
+                strides: tensor.strides().to_vec(),
+                data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast_mut(),
+                device: Device::CPU,
+                flags,
+            },
         };
         hand_out(out, looks, Owner::Lease(lease.clone()));
         Ok(())

@@ -190,8 +190,9 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
     })
 }
 
-/// Adds a tensor to a dataset, under a name that no other tensor of the dataset has. Readers see
-/// the tensors in the order in which the program adds them. Takes `*member` over, unless the call
+/// Adds a tensor to a dataset, under a name that no other tensor of the dataset has. The tensor may
+/// be in host memory or on a device. Publishing waits for the work on all tensors on devices.
+/// Readers see the tensors in the order in which the program adds them. Takes `*member` over, unless the call
 /// fails.
 ///
 /// Errors: `TENSORLEND_ARGUMENT` for a name that is already in the dataset, for the 4097th tensor,
@@ -217,16 +218,16 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
                 return Err(Error::Argument("this draft is a tensor: make one with tensorlend_create_dataset".into()));
             };
             given.change(|member| match member {
-                ValueDraft::Tensor(member) => whole.check_member(name, member),
                 ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
-                _ => Err(Error::Argument("a dataset's members are in host memory".into())),
+                member => whole.check_member(name, member),
             })?;
             // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this
             // thread alone, and variables are NULL or writable.
-            if let ValueDraft::Tensor(member) = unsafe { take(member) }? {
-                whole.push(name, member)?;
+            match unsafe { take(member) }? {
+                ValueDraft::Tensor(member) => whole.push(name, member),
+                ValueDraft::Device(member) => whole.push(name, member),
+                _ => Ok(()),
             }
-            Ok(())
         })?;
         Ok(())
     })

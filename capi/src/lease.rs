@@ -7,7 +7,7 @@ use super::status::{guard, look, tensorlend_status};
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
-use tensorlend::{DeviceLease, Error, Result, Tensor, Value};
+use tensorlend::{DeviceMember, DeviceTensor, Error, Member, Result, Tensor, Value};
 
 /// A tensor that the program reads in place. The structure is borrowed from a lease, and valid as
 /// long as that lease lives. Only the library creates these structures. Later versions may add
@@ -43,9 +43,10 @@ pub struct tensorlend_tensor {
     pub row_major: bool,
     /// UUID of the device in whose memory the elements are, "GPU-..."; NULL for host memory.
     pub device: *const c_char,
-    /// Address of the element with index 0 on the device, read-only; 0 for host memory.
+    /// Address of the element with index 0 on the device, read-only. 0 for host memory, and for a
+    /// dataset's tensor on a device that this process cannot use.
     pub device_data: u64,
-    /// The device's number in this process, as N in "cuda:N"; 0 for host memory.
+    /// The device's number in this process, as N in "cuda:N"; 0 if `device_data` is 0.
     pub device_number: u32,
 }
 
@@ -70,23 +71,54 @@ impl tensorlend_tensor {
         }
     }
 
-    fn on_device(lease: &DeviceLease, uuid: *const c_char) -> Self {
+    fn on_device(tensor: &DeviceTensor, uuid: *const c_char) -> Self {
         Self {
             name: std::ptr::null(),
             data: std::ptr::null(),
-            shape: lease.shape().as_ptr().cast(),
-            strides: lease.strides().as_ptr(),
-            metadata: bytes_or_null(lease.metadata()),
-            metadata_bytes: lease.metadata().len() as u64,
-            elements: lease.elements() as u64,
-            nbytes: lease.nbytes() as u64,
-            timestamp_ns: lease.timestamp(),
-            dtype: lease.dtype().pack(),
-            ndim: lease.shape().len() as u32,
-            row_major: lease.is_row_major(),
+            shape: tensor.shape().as_ptr().cast(),
+            strides: tensor.strides().as_ptr(),
+            metadata: bytes_or_null(tensor.metadata()),
+            metadata_bytes: tensor.metadata().len() as u64,
+            elements: tensor.elements() as u64,
+            nbytes: tensor.nbytes() as u64,
+            timestamp_ns: tensor.timestamp(),
+            dtype: tensor.dtype().pack(),
+            ndim: tensor.shape().len() as u32,
+            row_major: tensor.is_row_major(),
             device: uuid,
-            device_data: lease.ptr() + lease.byte_offset() as u64,
-            device_number: lease.device().id().into(),
+            device_data: tensor.ptr() + tensor.byte_offset() as u64,
+            device_number: tensor.device().id().into(),
+        }
+    }
+
+    /// Describes a dataset's tensor on a device that this process cannot use.
+    fn unmapped(member: &DeviceMember, uuid: *const c_char) -> Self {
+        Self {
+            name: std::ptr::null(),
+            data: std::ptr::null(),
+            shape: member.shape().as_ptr().cast(),
+            strides: member.strides().as_ptr(),
+            metadata: bytes_or_null(member.metadata()),
+            metadata_bytes: member.metadata().len() as u64,
+            elements: member.elements() as u64,
+            nbytes: member.nbytes() as u64,
+            timestamp_ns: member.timestamp(),
+            dtype: member.dtype().pack(),
+            ndim: member.shape().len() as u32,
+            row_major: member.is_row_major(),
+            device: uuid,
+            device_data: 0,
+            device_number: 0,
+        }
+    }
+
+    fn of_member(name: *const c_char, member: Member<'_>, uuid: *const c_char) -> Self {
+        match member {
+            Member::Host(tensor) => Self::of(name, tensor),
+            Member::Device(member) => {
+                let tensor = member.tensor().map(|tensor| Self::on_device(tensor, uuid));
+                Self { name, ..tensor.unwrap_or_else(|_| Self::unmapped(member, uuid)) }
+            }
         }
     }
 }
@@ -122,10 +154,11 @@ pub struct tensorlend_lease {
     /// The description of a tensor. It is not in `members`, because a vector would need an
     /// allocation in each `get`.
     tensor: Option<tensorlend_tensor>,
-    /// The descriptions and names of a dataset's members. For a tensor on a device, `names`
-    /// contains only the device's UUID.
+    /// The descriptions and names of a dataset's members.
     members: Vec<tensorlend_tensor>,
     names: Vec<CString>,
+    /// The UUIDs of the devices of the tensor or of the members; empty texts for host memory.
+    uuids: Vec<CString>,
 }
 
 // SAFETY: the pointers in the descriptions point into memory that `value` and `names` own. Any
@@ -143,21 +176,27 @@ const _: fn() = || {
 
 impl tensorlend_lease {
     pub(super) fn of(value: Value) -> Arc<Self> {
-        let mut lease =
-            Arc::new(Self { value, process: Process::current(), tensor: None, members: Vec::new(), names: Vec::new() });
+        let (process, tensor) = (Process::current(), None);
+        let (members, names, uuids) = (Vec::new(), Vec::new(), Vec::new());
+        let mut lease = Arc::new(Self { value, process, tensor, members, names, uuids });
         // Write the descriptions after the allocation, because they contain pointers into the
         // lease.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
         match &inner.value {
             Value::Tensor(tensor) => inner.tensor = Some(tensorlend_tensor::of(std::ptr::null(), tensor)),
             Value::Dataset(dataset) => {
-                inner.names = dataset.iter().map(|(name, _)| c_text(name)).collect();
-                let named = inner.names.iter().zip(dataset.iter());
-                inner.members = named.map(|(name, (_, tensor))| tensorlend_tensor::of(name.as_ptr(), tensor)).collect();
+                inner.names = dataset.members().map(|(name, _)| c_text(name)).collect();
+                let uuid = |member: Member<'_>| member.uuid().map(|uuid| c_text(&uuid.to_string())).unwrap_or_default();
+                inner.uuids = dataset.members().map(|(_, member)| uuid(member)).collect();
+                let texts = inner.names.iter().zip(&inner.uuids);
+                let member = |((name, uuid), (_, member)): ((&CString, &CString), (&str, Member<'_>))| {
+                    tensorlend_tensor::of_member(name.as_ptr(), member, uuid.as_ptr())
+                };
+                inner.members = texts.zip(dataset.members()).map(member).collect();
             }
             Value::Device(lease) => {
-                inner.names = vec![c_text(&lease.uuid().to_string())];
-                inner.tensor = Some(tensorlend_tensor::on_device(lease, inner.names[0].as_ptr()));
+                inner.uuids = vec![c_text(&lease.uuid().to_string())];
+                inner.tensor = Some(tensorlend_tensor::on_device(lease, inner.uuids[0].as_ptr()));
             }
             // The compiler requires this arm.
             _ => {}
@@ -179,11 +218,17 @@ impl tensorlend_lease {
     }
 
     /// Returns the dataset's member with this name. Without a name, returns the tensor itself.
-    pub(super) fn find(&self, name: Option<&str>) -> Result<&Tensor> {
+    pub(super) fn find(&self, name: Option<&str>) -> Result<Found<'_>> {
         self.process.check_readable()?;
         match (&self.value, name) {
-            (Value::Tensor(tensor), None) => Ok(tensor),
-            (Value::Dataset(dataset), Some(name)) => dataset.get(name).ok_or_else(|| Error::NotFound(name.to_owned())),
+            (Value::Tensor(tensor), None) => Ok(Found::Host(tensor)),
+            (Value::Device(tensor), None) => self.on_device(Ok(tensor)),
+            (Value::Dataset(dataset), Some(name)) => {
+                match dataset.member(name).ok_or_else(|| Error::NotFound(name.to_owned()))? {
+                    Member::Host(tensor) => Ok(Found::Host(tensor)),
+                    Member::Device(member) => self.on_device(member.tensor()),
+                }
+            }
             (Value::Tensor(_), Some(name)) => {
                 Err(Error::Argument(format!("the lease is on a tensor, which has no member {name:?}: give NULL")))
             }
@@ -193,9 +238,38 @@ impl tensorlend_lease {
             (_, Some(name)) => {
                 Err(Error::Argument(format!("the lease is on a tensor on a device, which has no member {name:?}")))
             }
-            _ => Err(Error::Argument("the leased tensor is on a device".into())),
+            _ => Err(Error::Argument("the lease is on a kind of value that this library does not know".into())),
         }
     }
+
+    fn on_device<'l>(&self, tensor: Result<&'l DeviceTensor>) -> Result<Found<'l>> {
+        self.check()?;
+        tensor.map(Found::Device)
+    }
+
+    /// Returns all tensors on devices. There must be at least one.
+    pub(super) fn devices(&self) -> Result<Vec<&DeviceTensor>> {
+        self.check()?;
+        let found = match &self.value {
+            Value::Device(tensor) => vec![&**tensor],
+            Value::Dataset(dataset) => {
+                let device =
+                    |(_, member)| if let Member::Device(member) = member { Some(member.tensor()) } else { None };
+                dataset.members().filter_map(device).collect::<Result<_>>()?
+            }
+            _ => Vec::new(),
+        };
+        if found.is_empty() {
+            return Err(Error::Argument("the lease is on tensors in host memory".into()));
+        }
+        Ok(found)
+    }
+}
+
+/// A tensor of a leased value.
+pub(super) enum Found<'l> {
+    Host(&'l Tensor),
+    Device(&'l DeviceTensor),
 }
 
 impl Out<tensorlend_lease> {
@@ -371,17 +445,17 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
         let (lease, member) = unsafe { (handle(lease, "lease")?, optional(member, "member")?) };
-        if let (Value::Device(on_device), None) = (&lease.value, member) {
-            lease.check()?;
-            on_device.finish()?;
-            // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-            // length.
-            on_device.copy_to_bytes(unsafe { buffer(to, bytes, "to") }?)?;
-            return Ok(());
+        let found = lease.find(member)?;
+        if let Found::Device(tensor) = &found {
+            tensor.finish()?;
         }
         // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
         // length.
-        lease.find(member)?.copy_to(unsafe { buffer(to, bytes, "to") }?)?;
+        let to = unsafe { buffer(to, bytes, "to") }?;
+        match found {
+            Found::Host(tensor) => tensor.copy_to(to)?,
+            Found::Device(tensor) => tensor.copy_to_bytes(to)?,
+        }
         Ok(())
     })
 }

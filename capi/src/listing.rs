@@ -150,10 +150,9 @@ impl Row {
         // Another machine wrote the description, and may run a newer version. So leave unknown
         // parts out.
         let strides = Strides::row_major(&sizes_of(&info.shape)).filter(|_| kind == TENSORLEND_KIND_TENSOR);
-        let tensor =
-            info.dtype.parse().ok().zip(strides).map(|(dtype, strides)| {
-                (None, TensorInfo { dtype, shape: info.shape.clone(), strides: strides.to_vec() })
-            });
+        let tensor = info.dtype.parse().ok().zip(strides).map(|(dtype, strides)| {
+            (None, TensorInfo { dtype, shape: info.shape.clone(), strides: strides.to_vec(), device: None })
+        });
         let members: Vec<_> = tensor.into_iter().collect();
         let count = if has_bytes { members.len() as u64 } else { info.size };
         let row = Self::new(&info.name, kind, count);

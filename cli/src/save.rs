@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use tensorlend::{DType, Tensor, Value, ValueKind};
+use tensorlend::{DType, Dataset, DatasetIter, Tensor, Value, ValueKind};
 
 use crate::failure::Failure;
 use crate::files::{self, FileError, TensorView};
@@ -45,12 +45,20 @@ pub fn on_device(name: &str) -> Failure {
     Failure::Client(tensorlend::Error::Kind { name: name.to_owned(), found, wanted, remedy: "a program" })
 }
 
+/// Returns the tensors of a dataset, which must be in host memory.
+pub fn in_host_memory<'d>(name: &str, dataset: &'d Dataset) -> Result<DatasetIter<'d>, Failure> {
+    match dataset.members().find(|(_, member)| member.uuid().is_some()) {
+        Some((member, _)) => Err(on_device(&format!("{name}/{member}"))),
+        None => Ok(dataset.iter()),
+    }
+}
+
 /// Writes a tensor or a dataset in the format that the path's extension selects. Formats with named tensors store a
 /// single tensor under `name`.
 pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let tensors: Vec<(&str, &Tensor)> = match value {
         Value::Tensor(lease) => vec![(name, lease)],
-        Value::Dataset(dataset) => dataset.iter().collect(),
+        Value::Dataset(dataset) => in_host_memory(name, dataset)?.collect(),
         _ => return Err(on_device(name)),
     };
     let bytes = tensors.iter().map(|(_, tensor)| elements(tensor)).collect::<Result<Vec<_>, _>>()?;

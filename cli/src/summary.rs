@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use tensorlend::{DType, Info, InfoKind, Tensor, TensorInfo, Value};
+use tensorlend::{DType, Info, InfoKind, Member, Tensor, TensorInfo, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::failure::Failure;
@@ -20,6 +20,9 @@ pub struct TensorSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strides: Option<Vec<i64>>,
     pub nbytes: u64,
+    /// The UUID of the device that holds a dataset's tensor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// The xxh3-64 checksum of the elements in C order, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum_xxh3: Option<String>,
@@ -35,12 +38,14 @@ impl TensorSummary {
             shape: shape.to_vec(),
             strides: None,
             nbytes: elements * dtype.item_bytes() as u64,
+            device: None,
             checksum_xxh3: None,
         }
     }
 
     fn of_info(member: Option<&str>, info: &TensorInfo) -> Self {
-        Self { strides: Some(info.strides.clone()), ..Self::new(member, info.dtype, &info.shape) }
+        let device = info.device.filter(|_| member.is_some()).map(|uuid| uuid.to_string());
+        Self { strides: Some(info.strides.clone()), device, ..Self::new(member, info.dtype, &info.shape) }
     }
 
     fn of_tensor(member: Option<&str>, tensor: &Tensor, checksum: bool) -> Result<Self, Failure> {
@@ -58,6 +63,9 @@ impl fmt::Display for TensorSummary {
             write!(f, "{member} ")?;
         }
         write!(f, "{} {:?}, {} bytes", self.dtype, self.shape, self.nbytes)?;
+        if let Some(device) = &self.device {
+            write!(f, " on {device}")?;
+        }
         match &self.checksum_xxh3 {
             Some(sum) => write!(f, ", xxh3 {sum}"),
             None => Ok(()),
@@ -92,7 +100,11 @@ impl Summary {
         match value {
             Value::Tensor(lease) => TensorSummary::of_tensor(None, lease, checksum).map(Self::Tensor),
             Value::Dataset(dataset) => {
-                let members = dataset.iter().map(|(name, t)| TensorSummary::of_tensor(Some(name), t, checksum));
+                let summary = |(name, member): (&str, Member<'_>)| match member {
+                    Member::Host(tensor) => TensorSummary::of_tensor(Some(name), tensor, checksum),
+                    Member::Device(_) => Err(on_device(name)),
+                };
+                let members = dataset.members().map(summary);
                 Ok(Self::dataset(members.collect::<Result<_, _>>()?))
             }
             _ => Err(on_device("the value")),

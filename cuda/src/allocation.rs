@@ -9,7 +9,7 @@ use cudarc::driver::sys;
 use rustix::io::FdFlags;
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Pinned memory of one device, without an address. A [`Mapping`](crate::Mapping) gives the memory
 /// an address.
@@ -65,10 +65,11 @@ impl Allocation {
     /// The driver's error, also for a descriptor that does not represent device memory.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (api, mut handle) = (Driver::api()?, 0);
+        let given = Given::of(fd, "importing device memory")?;
         // SAFETY: for this type of handle, the pointer argument is the descriptor's number, and the
         // driver does not follow it. The descriptor is borrowed, so it is open. The call writes one
         // handle.
-        let answer = unsafe { (api.cuMemImportFromShareableHandle)(&raw mut handle, as_pointer(fd), api::POSIX) };
+        let answer = unsafe { (api.cuMemImportFromShareableHandle)(&raw mut handle, given.pointer(), api::POSIX) };
         check(answer, "cuMemImportFromShareableHandle", || "importing device memory".into())?;
         Ok(Self { handle })
     }
@@ -120,7 +121,23 @@ pub(crate) fn adopt(fd: c_int, doing: &'static str) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Converts a descriptor to the pointer that the driver takes for handles of any type.
-pub(crate) fn as_pointer(fd: BorrowedFd<'_>) -> *mut c_void {
-    std::ptr::without_provenance_mut(fd.as_raw_fd() as usize)
+/// A descriptor as the driver takes it.
+pub(crate) struct Given<'fd> {
+    fd: BorrowedFd<'fd>,
+    copy: Option<OwnedFd>,
+}
+
+impl<'fd> Given<'fd> {
+    /// Copies descriptor 0: the driver takes the number as a pointer, and refuses the null pointer.
+    /// Seen with driver 580.159.
+    pub fn of(fd: BorrowedFd<'fd>, doing: &'static str) -> Result<Self> {
+        let copy = (fd.as_raw_fd() == 0).then(|| rustix::io::fcntl_dupfd_cloexec(fd, 1)).transpose();
+        Ok(Self { fd, copy: copy.map_err(|error| Error::kernel(error, doing.into()))? })
+    }
+
+    /// Returns the pointer that the driver takes for handles of any type.
+    pub fn pointer(&self) -> *mut c_void {
+        let fd = self.copy.as_ref().map_or(self.fd, OwnedFd::as_fd);
+        std::ptr::without_provenance_mut(fd.as_raw_fd() as usize)
+    }
 }

@@ -87,6 +87,8 @@ functions! {
         cuStreamQuery(sys::CUstream);
         cuStreamGetCtx(sys::CUstream, *mut sys::CUcontext);
         cuStreamWaitEvent(sys::CUstream, sys::CUevent, c_uint);
+        cuStreamWaitValue32_v2(sys::CUstream, sys::CUdeviceptr, sys::cuuint32_t, c_uint);
+        cuLaunchHostFunc(sys::CUstream, sys::CUhostFn, *mut c_void);
         cuEventCreate(*mut sys::CUevent, c_uint);
         cuEventDestroy_v2(sys::CUevent);
         cuEventRecord(sys::CUevent, sys::CUstream);

@@ -2,7 +2,7 @@
 //! descriptor, and each allocation by 64 bytes.
 #![allow(unsafe_code)]
 
-use crate::allocation::{adopt, as_pointer};
+use crate::allocation::{Given, adopt};
 use crate::api;
 use crate::context::Context;
 use crate::device::Device;
@@ -11,9 +11,11 @@ use crate::error::{Error, Result, check};
 use crate::mapping::Access;
 use crate::stream::StreamRef;
 use cudarc::driver::sys::{self, CUmemPool_attribute as Attribute};
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use tensorlend_os::mutex::lock;
 
 /// An exportable stream-ordered pool, or another process's pool. A clone is cheap.
 ///
@@ -106,10 +108,12 @@ impl Pool {
     /// The driver's error, also for a descriptor that does not represent a pool.
     pub fn import(fd: BorrowedFd<'_>) -> Result<Self> {
         let (pools, mut raw) = (Driver::pools()?, std::ptr::null_mut());
+        let given = Given::of(fd, "importing a pool")?;
         // SAFETY: for this type of handle, the pointer argument is the descriptor's number, and the
         // driver does not follow it. The descriptor is borrowed, so it is open. The call writes one
         // handle.
-        let answer = unsafe { (pools.cuMemPoolImportFromShareableHandle)(&raw mut raw, as_pointer(fd), api::POSIX, 0) };
+        let answer =
+            unsafe { (pools.cuMemPoolImportFromShareableHandle)(&raw mut raw, given.pointer(), api::POSIX, 0) };
         check(answer, "cuMemPoolImportFromShareableHandle", || "importing a pool".into())?;
         Ok(Self { held: Arc::new(Held { raw, is_imported: true }) })
     }
@@ -151,10 +155,11 @@ impl Pool {
     }
 
     /// Returns the 64 bytes that identify an allocation to a process that has imported the pool.
-    /// That process imports the allocation with them.
+    /// That process imports the allocation with them. The caller must have exported the pool before.
     ///
     /// # Errors
-    /// The driver's error, if the address does not belong to an exportable pool.
+    /// The driver's error, if the address does not belong to an exportable pool, or if the pool was
+    /// never exported (seen with driver 580.159).
     pub fn export_pointer(&self, ptr: u64) -> Result<[u8; 64]> {
         let (pools, mut data) = (Driver::pools()?, sys::CUmemPoolPtrExportData { reserved: [0; 64] });
         // SAFETY: the call writes 64 bytes. The driver only looks the address up.
@@ -171,11 +176,13 @@ impl Pool {
     pub fn import_pointer(&self, context: &Context, data: &[u8; 64]) -> Result<Imported> {
         let pools = Driver::pools()?;
         let _current = context.enter()?;
+        let mut imports = lock(&IMPORTS);
         let (mut ptr, mut data) = (0, sys::CUmemPoolPtrExportData { reserved: *data });
         // SAFETY: the call reads 64 bytes and checks them. It writes one address.
         let answer = unsafe { (pools.cuMemPoolImportPointer)(&raw mut ptr, self.held.raw, &raw mut data) };
         check(answer, "cuMemPoolImportPointer", || "importing an allocation of a pool".into())?;
-        Ok(Imported { ptr, is_freed: false, context: context.clone(), _pool: self.clone() })
+        *imports.entry(ptr).or_default() += 1;
+        Ok(Imported { ptr, context: context.clone(), _pool: self.clone() })
     }
 
     /// Lets a device use all present and future allocations and imports of this pool. The pool's own device may always use
@@ -234,46 +241,42 @@ impl Drop for Held {
     }
 }
 
-/// An import of another process's allocation, from [`Pool::import_pointer`]. A drop frees the
-/// import, and waits for the device's work on it. [`Imported::free`] does not wait.
+/// The number of imports of each address. The driver gives all imports of one allocation in a
+/// process the same address, and the first free ends all of them (seen with driver 580.159).
+pub(crate) static IMPORTS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+/// An import of another process's allocation, from [`Pool::import_pointer`]. A drop of the last
+/// import of the allocation frees the address, and waits for the device's work on it.
 #[derive(Debug)]
 pub struct Imported {
     ptr: u64,
-    is_freed: bool,
     context: Context,
     _pool: Pool,
 }
 
 impl Imported {
-    /// Returns the address in this process.
+    /// Returns the address in this process. All imports of one allocation have the same address.
     pub fn ptr(&self) -> u64 {
         self.ptr
-    }
-
-    /// Frees the import in stream order. The exporter may free the allocation once the stream has
-    /// executed this call.
-    ///
-    /// # Errors
-    /// The driver's error. In this case the import is leaked.
-    ///
-    /// # Safety
-    /// 1. In stream order, all uses of the address in this process precede this call.
-    pub unsafe fn free<'s>(mut self, stream: impl Into<StreamRef<'s>>) -> Result<()> {
-        self.is_freed = true;
-        // SAFETY: this value imported the allocation and frees it once, here. The caller guarantees
-        // that all uses precede this call in stream order.
-        unsafe { free(self.ptr, stream.into()) }
     }
 }
 
 impl Drop for Imported {
     fn drop(&mut self) {
-        if self.is_freed {
+        // Before the lock: in a forked child, another thread of the parent may have held it.
+        let Ok(api) = Driver::api() else { return };
+        // Hold the lock during the call: an import in between would get the address that this call
+        // frees.
+        let mut imports = lock(&IMPORTS);
+        let count = imports.get_mut(&self.ptr).expect("each import is counted");
+        *count -= 1;
+        if *count > 0 {
             return;
         }
-        let (Ok(api), Ok(_current)) = (Driver::api(), self.context.enter()) else { return };
-        // SAFETY: this value imported the allocation and frees it once, here. The driver waits for
-        // all uses.
+        imports.remove(&self.ptr);
+        let Ok(_current) = self.context.enter() else { return };
+        // SAFETY: this was the last import of the address, which is freed once, here. The driver
+        // waits for all uses.
         unsafe { (api.cuMemFree_v2)(self.ptr) };
     }
 }

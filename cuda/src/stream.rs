@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::error::{Result, check, is_done};
 use crate::event::Event;
 use cudarc::driver::sys;
+use std::ffi::c_void;
 use std::marker::PhantomData;
 
 /// A stream that this process created. Its work runs in order, and does not synchronize with the
@@ -183,6 +184,44 @@ impl StreamRef<'_> {
         // lifetime of this value, or its owner lends it. The event is borrowed from its owner.
         let answer = unsafe { (api.cuStreamWaitEvent)(self.raw, event.raw(), 0) };
         check(answer, "cuStreamWaitEvent", || "letting a stream wait for an event".into())
+    }
+
+    /// Makes later work in the stream wait for a word of 32 bits: until `word - value`, modulo 2^32
+    /// and read as a signed number, is not negative. The caller does not wait. Unlike another
+    /// process's event, the word can be written when that process is dead.
+    ///
+    /// # Errors
+    /// [`is_unsupported`](crate::Error::is_unsupported) if the device has no such wait; otherwise
+    /// the driver's error.
+    ///
+    /// # Safety
+    /// 1. `at` is the device's address of an aligned word in device memory or registered host
+    ///    memory, until the stream has passed the wait.
+    pub unsafe fn wait_word(self, at: u64, value: u32) -> Result<()> {
+        let (api, flags) = (Driver::api()?, sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32);
+        // SAFETY: the stream exists: the caller of `from_raw` guarantees that it exists for the
+        // lifetime of this value, or its owner lends it. The caller guarantees that the address is
+        // valid.
+        let answer = unsafe { (api.cuStreamWaitValue32_v2)(self.raw, at, value, flags) };
+        check(answer, "cuStreamWaitValue32_v2", || "letting a stream wait for a word".into())
+    }
+
+    /// Calls a function of the host after the present work in the stream, on a thread of the driver.
+    /// Later work in the stream waits for the function. If the stream's context is lost, the driver
+    /// does not call the function.
+    ///
+    /// # Errors
+    /// The driver's error.
+    ///
+    /// # Safety
+    /// 1. `data` is valid for `function` until the function has returned, or the context is lost.
+    /// 2. The function calls nothing of CUDA, and does not wait for a thread that does.
+    pub unsafe fn call(self, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) -> Result<()> {
+        let api = Driver::api()?;
+        // SAFETY: the stream exists: the caller of `from_raw` guarantees that it exists for the
+        // lifetime of this value, or its owner lends it. The caller guarantees the rest.
+        let answer = unsafe { (api.cuLaunchHostFunc)(self.raw, Some(function), data) };
+        check(answer, "cuLaunchHostFunc", || "queueing a function of the host".into())
     }
 
     pub(crate) fn raw(self) -> sys::CUstream {

@@ -101,7 +101,7 @@ fn memory_is_shared_by_descriptor() {
     assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(FdFlags::CLOEXEC));
     drop(allocation);
     let allocation = Allocation::import(fd.as_fd()).unwrap();
-    observed("what is imported lives by the descriptor, without a context and without its first handle");
+    observed("imported memory lives by its descriptor, without a context and without its first handle");
     match Mapping::map(&allocation, bytes, &device, Access::ReadWrite) {
         Ok(_) => observed("mapping needs no context"),
         Err(error) => observed(&format!("mapping needs a context: {error}")),
@@ -357,9 +357,16 @@ fn pools_are_shared() {
         drop(pool);
         assert_eq!(read(imported.ptr(), 4096), [0x5a; 4096]);
         fill(imported.ptr(), 0x77, 1);
-        // SAFETY: 1: all of it was waited for.
-        unsafe { imported.free(&stream) }.unwrap();
-        stream.synchronize().unwrap();
+        drop(imported);
+        // Two imports, of which each may be dropped first.
+        let pool = Pool::import(std::io::stdin().as_fd()).unwrap();
+        for first in [true, false] {
+            let import = || pool.import_pointer(&context, &stage::from_hex(&data)).unwrap();
+            let (one, two) = (import(), import());
+            let (dropped, kept) = if first { (one, two) } else { (two, one) };
+            drop(dropped);
+            assert_eq!(read(kept.ptr(), 2), [0x77, 0x5a]);
+        }
         return;
     }
     if !on_a_driver("pools_are_shared") {

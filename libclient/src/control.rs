@@ -91,7 +91,7 @@ struct Budget {
 
 /// The minimum time that a caller with a deadline gives the daemon.
 const SHORTEST: Duration = Duration::from_secs(5);
-/// Maximum time for which a request waits for a new daemon.
+/// Maximum time for which a request waits for a new daemon, if the request timeout is not shorter.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -401,7 +401,7 @@ impl Control {
             };
             let reached = self.try_to_resume(&mut connection);
             if matches!(connection.state, State::Broken(_))
-                && (since.elapsed() > REPLACEMENT_TIMEOUT || reached == Err(Errno::NOENT))
+                && (since.elapsed() > self.replacement_timeout() || reached == Err(Errno::NOENT))
             {
                 return Err(Error::Disconnected { doing, asked: false });
             }
@@ -411,6 +411,10 @@ impl Control {
                 connection = self.locked(doing)?;
             }
         }
+    }
+
+    fn replacement_timeout(&self) -> Duration {
+        self.timeout.min(REPLACEMENT_TIMEOUT)
     }
 
     /// Makes one attempt to reopen the session. An error means that no daemon responded.
@@ -488,7 +492,7 @@ impl Control {
         let Ok(connection) = self.connection.try_lock() else { return Ok(()) };
         match &connection.state {
             State::Whole => Ok(()),
-            State::Broken(since) if !connection.removed && since.elapsed() <= REPLACEMENT_TIMEOUT => Ok(()),
+            State::Broken(since) if !connection.removed && since.elapsed() <= self.replacement_timeout() => Ok(()),
             State::Dead(Some(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() }),
             State::Dead(None) => Err(Error::SessionEnded),
             State::Broken(_) => Err(Error::Disconnected { doing, asked: false }),

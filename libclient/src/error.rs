@@ -52,8 +52,8 @@ pub enum Error {
     Kernel(#[from] tensorlend_os::kernel::KernelTooOld),
     /// The daemon closed the connection, or ended. Published values stay readable where they are mapped.
     ///
-    /// A request that was not sent waits up to 5 seconds for a new daemon. For such a request, this error means that no
-    /// daemon started in that time. A request that was sent and may not be repeated returns this error at once. The
+    /// A request that was not sent waits for a new daemon: 5 seconds, or [`crate::ClientBuilder::request_timeout`] if that
+    /// is shorter. For such a request, this error means that no daemon started in that time. A request that was sent and may not be repeated returns this error at once. The
     /// client stays usable: its next call resumes the session at the new daemon. If that call fails, connect a new
     /// client.
     #[error(

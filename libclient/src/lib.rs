@@ -134,9 +134,12 @@ pub use glob::Glob;
 pub use gpu::stream::OnStream;
 pub use instruments::{Allocation, AllocationState, Outstanding, Pressure, Relief, Statistics};
 pub use lease::copy_on_write::CopyOnWrite;
+pub use lease::dataset::{Dataset, DatasetIter};
+pub use lease::device::member::DeviceMember;
 #[cfg(feature = "cuda")]
-pub use lease::device::{lease::DeviceLease, pin::DevicePin};
-pub use lease::lease::{Dataset, DatasetIter, Lease};
+pub use lease::device::{lease::DeviceLease, pin::DevicePin, tensor::DeviceTensor};
+pub use lease::lease::Lease;
+pub use lease::member::Member;
 pub use lease::pin::Pin;
 pub use lease::value::Value;
 #[doc(hidden)]
@@ -170,6 +173,7 @@ pub use tensor::device::{
 };
 pub use tensor::draft::Draft;
 pub use tensor::element::{AsTensor, Complex, Element, Shaped, TensorView};
+pub use tensor::member_draft::MemberDraft;
 pub use tensor::sendable::Sendable;
 pub use tensor::shape::IntoShape;
 pub use tensor::spec::TensorSpec;

@@ -226,15 +226,15 @@ fn strides_dimensions_and_long_metadata_travel() {
 }
 
 #[test]
-fn long_copies_are_staged() {
-    on_fake("long_copies_are_staged", &[], || {
+fn long_copies_need_no_locked_pages() {
+    on_fake("long_copies_need_no_locked_pages", &[], || {
         let broker = broker(Allocator::Pool, 256 * MIB);
         let client = client(&broker);
         let elements: Vec<u32> = (0..5_000_001).collect();
         client.put_on(GPU, "long", &elements).unwrap();
         client.put_on(GPU, "again", &elements).unwrap();
         assert_eq!(client.get_device("long").unwrap().to_vec::<u32>().unwrap(), elements);
-        assert_eq!(calls("cuMemHostRegister_v2"), 1, "a segment is registered once");
+        assert_eq!(calls("cuMemHostRegister_v2"), 0);
         let export = client.get_device("again").unwrap().legacy_export().unwrap();
         assert!(export.handle() != &[0; 64] && export.nbytes() == 20_000_004);
         let mut draft = client.create(DType::U8, &[100]).unwrap();
@@ -243,6 +243,7 @@ fn long_copies_are_staged() {
         draft.publish("locked").unwrap();
         let lease = client.get("locked").unwrap();
         lease.page_lock(GPU).unwrap();
+        assert_eq!(calls("cuMemHostRegister_v2"), 2, "the owner's mapping of the segment, and the reader's");
         assert_eq!(lease.bytes(), [3; 100]);
     });
 }
@@ -455,6 +456,30 @@ fn an_early_publication_of_a_dead_producer_is_unfinished() {
         assert!(matches!(error, Error::Device { cause: DeviceTrouble::Unfinished, .. }), "{error}");
         publish(&client, "early", 10, 1);
         holds(&client, "early", 1);
+    });
+}
+
+#[test]
+fn a_full_queue_of_waits_ends_with_the_producer() {
+    const DEPTH: usize = 4;
+    let settings = [("FAKECUDA_DEPTH", "4")];
+    on_fake("a_full_queue_of_waits_ends_with_the_producer", &settings, || {
+        let broker = pool();
+        let client = client(&broker);
+        let other = Other::start("publish early, then wait", &broker);
+        ready(&client);
+        let lease = client.get_device_early("early").unwrap();
+        let waiting = std::thread::spawn(move || {
+            let stream = stream();
+            // The stream takes no more work before its first wait ends, so a later call blocks in the driver.
+            (0..=DEPTH).for_each(|_| lease.wait(&stream).unwrap());
+            stream.synchronize().unwrap();
+        });
+        eventually("the call that blocks", || calls("cuStreamWaitValue32_v2") == DEPTH + 1);
+        assert!(!waiting.is_finished());
+        other.kill();
+        eventually("the end of the waits", || waiting.is_finished());
+        waiting.join().unwrap();
     });
 }
 

@@ -198,7 +198,12 @@ fn sources_of(call: &Call, client: &Client, signature: &Signature) -> Result<(Ve
 fn members(request: &Value, signature: &Signature, named: &[Option<&str>]) -> Result<Vec<Option<String>>, String> {
     let mut members: Vec<Option<String>> = vec![None; signature.inputs.len()];
     if let Value::Dataset(dataset) = request {
-        for (member, _) in dataset {
+        for (member, tensor) in dataset.members() {
+            if tensor.uuid().is_some() {
+                return Err(format!(
+                    "input {member:?} is on a device, and the runner reads host memory: send a copy in host memory"
+                ));
+            }
             let at = signature.input(member)?;
             if named[at].is_some() {
                 return Err(format!("input {member:?} is brought along, and named as a tensor of the namespace too"));

@@ -21,8 +21,7 @@ pub const METADATA_MAX: usize = 64 * 1024;
 pub const METADATA_INLINE: usize = 32;
 /// Dimensions that fit into the record itself.
 pub const NDIM_INLINE: usize = 4;
-/// Length of the trailer in an early tensor's extension: 64 bytes with which readers open the
-/// event, then the event's number in its producer's ring of events, for observers.
+/// Length of the trailer in an early tensor's extension. Reserved: zeros, which readers ignore.
 pub const EARLY_BYTES: usize = 72;
 /// Alignment of all data: a cache line, so that elements of any type are aligned.
 /// [`SlotInfo::check`] verifies the alignment.
@@ -139,8 +138,8 @@ pub struct SlotInfo {
     /// shape, strides and metadata.
     pub extended: bool,
     /// Whether the owner published the tensor before the work on it was done. Only tensors on a
-    /// device can be early. The extension then ends with the event to wait for, [`EARLY_BYTES`]
-    /// long. The owner clears the flag, by one store, after the event has fired.
+    /// device can be early. The extension then ends with [`EARLY_BYTES`] reserved bytes. The owner
+    /// clears the flag, by one store, when the work is done.
     pub early: bool,
     /// Bytes of user metadata.
     pub metadata_bytes: u32,
@@ -350,7 +349,7 @@ impl SlotInfo {
     }
 
     /// Returns the minimum length of the extension in bytes: sizes, strides and metadata, in this
-    /// order. An early tensor's event follows the metadata.
+    /// order. An early tensor's reserved bytes follow the metadata.
     pub fn extension_bytes(&self) -> usize {
         usize::from(self.ndim) * if self.strided { 16 } else { 8 } + self.metadata_bytes as usize
     }

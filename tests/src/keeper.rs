@@ -28,6 +28,8 @@ pub struct Service {
     child: Option<Child>,
     kept: Kept,
     stop: Arc<AtomicBool>,
+    /// Whether the store has stopped to read.
+    deaf: Arc<AtomicBool>,
     /// Number of the last marker of [`Service::catch_up`] that the store has read.
     heard: Arc<AtomicU64>,
 }
@@ -60,13 +62,18 @@ impl Service {
         .expect("a timeout");
         let (kept, stop) = (Kept::default(), Arc::new(AtomicBool::new(false)));
         let heard = Arc::new(AtomicU64::new(0));
-        let (theirs, stopped, hears) = (kept.clone(), stop.clone(), heard.clone());
+        let deaf = Arc::new(AtomicBool::new(false));
+        let (theirs, stopped, hears, deafened) = (kept.clone(), stop.clone(), heard.clone(), deaf.clone());
         std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                listen(&inbox, &theirs, &hears);
+                if deafened.load(Ordering::Relaxed) {
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                } else {
+                    listen(&inbox, &theirs, &hears);
+                }
             }
         });
-        let mut it = Self { folder, config: config.to_owned(), program, first, child: None, kept, stop, heard };
+        let mut it = Self { folder, config: config.to_owned(), program, first, child: None, kept, stop, deaf, heard };
         it.start_again();
         it
     }
@@ -177,6 +184,28 @@ impl Service {
     /// Replaces the configuration for the next daemon.
     pub fn configure(&mut self, config: &str) {
         config.clone_into(&mut self.config);
+    }
+
+    /// Makes the store stop to read, and fills its queue.
+    ///
+    /// # Panics
+    /// If its socket is gone.
+    pub fn deafen(&self) {
+        self.deaf.store(true, Ordering::Relaxed);
+        let sender = UnixDatagram::unbound().expect("a socket");
+        sender.set_nonblocking(true).expect("a socket can be nonblocking");
+        // The thread may read some messages before it stops.
+        let start = Instant::now();
+        while start.elapsed() < std::time::Duration::from_millis(200) {
+            if sender.send_to(b"X=1", self.folder.path().join("notify")).is_err() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+    }
+
+    /// Makes the store read again.
+    pub fn hear_again(&self) {
+        self.deaf.store(false, Ordering::Relaxed);
     }
 
     /// Returns the output of the daemons so far.

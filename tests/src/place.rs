@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 use tensorlend::{
-    Client, DType, DeviceDraft, DeviceLease, Lifetime, Result, Stream, TensorSpec, TrySendError, Uuid, Value, Version,
+    Client, DType, Dataset, DatasetDraft, DeviceDraft, DeviceLease, Lifetime, Member, Result, Stream, TensorSpec,
+    TrySendError, Uuid, Value, Version,
 };
 
 /// A kind of memory.
@@ -97,6 +98,18 @@ impl Place {
         self.filled(client, value, bytes)?.publish(name)
     }
 
+    /// Creates a dataset that holds a value: a tensor of this many bytes here, between two short tensors in host memory.
+    pub fn dataset(self, client: &Client, value: u64, bytes: u64) -> Result<DatasetDraft> {
+        let mut dataset = client.dataset().timestamp(value);
+        for (name, place, bytes) in [("first", Self::Host, 16), ("long", self, bytes), ("last", Self::Host, 24)] {
+            match place.filled(client, value, bytes)? {
+                Draft::Host(draft) => dataset.push(name, draft)?,
+                Draft::Device(draft) => dataset.push(name, draft)?,
+            }
+        }
+        Ok(dataset)
+    }
+
     /// Leases a tensor.
     pub fn get(self, client: &Client, name: &str) -> Result<Lease> {
         match self {
@@ -131,6 +144,25 @@ impl Place {
             }
         })
     }
+}
+
+/// Returns the value of a dataset of [`Place::dataset`].
+///
+/// # Panics
+/// If a member is torn, or holds another value than the others.
+pub fn value_of(dataset: &Dataset) -> Result<u64> {
+    let value = dataset.timestamp();
+    let names: Vec<&str> = dataset.members().map(|(name, _)| name).collect();
+    assert_eq!(names, ["first", "long", "last"]);
+    for (name, member) in dataset.members() {
+        let mut bytes = vec![0; member.nbytes()];
+        match member {
+            Member::Host(tensor) => tensor.copy_to(&mut bytes)?,
+            Member::Device(member) => member.tensor()?.copy_to_bytes(&mut bytes)?,
+        }
+        assert!(bytes == pattern(value, bytes.len()), "{name} of {value} is torn");
+    }
+    Ok(value)
 }
 
 impl Draft {

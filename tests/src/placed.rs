@@ -7,9 +7,9 @@ use std::error::Error;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::Arc;
-use tensorlend::{Client, DType, TensorSpec};
+use tensorlend::{Client, DType, Dataset, TensorSpec};
 use tensorlend_cuda::{Context, Driver, Stream, copy};
-use tensorlend_tests::place::{Draft, Lease, Place, pattern};
+use tensorlend_tests::place::{Draft, Lease, Place, pattern, value_of};
 use xxhash_rust::xxh3::xxh3_64;
 
 type Answer<T = String> = Result<T, Box<dyn Error>>;
@@ -18,6 +18,7 @@ type Answer<T = String> = Result<T, Box<dyn Error>>;
 struct Placed {
     client: Option<(Client, Place)>,
     leases: HashMap<String, Lease>,
+    sets: HashMap<String, Dataset>,
     drafts: Vec<Draft>,
     stream: Option<Arc<Stream>>,
 }
@@ -60,7 +61,7 @@ impl Placed {
                 Ok(String::new())
             }
             ["disconnect"] => {
-                (self.leases, self.drafts, self.client) = Default::default();
+                (self.leases, self.sets, self.drafts, self.client) = Default::default();
                 Ok(String::new())
             }
             // put NAME BYTES VALUE
@@ -82,6 +83,18 @@ impl Placed {
                 let (client, place) = self.client()?;
                 Ok(sum(&place.get(client, name)?.read()?))
             }
+            // sum-in-stream NAME: copies the tensor in a stream that waits for the producer
+            ["sum-in-stream", name] => {
+                let stream = self.stream()?;
+                let (client, _) = self.client()?;
+                let lease = client.get_device_early(name)?;
+                lease.wait(&stream)?;
+                let mut bytes = vec![0; lease.nbytes()];
+                // SAFETY: the lease's bytes; `bytes` has their length and lives until the work is done.
+                unsafe { copy::dtoh_async(bytes.as_mut_ptr(), lease.ptr(), bytes.len(), &*stream)? };
+                stream.synchronize()?;
+                if lease.is_finished()? { Ok(sum(&bytes)) } else { Err("its work is not done".into()) }
+            }
             ["hold", name] => {
                 let (client, place) = self.client()?;
                 let lease = place.get(client, name)?;
@@ -94,6 +107,19 @@ impl Placed {
                 Ok(place.get(client, name)?.value()?.to_string())
             }
             ["release", name] => Ok(self.leases.remove(name).is_some().to_string()),
+            // put-set NAME BYTES VALUE
+            ["put-set", name, bytes, value] => {
+                let (client, place) = self.client()?;
+                place.dataset(client, value.parse()?, bytes.parse()?)?.publish(name)?;
+                Ok(String::new())
+            }
+            ["hold-set", name] => {
+                let set = self.client()?.0.get_dataset(name)?;
+                let value = value_of(&set)?;
+                self.sets.insert(name.to_owned(), set);
+                Ok(value.to_string())
+            }
+            ["held-set", name] => Ok(value_of(self.sets.get(name).ok_or("not held")?)?.to_string()),
             // draft BYTES: creates a draft and never publishes it
             ["draft", bytes] => {
                 let (client, place) = self.client()?;

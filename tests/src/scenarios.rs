@@ -2,7 +2,7 @@
 //! `tests/tests/conformance.rs`.
 
 use crate::machine::placed;
-use crate::place::{Draft, Lease, Place, pattern};
+use crate::place::{Draft, Lease, Place, pattern, value_of};
 use crate::{Daemon, PATIENCE, eventually};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType, InfoKind, Lifetime, Policy, Start, TensorInfo, TensorSpec, Version};
@@ -28,7 +28,7 @@ impl<'d> Scene<'d> {
     }
 
     /// Returns all scenarios, by name.
-    fn scenarios() -> [Named<Self>; 12] {
+    fn scenarios() -> [Named<Self>; 13] {
         [
             ("names", Self::names),
             ("versions", Self::versions),
@@ -39,6 +39,7 @@ impl<'d> Scene<'d> {
             ("streams", Self::streams),
             ("lagging consumers", Self::lagging_consumers),
             ("lists", Self::lists),
+            ("datasets", Self::datasets),
             ("lifetimes", Self::lifetimes),
             ("idle segments", Self::idle_segments),
             ("reclaim", Self::reclaim),
@@ -113,9 +114,10 @@ impl<'d> Scene<'d> {
         assert_eq!(b.version("n/z").unwrap(), Some(copied));
         assert!(place.get(&b, "n/z").unwrap().is(4));
         let info = b.info("n/y").unwrap();
-        let tensor = TensorInfo { dtype: DType::U8, shape: vec![500], strides: vec![1] };
+        let device = if let Place::Device(uuid) = place { Some(uuid) } else { None };
+        let tensor = TensorInfo { dtype: DType::U8, shape: vec![500], strides: vec![1], device };
         assert_eq!((info.kind, info.nbytes, info.alive), (InfoKind::Tensor(tensor), 500, true));
-        assert_eq!(info.device, if let Place::Device(uuid) = place { Some(uuid) } else { None });
+        assert_eq!(info.device, device);
         let listed: Vec<String> = b.list("n/*").unwrap().into_iter().map(|info| info.name).collect();
         assert_eq!(listed, ["n/y", "n/z"]);
         assert!(b.delete("n/y").unwrap() && !b.delete("n/y").unwrap() && a.delete("n/z").unwrap());
@@ -393,6 +395,73 @@ impl<'d> Scene<'d> {
         b.delete("li-other").unwrap();
     }
 
+    fn datasets(&self) {
+        let (a, b, place) = (self.client(), self.client(), self.place);
+        const BYTES: u64 = 100_000;
+        let version = place.dataset(&a, 1, BYTES).unwrap().publish("ds/x").unwrap();
+        let first = b.get_dataset("ds/x").unwrap();
+        assert!(first.version() == version && value_of(&first).unwrap() == 1 && first.validate());
+        let info = b.info("ds/x").unwrap();
+        let InfoKind::Dataset(members) = info.kind else { panic!("a dataset was published") };
+        let devices: Vec<_> = members.iter().map(|(_, member)| member.device).collect();
+        let device = if let Place::Device(uuid) = place { Some(uuid) } else { None };
+        assert_eq!((devices, info.nbytes, info.device), (vec![None, device, None], BYTES + 40, None));
+        // Leases keep replaced and deleted datasets whole.
+        let held: Vec<_> = (2..20)
+            .map(|value| {
+                let held = b.get_dataset("ds/x").unwrap();
+                place.dataset(&a, value, BYTES).unwrap().publish("ds/x").unwrap();
+                held
+            })
+            .collect();
+        b.copy("ds/x", "ds/copy").unwrap();
+        a.delete("ds/x").unwrap();
+        for value in 100..150 {
+            place.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();
+        }
+        for (value, held) in (1..).zip(&held) {
+            assert!(value_of(held).unwrap() == value && held.validate(), "{value}");
+        }
+        assert_eq!(value_of(&a.get_dataset("ds/copy").unwrap()).unwrap(), 19);
+        drop((first, held));
+        // Streams and lists.
+        let stream = a.stream("ds").capacity(4).open().unwrap();
+        let mut messages = b.subscription("ds").start_at(Start::Oldest).open().unwrap();
+        for value in 0..10 {
+            stream.send_timeout(place.dataset(&a, value, 5000).unwrap(), LONG).unwrap();
+            let message = messages.recv_timeout(LONG).unwrap();
+            assert_eq!(value_of(message.dataset().unwrap()).unwrap(), value);
+            a.append("ds-list", place.dataset(&a, value, 5000).unwrap()).unwrap();
+        }
+        drop((messages, stream));
+        a.delete_stream("ds").unwrap();
+        let items = b.get_all("ds-list").unwrap();
+        let values: Vec<u64> = items.iter().map(|item| value_of(item.dataset().unwrap()).unwrap()).collect();
+        assert_eq!(values, (0..10).collect::<Vec<_>>());
+        drop(items);
+        a.clear("ds-list").unwrap();
+        // A killed producer leaves its dataset, and a killed reader's lease ends.
+        let mut producer = placed(&self.daemon.socket(), self.word());
+        producer.ok(&format!("put-set ds/z {BYTES} 7"));
+        let mut reader = placed(&self.daemon.socket(), self.word());
+        assert_eq!(reader.ok("hold-set ds/z"), "7");
+        producer.kill();
+        eventually("its end", || !b.info("ds/z").unwrap().alive);
+        assert_eq!((reader.ok("held-set ds/z"), value_of(&b.get_dataset("ds/z").unwrap()).unwrap()), ("7".into(), 7));
+        assert!(b.delete("ds/z").unwrap());
+        assert!(b.leased().unwrap() > 0 && reader.ok("held-set ds/z") == "7");
+        reader.kill();
+        eventually("the end of its lease", || b.leased().unwrap() == 0);
+        let before = place.segment_bytes(&a).unwrap();
+        for value in 0..100 {
+            place.dataset(&a, value, BYTES).unwrap().publish("ds/y").unwrap();
+        }
+        assert!(place.segment_bytes(&a).unwrap() <= before.max(8 << 20), "what was replaced is reused");
+        for name in ["ds/y", "ds/copy"] {
+            assert!(b.delete(name).unwrap());
+        }
+    }
+
     fn lifetimes(&self) {
         let (a, b, place) = (self.client(), self.client(), self.place);
         let ttl = Duration::from_millis(50);
@@ -451,6 +520,8 @@ impl<'d> Scene<'d> {
         let (a, place) = (self.client(), self.place);
         let mut reader = placed(&self.daemon.socket(), self.word());
         place.put(&a, "r/x", 1, 2000).unwrap();
+        // A reader's first view of a device makes a context, which takes longer than the overwrites.
+        reader.ok("sum r/x");
         reader.tell(&format!("watch r/x {OVERWRITES}"));
         for value in 2..=OVERWRITES {
             place.put(&a, "r/x", value, 2000).unwrap();

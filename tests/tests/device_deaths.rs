@@ -191,20 +191,41 @@ fn what_a_killed_producer_published_early_is_unfinished() {
     });
 }
 
-/// The same for a reader that is already waiting when the producer is killed.
+/// The same for readers that are already waiting, on the host and in a stream, when the producer is killed. The driver never
+/// fires the event of a killed process, so the stream must not wait for that event.
 #[test]
 fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
     on_machine("who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished", |machine| {
         let daemon = machine.daemon(&config("pool", "quarantine_ms = 50\n"));
-        let (mut producer, mut reader) = (placed(&daemon.socket(), "cuda"), placed(&daemon.socket(), "cuda"));
+        let mut producer = placed(&daemon.socket(), "cuda");
+        let mut readers = ["sum", "sum-in-stream"].map(|order| (order, placed(&daemon.socket(), "cuda")));
+        let gate = machine.gate(Some(producer.pid()));
+        let sum = producer.ok(&format!("publish-early x {MB}"));
+        for (order, reader) in &mut readers {
+            reader.tell(&format!("{order} x"));
+            assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "{order} does not wait");
+        }
+        drop(gate);
+        for (order, reader) in &mut readers {
+            assert_eq!(reader.answer().unwrap(), sum, "{order}");
+        }
         let _gate = machine.gate(Some(producer.pid()));
         producer.ok(&format!("publish-early x {MB}"));
-        reader.tell("sum x");
-        assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "it does not wait");
+        for (order, reader) in &mut readers {
+            reader.tell(&format!("{order} x"));
+            assert!(reader.answer_within(Duration::from_millis(100)).is_none(), "{order} does not wait");
+        }
         producer.kill();
-        let answer = reader.answer();
-        let error = answer.expect_err("nothing was written there");
-        assert!(error.contains("ended before its work on the tensor was known to be done"), "{error}");
+        for (order, reader) in &mut readers {
+            let error = reader.answer().expect_err("nothing was written there");
+            assert!(error.contains("ended before its work on the tensor was known to be done"), "{order}: {error}");
+        }
+        // The readers go on.
+        let mut producer = placed(&daemon.socket(), "cuda");
+        let sum = producer.ok(&format!("publish-early x {MB}"));
+        for (order, reader) in &mut readers {
+            assert_eq!(reader.ok(&format!("{order} x")), sum, "{order}");
+        }
     });
 }
 

@@ -51,11 +51,53 @@ assert lent + 100 * 2 ** 20 <= bytes(resources['limits']['memory']), 'the pool f
 print(configuration, end='')
 ";
     let Some(configuration) = looked_at(program, "daemonset.yaml") else { return };
+    check_configuration(&configuration);
+}
+
+/// The daemon accepts a configuration.
+fn check_configuration(configuration: &str) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tensorlendd.toml");
     std::fs::write(&file, configuration).unwrap();
     let checked = run(Command::new(binary("tensorlendd")).arg("--check-config").arg("--config").arg(&file));
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+#[test]
+fn engines_of_vllm_and_the_fd_store_fit_the_daemon() {
+    let program = "\
+import json, tomllib
+by = {one['kind']: one for one in documents}
+configuration = by['ConfigMap']['data']['tensorlendd.toml']
+values = tomllib.loads(configuration)
+pod, engines = (by[kind]['spec']['template']['spec'] for kind in ('DaemonSet', 'Deployment'))
+containers = {one['name']: one for one in pod['containers']}
+store, daemon = containers['fd-store'], containers['tensorlendd']
+assert store['command'] == ['tensorlendd', '--fd-store', values['fd_store']] and store['image'] == daemon['image']
+mounts = [{mount['name']: mount['mountPath'] for mount in one['volumeMounts']} for one in (store, daemon)]
+assert mounts[0]['store'] == mounts[1]['store'] and values['fd_store'].startswith(mounts[0]['store'])
+assert not any('securityContext' in one and 'runAsUser' in one['securityContext'] for one in containers.values()), 'one user'
+bytes = lambda text: int(text[:-2]) * 2 ** 30 if text.endswith('Gi') else int(text[:-2]) * 2 ** 20
+lent = sum(bytes(values['pool'][key].removesuffix('B')) for key in ('bytes_max', 'sheet_bytes_max'))
+assert lent + 100 * 2 ** 20 <= bytes(daemon['resources']['limits']['memory']), 'the pool fits into the limit'
+assert by['Deployment']['spec']['replicas'] == 2 and engines['nodeSelector'] == pod['nodeSelector'], 'one node'
+(engine,) = engines['containers']
+transfer = json.loads(engine['args'][engine['args'].index('--kv-transfer-config') + 1])
+import re
+manual = open(sys.argv[1].replace('packaging/kubernetes/vllm.yaml', 'docs/how-to/kv-cache.md')).read()
+shown = json.loads(re.search(r\"--kv-transfer-config '([^']*)'\", manual)[1])
+extra = [one.pop('kv_connector_extra_config') for one in (transfer, shown)]
+assert transfer == shown, 'the fields of the manual'
+assert bytes(extra[0]['bytes_max'].replace(' ', '').removesuffix('B')) < bytes(values['pool']['bytes_max'].removesuffix('B'))
+volumes = {one['name']: one for one in engines['volumes']}
+mounted = {mount['mountPath']: mount for mount in engine['volumeMounts']}
+assert volumes[mounted['/run/tensorlend']['name']]['hostPath']['path'] == '/run/tensorlend'
+assert mounted['/run/tensorlend']['readOnly'] and engines['securityContext']['runAsNonRoot']
+assert not any(key in one for one in (pod, engines) for key in ('hostIPC', 'hostPID', 'hostNetwork'))
+print(configuration, end='')
+";
+    let Some(configuration) = looked_at(program, "vllm.yaml") else { return };
+    check_configuration(&configuration);
 }
 
 #[test]

@@ -21,6 +21,25 @@ fn value(lease: &tensorlend::Tensor) -> u64 {
     slice[0]
 }
 
+/// A service manager that does not read delays one message. Then the daemon stores nothing until the manager reads again.
+#[test]
+fn a_service_manager_that_does_not_read_does_not_stop_the_daemon() {
+    let mut service = Service::start("mode = \"user\"\n");
+    let client = service.client();
+    service.deafen();
+    // Each of these tensors needs memory that the daemon stores.
+    for name in 0..4 {
+        filled(&client, 3_000_000, name).publish(&format!("unstored/{name}")).unwrap();
+    }
+    assert_eq!(value(&service.client().get("unstored/3").unwrap()), 3);
+    assert!(service.log().contains("the fd store does not keep"), "{}", service.log());
+    service.hear_again();
+    filled(&client, 4_000_000, 9).publish("stored").unwrap();
+    drop(client);
+    service.restart();
+    assert_eq!(value(&service.client().get("stored").unwrap()), 9);
+}
+
 #[test]
 fn names_lists_and_streams_outlive_the_daemon() {
     for mode in MODES {
@@ -162,6 +181,24 @@ fn a_client_that_only_reads_keeps_its_leases() {
         }
         assert_eq!(value(&held), 1);
         assert!(held.validate());
+    }
+}
+
+/// One client fails while no daemon runs. After that, a daemon starts, and the waiting request of another client reaches it.
+#[test]
+fn a_request_waits_for_a_new_daemon_no_longer_than_its_timeout() {
+    for mode in MODES {
+        let mut service = Service::start(mode);
+        let patient = service.client();
+        let brief = Client::builder().socket(service.socket());
+        let brief = brief.request_timeout(Duration::from_millis(100)).connect().unwrap();
+        service.end(rustix::process::Signal::KILL);
+        let waits = std::thread::spawn(move || patient.ping());
+        let failed = brief.ping().unwrap_err();
+        assert!(matches!(failed, tensorlend::Error::Disconnected { .. }), "{failed}");
+        service.start_again();
+        waits.join().unwrap().unwrap();
+        eventually("the session of the client that gave up", || brief.ping().is_ok());
     }
 }
 

@@ -211,8 +211,8 @@ fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool)
         (Leased::Tensor(lease), None) => Some(&**lease),
         (Leased::Dataset(dataset), Some(member)) => dataset.get(member),
         (Leased::Dataset(dataset), None) if !picture => {
-            let members = dataset.iter().take(LIMIT).map(|(name, tensor)| {
-                json!({ "name": name, "dtype": tensor.dtype().to_string(), "shape": tensor.shape(), "nbytes": tensor.nbytes() })
+            let members = dataset.members().take(LIMIT).map(|(name, member)| {
+                json!({ "name": name, "dtype": member.dtype().to_string(), "shape": member.shape(), "nbytes": member.nbytes() })
             });
             return answer(&json!({ "members": members.collect::<Vec<_>>() }));
         }

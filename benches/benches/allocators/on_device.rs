@@ -37,6 +37,8 @@ struct Answer {
     live_bytes: u64,
     peak_bytes: u64,
     calls: Option<u64>,
+    /// The run ended early, because the device had no room for all processes. The message is in the error output.
+    had_no_room: bool,
 }
 
 /// Executes orders.
@@ -49,11 +51,16 @@ pub fn work(mut role: Role) {
         let answer = if order.count {
             count(&bench, source, scenario, order.part)
         } else {
-            let mut lanes = bench.lanes(source, scenario, order.part, None);
-            run(scenario, order.part, &mut lanes);
-            wait_until(order.start_ns);
-            let samples = (0..order.runs).map(|_| run(scenario, order.part, &mut lanes)).collect();
-            Answer { samples, ..Answer::default() }
+            let timed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let mut lanes = bench.lanes(source, scenario, order.part, None);
+                run(scenario, order.part, &mut lanes);
+                wait_until(order.start_ns);
+                (0..order.runs).map(|_| run(scenario, order.part, &mut lanes)).collect()
+            }));
+            match timed {
+                Ok(samples) => Answer { samples, ..Answer::default() },
+                Err(_) => Answer { had_no_room: true, ..Answer::default() },
+            }
         };
         if source == DeviceSource::Ordered {
             // Memory that the pool keeps would be missing elsewhere.
@@ -95,17 +102,18 @@ fn count(bench: &Bench, source: DeviceSource, scenario: Scenario, part: u64) -> 
         DeviceSource::Ordered => bench.card.pool_peak(),
         DeviceSource::Ours(_) => segments,
     };
-    Answer { samples: Vec::new(), live_bytes, peak_bytes, calls }
+    Answer { live_bytes, peak_bytes, calls, ..Answer::default() }
 }
 
 /// Starts one daemon per allocator.
-fn brokers(part: u64, fake: bool) -> Vec<Embedded> {
+fn brokers(part: u64, device: &tensorlend_cuda::Device) -> Vec<Embedded> {
     let broker = |allocator| {
         let mut config = Config::default();
         config.cuda.devices = vec!["all".into()];
         config.cuda.allocator = allocator;
-        config.cuda.allow_fake = fake;
-        config.cuda.bytes_max = fake.then_some(Bytes(3 << 30));
+        config.cuda.allow_fake = device.is_fake();
+        // Most of the device: segments are not full, and the contenders use the device in turn.
+        config.cuda.bytes_max = Some(Bytes(if device.is_fake() { 3 << 30 } else { device.bytes_total() / 20 * 17 }));
         config.namespace_default.segments_max = Some(65536);
         if part > 1 {
             config.cuda.segment_bytes = Some(Bytes(16 << 20));
@@ -135,7 +143,7 @@ pub fn measure(report: &mut Report) {
         (false, false) => 1,
     };
     report.value("device", about(&device));
-    let brokers = brokers(part, device.is_fake());
+    let brokers = brokers(part, &device);
     let sockets: Vec<String> = brokers.iter().map(|broker| broker.socket().display().to_string()).collect();
     let start = || Worker::start(ROLE, &sockets);
 
@@ -158,7 +166,7 @@ pub fn measure(report: &mut Report) {
                 report.note(format!("Left out, since the rest took so long: {} with {processes}", scenario.label()));
                 continue;
             }
-            let mut samples: [Samples; SOURCES] = Default::default();
+            let (mut samples, mut no_room): ([Samples; SOURCES], [bool; SOURCES]) = Default::default();
             let (begin, mut rounds) = (Instant::now(), 0);
             while rounds == 0 || (!report.quick && rounds < 5 && begin.elapsed() < row_time()) {
                 for (source, samples) in samples.iter_mut().enumerate() {
@@ -167,8 +175,10 @@ pub fn measure(report: &mut Report) {
                     let start_ns = now_ns() + 20_000_000;
                     let order = Order { source, scenario: at, part, runs, count: false, start_ns };
                     let answers = ask_all::<Answer>(&mut workers, &order);
+                    no_room[source] |= answers.iter().any(|answer| answer.had_no_room);
                     for answer in answers {
-                        samples.extend(answer.samples);
+                        // A table must have a number for each contender.
+                        samples.extend(if answer.had_no_room { vec![f64::NAN] } else { answer.samples });
                     }
                 }
                 rounds += 1;
@@ -176,14 +186,16 @@ pub fn measure(report: &mut Report) {
             let found: [Summary; SOURCES] = samples.map(|s| s.summary());
             let [floor, plain, ordered, pool, block, arena] = found.map(|s| s.p50);
             let mut cells = vec![scenario.label().to_owned(), processes.to_string()];
-            cells.extend(found.iter().map(spread));
-            cells.extend([plain, pool, block, arena].map(|ns| times(ns / ordered)));
-            cells.extend([pool, arena].map(|ns| times(ns / floor)));
+            let in_room = |source: usize, text: String| if no_room[source] { "no room".into() } else { text };
+            cells.extend(found.iter().enumerate().map(|(source, found)| in_room(source, spread(found))));
+            let ratio = |(of, ns): (usize, f64), (to, base): (usize, f64)| in_room(of, in_room(to, times(ns / base)));
+            cells.extend([(1, plain), (3, pool), (4, block), (5, arena)].map(|one| ratio(one, (2, ordered))));
+            cells.extend([(3, pool), (5, arena)].map(|one| ratio(one, (0, floor))));
             table.row(cells);
             all.push(
                 serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found }),
             );
-            println!("{} with {processes}: {} beside {}", scenario.label(), nanos(pool), nanos(ordered));
+            println!("{} with {processes}: pool {}, cuMemAllocAsync {}", scenario.label(), nanos(pool), nanos(ordered));
         }
     }
     report.table("device_times", &table);

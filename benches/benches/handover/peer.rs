@@ -210,7 +210,7 @@ impl Peer {
             if way == Way::Early {
                 lease.as_ref().expect("one").wait(&self.stream).expect("the producer lives");
             }
-            let from = lease.as_ref().map_or(self.floor.ptr(), DeviceLease::ptr);
+            let from = lease.as_ref().map_or(self.floor.ptr(), |lease| lease.ptr());
             self.card.add(&self.stream, self.out, (from, from), elements);
             let sum = self.card.element(&self.stream, self.out + (elements - 1) * 4);
             let done = now_ns();
@@ -284,7 +284,7 @@ impl Peer {
         note("pinned by the driver", "device", "driver", Self::timed(rounds, || into(pinned.bytes())));
         note(ours, "device", "driver", Self::timed(rounds, || into(slot.bytes_mut())));
         let put = Self::timed(rounds, || draft.copy_from_bytes(&plain).expect("a copy"));
-        note("heap", "draft", "tensorlend, through pinned slots", put);
+        note("heap", "draft", "tensorlend", put);
 
         let out = |to: &mut [u8]| {
             card.copy_out(stream, to, self.out);

@@ -3,10 +3,12 @@
 use crate::fact;
 use crate::family::{Line, Relative, ms, spread};
 use crate::memory::{card, from_hex, scaled, to_hex};
+use cudarc::driver::{CudaStream, sys};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use tensorlend_benches::gpu::Card;
 use tensorlend_benches::table::bytes as size;
+use tensorlend_cuda::copy::HostRegistration;
 use tensorlend_cuda::pool::Pool;
 use tensorlend_cuda::{Access, Allocation, Context, Device, Event, Mapping, Stream, StreamRef};
 
@@ -133,6 +135,43 @@ pub fn orphan() {
     );
 }
 
+/// Imports one block twice in one process, and drops one of the imports.
+pub fn imported_twice() {
+    let card = card();
+    let context = Context::primary(&card.device).expect("a context");
+    let other = Relative::start("make a pool", &[]);
+    let (data, fds) = other.line.hear();
+    let data = from_hex(&data);
+    let import = || Pool::import(fds[0].as_fd()).expect("a pool can be imported");
+    for (how, other_pool) in [("the same import of the pool", false), ("two imports of the pool", true)] {
+        let one = import();
+        let two = if other_pool { import() } else { one.clone() };
+        let first = one.import_pointer(&context, &data);
+        let second = two.import_pointer(&context, &data);
+        let (Ok(first), Ok(second)) = (&first, &second) else {
+            fact(&format!("{how}: a block twice"), format!("{:?}, {:?}", first.err(), second.err()));
+            continue;
+        };
+        let same = if first.ptr() == second.ptr() { "one address" } else { "two addresses" };
+        fact(&format!("{how}: a block twice"), same);
+    }
+    for (how, other_pool) in [("the same import of the pool", false), ("two imports of the pool", true)] {
+        let one = import();
+        let two = if other_pool { import() } else { one.clone() };
+        let (Ok(first), Ok(second)) = (one.import_pointer(&context, &data), two.import_pointer(&context, &data)) else {
+            continue;
+        };
+        drop(first);
+        fact(&format!("{how}: the second one, when the first one is freed"), word(&card, second.ptr()));
+        drop(second);
+        fact(
+            "its context",
+            card.try_fill(&card.stream(), card_block(&card), 1, 1)
+                .map_or_else(|e| format!("{e:?}"), |()| "works".into()),
+        );
+    }
+}
+
 fn make_a_pool() {
     let (line, card) = (Line::to_parent(), card());
     let context = Context::primary(&card.device).expect("a context");
@@ -141,8 +180,10 @@ fn make_a_pool() {
     let ptr = pool.allocate(UNIT, &stream).expect("there is room");
     stream.synchronize().expect("it is there");
     card.try_fill(&card.stream(), ptr, UNIT / 4, WORD).expect("it can be filled");
+    // The driver exports a pointer only if the pool itself was exported before.
+    let fd = pool.export().expect("it can be exported");
     let data = pool.export_pointer(ptr).expect("it can be exported");
-    line.say(&to_hex(&data), &[pool.export().expect("it can be exported").as_fd()]);
+    line.say(&to_hex(&data), &[fd.as_fd()]);
     loop {
         match line.hear().0.as_str() {
             "free" => {
@@ -324,7 +365,7 @@ pub fn killed_while_it_works() {
         fact(&format!("its {} are free after", size(bytes)), spread(back));
         if how == "long" {
             fact(
-                "a kernel that was running when its process was killed went on to its end",
+                "a kernel that was running when its process was killed continued to its end",
                 format!("{finished} of {rounds} times"),
             );
         }
@@ -343,10 +384,7 @@ fn record_an_event() {
         Err(e) => return line.say(&e.to_string(), &[]),
     };
     card.spin_fill(&stream, ptr, 1, 2, LONG_NS);
-    // SAFETY: 1 and 2: a stream of this process, which is destroyed at the end of this function.
-    #[allow(unsafe_code)]
-    let by_ref = unsafe { StreamRef::from_raw(stream.cu_stream().expose_provenance()) };
-    event.1.record(by_ref).expect("it can be recorded");
+    event.1.record(by_ref(&stream)).expect("it can be recorded");
     line.say(&to_hex(&event.0), &[]);
     line.hear();
 }
@@ -381,20 +419,87 @@ pub fn killed_before_its_event() {
     }
     fact("and in the end", format!("{said}, {} after the kill", ms(killed.elapsed())));
     let stream = card.stream();
-    // SAFETY: 1 and 2: a stream of this process, which outlives the call.
-    #[allow(unsafe_code)]
-    let by_ref = unsafe { StreamRef::from_raw(stream.cu_stream().expose_provenance()) };
     fact(
-        "a stream that shall wait for it",
-        by_ref.wait_event(&opened).map_or_else(|e| e.to_string(), |()| "takes it".into()),
+        "a stream that is to wait for it",
+        by_ref(&stream).wait_event(&opened).map_or_else(|e| e.to_string(), |()| "takes it".into()),
     );
     fact(
         "opened once more, the process being gone",
         Event::open(&context, &from_hex(&text)).map_or_else(|e| e.to_string(), |_| "yes".into()),
     );
-    // This may hang, so it comes last.
-    fact(
-        "work behind that wait",
-        card.try_fill(&stream, card_block(&card), 1, 1).map_or_else(|e| format!("{e:?}"), |()| "is done".into()),
-    );
+    released(&card, &stream, "work behind that wait", || ());
+    // The event is a counter that both processes can write. Recording it again may release the waiting stream.
+    let other = card.stream();
+    released(&card, &stream, "that work, after this process has recorded the event in another stream", || {
+        if let Err(e) = opened.record(by_ref(&other)) {
+            fact("recording it", e);
+        }
+    });
+    fact("its event then", asked(&opened));
+    // The driver's cleanup would wait for the stream, so this process does not end by itself.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+}
+
+#[allow(unsafe_code)]
+fn by_ref(stream: &CudaStream) -> StreamRef<'_> {
+    // SAFETY: 1 and 2: a stream of this process, which the result borrows.
+    unsafe { StreamRef::from_raw(stream.cu_stream().expose_provenance()) }
+}
+
+/// Reports whether the stream's work ends within 2 s of an action.
+fn released(card: &Card, stream: &CudaStream, question: &str, act: impl FnOnce()) {
+    let begin = Instant::now();
+    act();
+    let done = || card.is_done(stream);
+    while !done() && begin.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let took = ms(begin.elapsed());
+    fact(question, if done() { format!("is done after {took}") } else { "is not done after 2 s".into() });
+}
+
+/// Makes a stream wait for a word of shared host memory, which the host then writes.
+#[allow(unsafe_code)]
+pub fn released_by_the_host() {
+    use tensorlend_os::memfd::Access;
+    const BYTES: usize = 4096;
+    let card = card();
+    if card.device.is_fake() {
+        return fact("a stream that waits for a word", "the stand-in has no such wait");
+    }
+    let context = Context::primary(&card.device).expect("a context");
+    let _current = context.enter().expect("it can be entered");
+    let fd = tensorlend_os::memfd::create("word", BYTES as u64).expect("a memfd");
+    let map = |access| tensorlend_os::map::segment(&fd, BYTES, access, false).expect("it can be mapped");
+    let writable = map(Access::Write);
+    for (how, access) in [("a writable mapping", Access::Write), ("a read-only mapping", Access::Read)] {
+        let view = map(access);
+        let start = std::ptr::NonNull::new(view.start()).expect("it is mapped");
+        let read_only = access == Access::Read;
+        // SAFETY: 1: the view lives longer, and this process ends without its destruction if the stream still waits.
+        let registered = unsafe { HostRegistration::register(&context, &card.device, start, BYTES, read_only) };
+        let there = match registered
+            .as_ref()
+            .map_err(ToString::to_string)
+            .and_then(|r| r.device_pointer().map_err(|e| e.to_string()))
+        {
+            Ok(there) => there,
+            Err(e) => {
+                fact(&format!("registering {how}"), e);
+                continue;
+            }
+        };
+        // The word's lowest byte.
+        let word = writable.start();
+        // SAFETY: mapped for writing, and only this process writes it.
+        unsafe { word.write_volatile(0) };
+        let stream = card.stream();
+        // SAFETY: the stream and the registration live; the driver checks the address.
+        let answer = unsafe { sys::cuStreamWaitValue64_v2(stream.cu_stream(), there, 1, 0) };
+        fact(&format!("a stream that is to wait for a word of {how}"), format!("{answer:?}"));
+        std::thread::sleep(Duration::from_millis(100));
+        fact("its work after 100 ms", if card.is_done(&stream) { "is done" } else { "is not done" });
+        // SAFETY: as above.
+        released(&card, &stream, "its work after the host has written the word", || unsafe { word.write_volatile(1) });
+    }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tensorlend_benches::gpu::{about, first_device};
 
 /// The steps, with their time limits on a real device in seconds.
-const STEPS: [(&str, fn(), u64); 11] = [
+const STEPS: [(&str, fn(), u64); 13] = [
     ("device", memory::device, 30),
     ("contexts", memory::contexts, 40),
     ("times", memory::times, 60),
@@ -25,8 +25,10 @@ const STEPS: [(&str, fn(), u64); 11] = [
     ("large pool", memory::large_pool, 40),
     ("killed exporter", deaths::killed_exporter, 40),
     ("order", deaths::order, 40),
+    ("import twice", deaths::imported_twice, 30),
     ("killed while it works", deaths::killed_while_it_works, 90),
     ("killed before its event", deaths::killed_before_its_event, 40),
+    ("word", deaths::released_by_the_host, 20),
 ];
 
 /// A child's output line: `FACT`, question, answer.

@@ -127,6 +127,9 @@ pub fn times() {
             }
         }
     }
+    if let Err(e) = kernel_times(&card()) {
+        fact("a kernel on other memory", e);
+    }
     let context = Context::primary(&device).expect("a context");
     let stream = Stream::new(&context).expect("a stream");
     for bytes in sizes {
@@ -153,6 +156,32 @@ pub fn times() {
             Err(e) => fact(&format!("a block of {}", size(bytes)), e),
         }
     }
+}
+
+/// Measures a small kernel and the wait for it, on memory of each kind.
+fn kernel_times(card: &Card) -> tensorlend_cuda::Result<()> {
+    const BYTES: u64 = 2 << 20;
+    let stream = card.stream();
+    let ask = |what: &str, ptr: u64| {
+        let mut times = Vec::new();
+        for round in 0..60 {
+            let begin = Instant::now();
+            card.try_fill(&stream, ptr, 256, round).expect("it can be filled");
+            times.push(begin.elapsed());
+        }
+        fact(&format!("a kernel on 1 KiB of {what}, and the wait for it"), spread(times));
+    };
+    ask("cuMemAlloc", card.allocate(BYTES));
+    let own = Allocation::create(&card.device, BYTES)?;
+    let mapped = Mapping::map(&own, BYTES, &card.device, Access::ReadWrite)?;
+    ask("VMM memory", mapped.ptr());
+    let fd = own.export()?;
+    ask("VMM memory, once it is exported", mapped.ptr());
+    let imported = Allocation::import(fd.as_fd())?;
+    let again = Mapping::map(&imported, BYTES, &card.device, Access::ReadWrite)?;
+    ask("imported VMM memory", again.ptr());
+    ask("cuMemAlloc once more", card.allocate(BYTES));
+    Ok(())
 }
 
 type Found = Vec<(&'static str, Vec<Duration>)>;

@@ -12,7 +12,7 @@ use crate::files::{self, FileError, Filler, Outline};
 use crate::options::Json;
 use crate::output;
 use crate::progress::Progress;
-use crate::save::{elements, on_device, sizes};
+use crate::save::{elements, in_host_memory, on_device, sizes};
 use crate::snapshot::{Snapshot, Wanted, names_of};
 
 const EXAMPLES: &str = "\
@@ -203,7 +203,7 @@ impl Holding {
             Value::Tensor(tensor) => (About::new(tensor.metadata(), tensor.timestamp()), None),
             Value::Dataset(dataset) => {
                 let about = |tensor: &Tensor| About::new(tensor.metadata(), tensor.timestamp());
-                let members = dataset.iter().map(|(member, tensor)| (member.to_owned(), about(tensor)));
+                let members = in_host_memory(name, dataset)?.map(|(member, tensor)| (member.to_owned(), about(tensor)));
                 (About::new(dataset.metadata(), dataset.timestamp()), Some(members.collect()))
             }
             _ => return Err(on_device(name)),

@@ -4,10 +4,13 @@
 
 use super::*;
 use crate::api::{Api, Ipc, Pools};
-use crate::{Access, Allocation, Mapping};
+use crate::pool::{IMPORTS, Pool};
+use crate::{Access, Allocation, Context, Mapping};
 use std::fmt::Write as _;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
+use tensorlend_os::mutex::lock;
 use tensorlend_os::skip::skip;
 
 const ROLE: &str = "TENSORLEND_CUDA_TEST_ROLE";
@@ -124,6 +127,26 @@ fn in_a_child() {
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             println!("SAID {}", libc::WEXITSTATUS(status));
         }
+        Ok("fork during a free") => {
+            let context = Context::primary(&Driver::get().unwrap().devices().unwrap()[0]).unwrap();
+            let imported = Pool::import(std::io::stdin().as_fd()).unwrap().import_pointer(&context, &[0; 64]).unwrap();
+            // Another thread may hold the lock while it frees an import.
+            let imports = lock(&IMPORTS);
+            // SAFETY: in the child the drop makes no calls, and the child ends at once or by the alarm.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: the call sets a timer of this process.
+                unsafe { libc::alarm(60) };
+                drop(imported);
+                // SAFETY: the call only ends the process.
+                unsafe { libc::_exit(7) };
+            }
+            drop(imports);
+            let mut status = 0;
+            // SAFETY: the child was created above, and one int is written.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            println!("SAID {}", libc::WEXITSTATUS(status));
+        }
         _ => {}
     }
 }
@@ -205,6 +228,13 @@ fn a_mapping_is_undone_in_reverse_and_once() {
 #[test]
 fn a_forked_child_is_refused() {
     if let Some(text) = with(&GOOD, "fork") {
+        assert_eq!(text, "7");
+    }
+}
+
+#[test]
+fn a_forked_child_drops_an_import_while_its_parent_frees_another() {
+    if let Some(text) = with(&GOOD, "fork during a free") {
         assert_eq!(text, "7");
     }
 }

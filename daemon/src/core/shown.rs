@@ -113,9 +113,9 @@ impl Client {
             timestamp_ns: 0,
             in_file: false,
         };
-        let Some(first) = self.info(cell.slot(), records).filter(|info| info.generation == cell.generation()) else {
-            return unknown;
-        };
+        let in_host_memory = self.segment_of(cell.slot()).is_some_and(|(_, segment)| segment.device.is_none());
+        let first = self.info(cell.slot(), records).filter(|info| info.generation == cell.generation());
+        let Some(first) = first.filter(|_| in_host_memory) else { return unknown };
         let (mut bytes, mut next) = (first.data_bytes, first.next);
         for _ in 1..CHAIN_MAX {
             let Some(info) = Some(next).filter(|&next| next != SLOT_NONE).and_then(|next| self.info(next, records))
@@ -140,10 +140,10 @@ impl Client {
         }
     }
 
-    /// Returns a slot's record, if the slot lies in host memory and the record is valid.
+    /// Returns a slot's record, if the record is valid.
     fn info(&self, slot: u32, records: &mut usize) -> Option<SlotInfo> {
         *records += 1;
-        let (_, segment) = self.segment_of(slot).filter(|(_, it)| it.device.is_none() && it.slots.acked)?;
+        let (_, segment) = self.segment_of(slot).filter(|(_, it)| it.slots.acked)?;
         let bytes = segment.bytes;
         let info = SlotInfo::unpack(&self.slot(slot)?.1).ok()?;
         info.check(info.generation, bytes).is_ok().then_some(info)

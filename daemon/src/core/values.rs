@@ -82,8 +82,9 @@ impl Client {
     pub(super) fn is_any_in_file(&self, first: u32, records: &mut usize) -> bool {
         let mut slot = first;
         for _ in 0..CHAIN_MAX {
-            let Some((_, segment)) = self.segment_of(slot).filter(|(_, it)| it.device.is_none()) else { return false };
-            if !matches!(segment.residence, Residence::Memory) {
+            let Some((_, segment)) = self.segment_of(slot) else { return false };
+            // The daemon never spills device memory.
+            if segment.device.is_none() && !matches!(segment.residence, Residence::Memory) {
                 return true;
             }
             let Some((_, record)) = self.slot(slot) else { return false };

@@ -9,7 +9,7 @@
 
 pub mod channel;
 
-use super::DaemonError;
+use super::{DaemonError, notify};
 use crate::core::MemId;
 use crate::core::label::Label;
 use channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
@@ -120,13 +120,15 @@ pub struct FdStore {
     store: Store,
     names: BTreeMap<MemId, String>,
     failed: bool,
+    /// Whether the service manager has not read the last notification in time.
+    is_stuck: bool,
 }
 
 impl FdStore {
     /// Returns the store of the service manager that started this process. The result stores
     /// nothing if there is no service manager.
     pub fn of_this_process() -> Self {
-        let store = if super::notify::is_heard() { Store::ServiceManager } else { Store::None };
+        let store = if notify::is_heard() { Store::ServiceManager } else { Store::None };
         Self { store, ..Self::default() }
     }
 
@@ -199,7 +201,7 @@ impl FdStore {
         }
     }
 
-    /// Stores a descriptor under a name. The function blocks while the store's queue is full. The
+    /// Stores a descriptor under a name. The function waits at most [`SEND_MAX`] while the store's queue is full. The
     /// store must not be deferred. If the daemon lent memory before it stored the memory, and were
     /// then killed, the memory would be lost.
     fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
@@ -214,8 +216,8 @@ impl FdStore {
         match &mut self.store {
             Store::None => {}
             Store::ServiceManager => {
-                sd_notify::notify_with_fds(&[NotifyState::FdStore, NotifyState::FdName(name)], &[fd])
-                    .map_err(|error| error.to_string())?;
+                let states = [NotifyState::FdStore, NotifyState::FdName(name)];
+                self.notify(&states, &[fd]).map_err(|error| error.to_string())?;
             }
             Store::Process(connection) => {
                 if !connection.entries.contains(name) && connection.entries.len() >= connection.capacity {
@@ -226,6 +228,15 @@ impl FdStore {
             }
         }
         Ok(())
+    }
+
+    /// Sends a notification to the service manager. If the manager has not read for [`notify::SEND_MAX`], the function does not wait
+    /// again until the manager takes a notification.
+    fn notify(&mut self, states: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+        let limit = if self.is_stuck { Duration::ZERO } else { notify::SEND_MAX };
+        let sent = notify::send(states, fds, limit);
+        self.is_stuck = sent == Err(Errno::AGAIN);
+        sent
     }
 
     /// Records that the store already has the descriptor under this label.
@@ -248,7 +259,7 @@ impl FdStore {
         match &mut self.store {
             Store::None => {}
             Store::ServiceManager => {
-                let _ = sd_notify::notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)]);
+                let _ = self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)], &[]);
             }
             Store::Process(connection) => {
                 connection.entries.remove(name);

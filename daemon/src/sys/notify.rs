@@ -1,9 +1,20 @@
 //! Notifications to the service manager, and the watchdog's interval. Without a service manager, these functions do
 //! nothing.
 
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sendmsg_addr, socket_with,
+};
 use sd_notify::NotifyState;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+/// Maximum time for which the loop waits until the service manager takes a notification.
+pub const SEND_MAX: Duration = Duration::from_secs(5);
 
 /// Returns true if a service manager started this process and waits for notifications.
 pub fn is_heard() -> bool {
@@ -39,21 +50,33 @@ pub fn stopping() {
 }
 
 fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    if let Err(error) = send(states, &[], SEND_MAX) {
         tracing::warn!("the service manager could not be told: {error}");
     }
 }
 
-/// Sends an optional notification without blocking. A manager that does not read must not block the
-/// loop.
-fn mention(state: &NotifyState<'_>) -> rustix::io::Result<()> {
-    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+/// Sends a notification, which may have descriptors. Waits at most `limit` while the manager's queue is full: a manager that
+/// does not read must not block the loop. The functions of `sd_notify` wait without a limit.
+pub fn send(states: &[NotifyState<'_>], fds: &[BorrowedFd<'_>], limit: Duration) -> rustix::io::Result<()> {
+    let Some(place) = std::env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else { return Ok(()) };
     let address = match place.as_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         path => SocketAddrUnix::new(path)?,
     };
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    sendto(&socket, state.to_string().as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, &address)?;
+    let mut flags = SendFlags::NOSIGNAL;
+    if limit.is_zero() {
+        flags |= SendFlags::DONTWAIT;
+    } else {
+        set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    }
+    let text = states.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut along = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !along.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    sendmsg_addr(&socket, &address, &[IoSlice::new(text.as_bytes())], &mut along, flags)?;
     Ok(())
 }
 
@@ -83,7 +106,7 @@ impl Watchdog {
     /// turn.
     pub fn came_around(&mut self, now_ns: u64) {
         if self.is_due(now_ns)
-            && let Err(error) = mention(&NotifyState::Watchdog)
+            && let Err(error) = send(&[NotifyState::Watchdog], &[], Duration::ZERO)
         {
             tracing::warn!("the service manager's watchdog could not be told: {error}");
         }

@@ -161,6 +161,7 @@ impl Offers {
 /// client, but the transport may read the value longer.
 fn outgoing(call: &Call, is_dataset: bool, here: &NodeName) -> Result<Outgoing, String> {
     let request = call.value().as_dataset().ok_or("a put without a value")?;
+    request.require_host("the request").map_err(|error| error.to_string())?;
     let mut parts = Vec::new();
     let mut copied = |tensor: &Tensor| {
         let mut bytes = vec![0; tensor.nbytes()];

@@ -80,11 +80,12 @@ impl Descriptor {
     /// Returns the descriptor of a value that this process has leased.
     ///
     /// # Errors
-    /// [`BadDescriptor::Device`], or [`BadDescriptor::Limit`] for a dataset with more metadata than
+    /// [`BadDescriptor::Device`], also for a dataset with a member on a device, or [`BadDescriptor::Limit`] for a dataset with more metadata than
     /// a message may have.
     pub fn of(value: &Value, origin: NodeName) -> Result<Self, BadDescriptor> {
         let shape = match value {
             Value::Tensor(lease) => Shape::Tensor(TensorShape::of(lease)),
+            Value::Dataset(dataset) if dataset.require_host("").is_err() => return Err(BadDescriptor::Device),
             Value::Dataset(dataset) => Shape::Dataset {
                 members: dataset.iter().map(|(name, tensor)| (name.to_owned(), TensorShape::of(tensor))).collect(),
                 metadata: dataset.metadata().to_vec(),

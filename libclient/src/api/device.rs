@@ -182,7 +182,7 @@ impl Client {
     }
 
     /// Leases like [`Client::get_device`], without waiting for the producer's work. A tensor that was published early
-    /// may be incomplete, so call [`DeviceLease::wait`] for each stream that reads it.
+    /// may be incomplete, so call [`DeviceLease::wait`](crate::DeviceTensor::wait) for each stream that reads it.
     ///
     /// # Errors
     /// The errors of [`Client::get_device`].

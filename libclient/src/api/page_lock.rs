@@ -4,14 +4,16 @@ use crate::api::device::On;
 use crate::error::{Error, Result};
 use crate::gpu::Gpu;
 use crate::gpu::stream::OnStream;
-use crate::lease::lease::{Dataset, Lease};
+use crate::lease::dataset::Dataset;
+use crate::lease::lease::Lease;
+use crate::lease::member::Member;
 use crate::lease::value::Value;
 use crate::peers::sheets::PeerSegment;
 use crate::segment::pinned::range_of;
 use crate::session::Session;
 use crate::tensor::Tensor;
+use crate::tensor::device::copies::drop_after;
 use crate::tensor::device::draft::DeviceDraft;
-use crate::tensor::device::staging::drop_after;
 use crate::tensor::draft::Draft;
 use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
@@ -145,16 +147,21 @@ impl Value {
     fn host_tensor(&self, member: usize) -> Result<&Tensor> {
         let tensor = match self {
             Self::Tensor(lease) => (member == 0).then_some(&**lease),
-            Self::Dataset(dataset) => dataset.tensors().get(member),
-            Self::Device(_) => {
-                return Err(Error::Argument(
-                    "the tensor is on a device, and only pages of host memory can be locked: copy it with `copy`"
-                        .into(),
-                ));
-            }
+            Self::Dataset(dataset) => match dataset.member_at(member) {
+                Some(Member::Host(tensor)) => Some(tensor),
+                Some(Member::Device(_)) => return Err(is_on_device()),
+                None => None,
+            },
+            Self::Device(_) => return Err(is_on_device()),
         };
         tensor.ok_or_else(|| Error::Argument(format!("the value has no tensor number {member}")))
     }
+}
+
+#[cold]
+fn is_on_device() -> Error {
+    let text = "the tensor is on a device, and only pages of host memory can be locked: copy it with `copy`";
+    Error::Argument(text.into())
 }
 
 fn page_lock<'s>(mut segments: impl Iterator<Item = &'s Arc<PeerSegment>>, on: On) -> Result<()> {

@@ -112,7 +112,10 @@ impl ClientBuilder {
     /// request fails only if the daemon does not respond on that connection either. Waits for a value or a message have
     /// their own timeouts.
     ///
-    /// The session survives the error: when the daemon responds again, the client works again.
+    /// If the daemon has ended, a request waits for the next daemon for 5 seconds, or for this time if it is shorter. Then
+    /// the request fails with [`Error::Disconnected`].
+    ///
+    /// The session survives both errors: when the daemon responds again, the client works again.
     ///
     /// ```
     /// let daemon = tensorlend_daemon::embedded()?;

@@ -1,17 +1,19 @@
 //! A device in use by this process: its context, and events for reuse.
 
-pub mod early;
+pub mod gates;
 pub mod stream;
 
 use crate::error::{DeviceTrouble, Error, Result};
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use stream::OnStream;
-use tensorlend_cuda::{Context, Driver, Event};
+use tensorlend_cuda::{Context, Driver, Event, Stream};
 use tensorlend_layout::{Device, Uuid};
 use tensorlend_os::mutex::lock;
 
-/// Maximum number of events kept for reuse.
+/// Maximum numbers of events and of streams kept for reuse.
 const EVENTS_KEPT: usize = 64;
+const STREAMS_KEPT: usize = 8;
 
 /// One device of this process.
 pub struct Gpu {
@@ -21,11 +23,10 @@ pub struct Gpu {
     /// hundred MiB of the device's memory.
     context: Mutex<Option<Context>>,
     events: Mutex<Vec<Event>>,
-    pub early: early::Ring,
+    streams: Mutex<Vec<Stream>>,
 }
 
-/// The devices in use. All sessions of this process share them, because a process cannot open the handle of its own
-/// interprocess event.
+/// The devices in use. All sessions of this process share them.
 static GPUS: Mutex<Vec<Weak<Gpu>>> = Mutex::new(Vec::new());
 
 /// Converts an error of the driver.
@@ -67,7 +68,7 @@ impl Gpu {
             uuid,
             context: Mutex::new(None),
             events: Mutex::new(Vec::new()),
-            early: early::Ring::default(),
+            streams: Mutex::new(Vec::new()),
         });
         all.retain(|gpu| gpu.strong_count() > 0);
         all.push(Arc::downgrade(&gpu));
@@ -141,9 +142,44 @@ impl Gpu {
         Ok(event)
     }
 
+    /// Queues work in an unused stream, in the device's context, and blocks until the work is done.
+    pub fn with_stream(&self, doing: &str, queue: impl FnOnce(&Stream) -> tensorlend_cuda::Result<()>) -> Result<()> {
+        let context = self.context(doing)?;
+        let _current = context.enter().map_err(trouble(doing))?;
+        let kept = lock(&self.streams).pop();
+        let stream = kept.map_or_else(|| Stream::new(&context), Ok).map_err(trouble(doing))?;
+        let queued = queue(&stream).map_err(trouble(doing));
+        // Wait even after an error: the queued work uses the caller's memory.
+        let done = stream.synchronize().map_err(trouble(doing));
+        let mut streams = lock(&self.streams);
+        if streams.len() < STREAMS_KEPT {
+            streams.push(stream);
+        }
+        queued.and(done)
+    }
+
     /// Blocks until all work in all streams of the context is done.
     pub fn synchronize(&self, doing: &str) -> Result<()> {
         self.context(doing)?.synchronize().map_err(trouble(doing))
+    }
+
+    /// Calls a function of the host after the present work of a stream.
+    ///
+    /// # Safety
+    /// The rules of [`tensorlend_cuda::StreamRef::call`].
+    #[allow(unsafe_code)]
+    pub unsafe fn call(
+        &self,
+        stream: &OnStream,
+        function: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+        doing: &str,
+    ) -> Result<()> {
+        let context = self.context(doing)?;
+        // The default streams belong to the current context.
+        let _current = context.enter().map_err(trouble(doing))?;
+        // SAFETY: the caller keeps the rules.
+        unsafe { stream.by_ref().call(function, data) }.map_err(trouble(doing))
     }
 
     /// Makes later work of a stream wait for an event. Does not block.

@@ -1,15 +1,21 @@
 //! Builds the value that a lease covers: one tensor, or a dataset of several.
 
+#[cfg(not(feature = "cuda"))]
+use crate::error::DeviceTrouble;
 use crate::error::{Error, Result, ValueKind};
-use crate::lease::device;
+use crate::lease::companion::Companion;
+use crate::lease::dataset::Dataset;
+#[cfg(feature = "cuda")]
+use crate::lease::device::lease::DeviceLease;
+use crate::lease::device::member::DeviceMember;
 use crate::lease::fetch::fetch_segment_of_value;
-use crate::lease::group::{Group, NotPlain, copy_group, index_in};
-use crate::lease::lease::{Dataset, Lease};
+use crate::lease::group::{Group, More, NotPlain, copy_group, index_in};
+use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
 use crate::lease::take::{Leased, Parts};
 use crate::lease::value::Value;
 #[cfg(feature = "cuda")]
-use crate::lease::value::on_device;
+use crate::lease::value::is_on_device;
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -41,7 +47,7 @@ pub fn tensor_of(value: Value, name: &str, remedy: &'static str) -> Result<Lease
             Err(Error::Kind { name: name.to_owned(), found: ValueKind::Dataset, wanted: ValueKind::Tensor, remedy })
         }
         #[cfg(feature = "cuda")]
-        Value::Device(_) => Err(on_device(name, ValueKind::Tensor)),
+        Value::Device(_) => Err(is_on_device(name, ValueKind::Tensor)),
     }
 }
 
@@ -56,7 +62,7 @@ pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset>
             remedy: "get",
         }),
         #[cfg(feature = "cuda")]
-        Value::Device(_) => Err(on_device(name, ValueKind::Dataset)),
+        Value::Device(_) => Err(is_on_device(name, ValueKind::Dataset)),
     }
 }
 
@@ -64,12 +70,27 @@ pub fn dataset(session: &Session, leased: Leased, name: &str) -> Result<Dataset>
 #[cold]
 fn assemble(session: &Session, parts: Parts, name: &str) -> Result<Value> {
     let Parts { held, info, bytes } = parts;
-    let Some(bytes) = bytes else { return device::value(session, held, &info, name) };
+    let Some(bytes) = bytes else { return on_device(session, held, &info, name) };
     match info.kind {
         SlotKind::Tensor => Ok(Value::Tensor(Lease::of(tensor(session, &held, &info, bytes, name)?, held))),
         SlotKind::Dataset => Ok(Value::Dataset(Dataset::of(group(session, &held, &info, bytes, name)?, held))),
         SlotKind::Extension => Err(Error::Damaged { name: name.to_owned(), cause: BadTensor::Record }),
     }
+}
+
+/// Returns a lease on a tensor on a device, as a value.
+#[cfg(feature = "cuda")]
+fn on_device(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Value> {
+    let lease = DeviceLease::new(session, held, info, name)?;
+    lease.finish()?;
+    Ok(Value::Device(lease))
+}
+
+/// Returns the error of a library without the feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+fn on_device(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
+    drop(held);
+    Err(Error::Device { doing: format!("get {name:?}, a tensor on a device"), cause: DeviceTrouble::NoFeature })
 }
 
 fn tensor(session: &Session, held: &Held, info: &SlotInfo, bytes: Bytes, name: &str) -> Result<Tensor> {
@@ -117,23 +138,28 @@ fn group_of_records(
 ) -> Result<Group> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
     let index = index_in(&words).filter(Index::check).ok_or_else(|| damaged(BadTensor::Record))?;
-    let (mut metadata, mut segments) = (Vec::new(), Vec::new());
+    let (mut metadata, mut segments, mut devices) = (Vec::new(), Vec::new(), Vec::new());
     if info.extended {
         metadata = tensor(session, held, info, bytes, name)?.metadata().to_vec();
     }
     let mut tensors = Vec::with_capacity(index.len());
     for at in 0..index.len() {
         let (slot, generation, _) = index.place(at);
-        let found = held.companion(session, slot, Some(generation), name)?;
+        let found = held.chained(session, slot, Some(generation), name)?;
         if found.info.kind != SlotKind::Tensor {
             return Err(damaged(BadTensor::Record));
         }
+        if found.is_on_device() {
+            devices.push((at, DeviceMember::new(session, held, &found, name)?));
+            continue;
+        }
+        let found = Companion::of(found, name)?;
         tensors.push(tensor(session, held, &found.info, found.bytes, name)?);
         if !segments.iter().any(|s| Arc::ptr_eq(s, &found.segment)) {
             segments.push(found.segment);
         }
     }
-    Ok(Group::of_records(words, metadata, tensors, segments))
+    Ok(Group::of_records(words, tensors, More { metadata, segments, devices }))
 }
 
 #[cfg(test)]

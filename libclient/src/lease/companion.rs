@@ -17,10 +17,39 @@ pub struct Companion {
     pub segment: Arc<PeerSegment>,
 }
 
+/// A further slot that a lease covers: its number, its checked record, and its segment.
+pub struct Chained {
+    #[cfg(feature = "cuda")]
+    pub slot: u32,
+    pub info: SlotInfo,
+    pub segment: Arc<PeerSegment>,
+}
+
+impl Chained {
+    /// Returns whether the slot's bytes are on a device.
+    pub fn is_on_device(&self) -> bool {
+        self.segment.elsewhere.is_some()
+    }
+}
+
+impl Companion {
+    /// Returns the bytes of a chained slot, which must be in host memory.
+    pub fn of(chained: Chained, name: &str) -> Result<Self> {
+        let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
+        if chained.is_on_device() {
+            return Err(damaged(BadTensor::Record));
+        }
+        let Chained { info, segment, .. } = chained;
+        let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes);
+        let bytes = bytes.ok_or_else(|| damaged(BadTensor::Segment))?;
+        Ok(Self { info, bytes, segment })
+    }
+}
+
 impl Held {
     /// Returns a slot chained to the leased one. Only the owner's records state that the slots are chained, so this
     /// function checks them.
-    pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
+    pub fn chained(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Chained> {
         let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
         // The geometry may change while a segment is being mapped. Then request the segment again.
         loop {
@@ -31,13 +60,18 @@ impl Held {
                 if let Some(segment) = peer.and_then(|p| p.segment(slot, geometry, &session.directory)) {
                     let words = segment.records[(slot - segment.base) as usize].copy();
                     let info = SlotInfo::unpack(&words).map_err(damaged)?;
-                    info.check(generation.unwrap_or(info.generation), segment.map.bytes() as u64).map_err(damaged)?;
-                    if info.device.kind() == Device::cuda(0).kind() {
+                    info.check(generation.unwrap_or(info.generation), segment.bytes()).map_err(damaged)?;
+                    // The daemon decides where bytes are. A record that names another location is invalid.
+                    let says_device = info.device.kind() == Device::cuda(0).kind();
+                    if says_device != segment.elsewhere.is_some() {
                         return Err(damaged(BadTensor::Record));
                     }
-                    let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes);
-                    let bytes = bytes.ok_or_else(|| damaged(BadTensor::Segment))?;
-                    return Ok(Companion { info, bytes, segment: segment.clone() });
+                    return Ok(Chained {
+                        #[cfg(feature = "cuda")]
+                        slot,
+                        info,
+                        segment: segment.clone(),
+                    });
                 }
             }
             if !fetch_segment_of_value(session, self.catalogue, slot)? {
@@ -45,6 +79,11 @@ impl Held {
             }
         }
         Err(damaged(BadTensor::Segment))
+    }
+
+    /// Returns a chained slot's bytes, which must be in host memory.
+    pub fn companion(&self, session: &Session, slot: u32, generation: Option<u64>, name: &str) -> Result<Companion> {
+        Companion::of(self.chained(session, slot, generation, name)?, name)
     }
 
     /// Returns the slot's extension, if this publication has one.

@@ -1,11 +1,15 @@
 //! Copies of leased values, in slots of this client.
 
 use crate::error::Result;
+#[cfg(not(feature = "cuda"))]
+use crate::error::{DeviceTrouble, Error};
+use crate::lease::member::Member;
 use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use crate::tensor::dataset::seal_dataset;
 use crate::tensor::draft::Draft;
+use crate::tensor::member_draft::MemberDraft;
 use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
@@ -16,8 +20,8 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
         Value::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),
         Value::Dataset(dataset) => {
             let drafts = dataset
-                .iter()
-                .map(|(name, tensor)| Ok((name.to_owned(), duplicate(session, tensor)?)))
+                .members()
+                .map(|(name, member)| Ok((name.to_owned(), duplicate_member(session, member)?)))
                 .collect::<Result<Vec<_>>>()?;
             seal_dataset(session, drafts, dataset.metadata(), dataset.timestamp(), 0)
         }
@@ -25,6 +29,20 @@ pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
         Value::Device(lease) => lease.duplicate(session)?.seal(0, SLOT_NONE),
     };
     sealed.map(|sealed| sealed.value)
+}
+
+/// Returns a draft with the contents of a dataset's member, in the same memory.
+fn duplicate_member(session: &Arc<Session>, member: Member<'_>) -> Result<MemberDraft> {
+    match member {
+        Member::Host(tensor) => duplicate(session, tensor).map(Into::into),
+        #[cfg(feature = "cuda")]
+        Member::Device(member) => member.tensor()?.duplicate(session).map(Into::into),
+        #[cfg(not(feature = "cuda"))]
+        Member::Device(_) => {
+            let doing = "copy a dataset with a tensor on a device".to_owned();
+            Err(Error::Device { doing, cause: DeviceTrouble::NoFeature })
+        }
+    }
 }
 
 /// Returns a draft with the contents of a leased tensor.

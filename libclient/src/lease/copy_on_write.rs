@@ -61,7 +61,8 @@ impl Value {
     /// Makes the value writable for this process alone, with all tensors of a dataset: see [`CopyOnWrite`].
     ///
     /// # Errors
-    /// [`Error::Argument`] for a lease of another client; [`Error::Disconnected`]; [`Error::System`] if the memory
+    /// [`Error::Argument`] for a lease of another client; [`Error::Kind`] for a tensor on a device, and for a dataset with
+    /// such a member; [`Error::Disconnected`]; [`Error::System`] if the memory
     /// cannot be mapped.
     pub fn copy_on_write(self, client: &Client) -> Result<CopyOnWrite> {
         let session = client.session();
@@ -72,10 +73,13 @@ impl Value {
         let one = |tensor: &Tensor| map(session, held.catalogue, tensor);
         let maps = match &self {
             Self::Tensor(lease) => vec![one(lease)?],
-            Self::Dataset(dataset) => dataset.iter().map(|(_, tensor)| one(tensor)).collect::<Result<_>>()?,
+            Self::Dataset(dataset) => {
+                dataset.require_host("the leased dataset")?;
+                dataset.iter().map(|(_, tensor)| one(tensor)).collect::<Result<_>>()?
+            }
             #[cfg(feature = "cuda")]
             Self::Device(_) => {
-                return Err(crate::lease::value::on_device("the leased value", crate::error::ValueKind::Tensor));
+                return Err(crate::lease::value::is_on_device("the leased value", crate::error::ValueKind::Tensor));
             }
         };
         Ok(CopyOnWrite { maps, value: self })

@@ -1,5 +1,7 @@
 //! Decoded datasets.
 
+use crate::lease::device::member::DeviceMember;
+use crate::lease::member::Member;
 use crate::peers::sheets::PeerSegment;
 use crate::segment::bytes::Bytes;
 use crate::tensor::Tensor;
@@ -19,17 +21,19 @@ pub struct Group {
     from: u32,
     end: u32,
     more: Option<Box<More>>,
-    /// The tensors. They are built at the first access, unless building them needed more than the index.
+    /// The tensors in host memory. They are built at the first access, unless building them needed more than the index.
     tensors: OnceLock<Box<[Tensor]>>,
 }
 
 /// Rare properties of a dataset.
 #[derive(Default)]
-struct More {
+pub struct More {
     /// Metadata of the whole dataset, if the record is too small for it.
-    metadata: Vec<u8>,
-    /// Segments of the dataset's tensors, other than the segment of the index.
-    segments: Vec<Arc<PeerSegment>>,
+    pub metadata: Vec<u8>,
+    /// Segments of the dataset's tensors in host memory, other than the segment of the index.
+    pub segments: Vec<Arc<PeerSegment>>,
+    /// The members on devices, with their numbers, in ascending order.
+    pub devices: Vec<(usize, DeviceMember)>,
 }
 
 /// Words of a record.
@@ -91,17 +95,10 @@ impl Group {
         Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })
     }
 
-    /// Returns a group from its members' records, if the index is not enough. The further parameters are the tensors, the
-    /// metadata, and the tensors' segments.
-    pub fn of_records(
-        words: Arc<[u64]>,
-        metadata: Vec<u8>,
-        tensors: Vec<Tensor>,
-        segments: Vec<Arc<PeerSegment>>,
-    ) -> Self {
+    /// Returns a group from its members' records, if the index is not enough. `tensors` are those in host memory.
+    pub fn of_records(words: Arc<[u64]>, tensors: Vec<Tensor>, more: More) -> Self {
         let tensors = OnceLock::from(tensors.into_boxed_slice());
-        let more = Some(Box::new(More { metadata, segments }));
-        Self { from: 0, end: words.len() as u32, words, more, tensors }
+        Self { from: 0, end: words.len() as u32, words, more: Some(Box::new(more)), tensors }
     }
 
     fn words(&self) -> &[u64] {
@@ -130,13 +127,28 @@ impl Group {
         self.words()[6]
     }
 
-    /// Returns the segments of the dataset's tensors, other than the segment of the index.
+    /// Returns the segments of the dataset's tensors in host memory, other than the segment of the index.
     #[cfg(feature = "cuda")]
     pub fn segments(&self) -> &[Arc<PeerSegment>] {
         self.more.as_ref().map_or(&[], |more| &more.segments)
     }
 
-    /// Returns the tensors. `own` is the index's segment.
+    /// Returns the members on devices, with their numbers.
+    #[inline]
+    pub fn devices(&self) -> &[(usize, DeviceMember)] {
+        self.more.as_ref().map_or(&[], |more| &more.devices)
+    }
+
+    /// Returns the member with this number, which must exist. `own` is the index's segment.
+    pub fn member(&self, at: usize, own: &Arc<PeerSegment>) -> Member<'_> {
+        let devices = self.devices();
+        match devices.binary_search_by_key(&at, |(number, _)| *number) {
+            Ok(found) => Member::Device(&devices[found].1),
+            Err(before) => Member::Host(&self.tensors(own)[at - before]),
+        }
+    }
+
+    /// Returns the tensors in host memory. `own` is the index's segment.
     pub fn tensors(&self, own: &Arc<PeerSegment>) -> &[Tensor] {
         self.tensors.get_or_init(|| {
             let index = self.index();

@@ -8,8 +8,9 @@
 
 use crate::error::Result;
 use crate::lease::assemble;
+use crate::lease::dataset::Dataset;
 use crate::lease::group::{Group, copy_group};
-use crate::lease::lease::{Dataset, Lease};
+use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
 use crate::lease::take::{self, At, Leasing, Placed, Route, Seen, lease};
 use crate::lease::value::Value;

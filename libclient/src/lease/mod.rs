@@ -5,12 +5,14 @@ pub mod by_name;
 mod companion;
 pub mod copies;
 pub mod copy_on_write;
+pub mod dataset;
 pub mod device;
 pub mod fetch;
 pub mod group;
 pub mod items;
 #[expect(clippy::module_inception, reason = "a lease")]
 pub mod lease;
+pub mod member;
 pub mod pin;
 pub mod raw;
 pub mod rename;

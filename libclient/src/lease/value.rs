@@ -1,9 +1,10 @@
 //! Leased values of any kind.
 
 use crate::error::{Error, Result, ValueKind};
+use crate::lease::dataset::Dataset;
 #[cfg(feature = "cuda")]
 use crate::lease::device::lease::DeviceLease;
-use crate::lease::lease::{Dataset, Lease};
+use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
 use crate::names::version::Version;
 
@@ -153,7 +154,7 @@ impl Value {
 
 /// Returns the error of a method that wants a value of another kind and finds a tensor on a device.
 #[cfg(feature = "cuda")]
-pub fn on_device(name: &str, wanted: ValueKind) -> Error {
+pub fn is_on_device(name: &str, wanted: ValueKind) -> Error {
     let remedy = "get_device (or get_value), and its to_vec for a copy on the host";
     Error::Kind { name: name.to_owned(), found: ValueKind::DeviceTensor, wanted, remedy }
 }

@@ -284,7 +284,7 @@ impl<'s> Describer<'s> {
             };
         }
         let layout = layout_of::read(&info, info.data_bytes, None)?;
-        let content = Content::of_tensor(info.dtype, &layout, info.timestamp_ns);
+        let content = Content::of_tensor(info.dtype, &layout, info.timestamp_ns, None);
         let info = info_of(self.session, name, origin, content, None);
         Ok(Attempt::Done(Described::Info { info: Box::new(info), in_file }))
     }

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
 use crate::lease::device;
+use crate::lease::member;
 use crate::lease::raw::Held;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
@@ -64,7 +65,8 @@ pub struct Info {
     pub version: Version,
     /// The rest of the name's lifetime.
     pub lifetime: Lifetime,
-    /// The device that holds the value's bytes. `None`: host memory.
+    /// The device that holds a tensor's bytes. `None`: host memory. Each member of a dataset has a
+    /// [device](TensorInfo::device) of its own.
     pub device: Option<Uuid>,
 }
 
@@ -96,7 +98,7 @@ pub enum InfoKind {
 /// use tensorlend::{DType, InfoKind, TensorInfo};
 ///
 /// client.put("numbers", &[1.0f32, 2.0, 3.0])?;
-/// let numbers = TensorInfo { dtype: DType::F32, shape: vec![3], strides: vec![1] };
+/// let numbers = TensorInfo { dtype: DType::F32, shape: vec![3], strides: vec![1], device: None };
 /// assert_eq!(client.info("numbers")?.kind, InfoKind::Tensor(numbers));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -108,6 +110,8 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Strides in elements.
     pub strides: Vec<i64>,
+    /// The device that holds the elements. `None`: host memory.
+    pub device: Option<Uuid>,
 }
 
 impl TensorInfo {
@@ -117,7 +121,12 @@ impl TensorInfo {
     }
 
     fn of(tensor: &Tensor) -> Self {
-        Self { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), strides: tensor.strides().to_vec() }
+        Self::of_member(member::Member::Host(tensor))
+    }
+
+    fn of_member(member: member::Member<'_>) -> Self {
+        let (shape, strides) = (member.shape().to_vec(), member.strides().to_vec());
+        Self { dtype: member.dtype(), shape, strides, device: member.uuid() }
     }
 }
 
@@ -330,8 +339,8 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
     // A value on a device is described without a driver, because this process may have none.
     let leased = match leased {
         Leased::Other(parts) if parts.bytes.is_none() => {
-            let device = device::describe(session, &parts.held, &parts.info, name)?;
-            let content = Content::of_tensor(device.dtype, &device.layout, device.timestamp_ns);
+            let device = device::describe(session, &parts.held, parts.held.segment(), &parts.info, name)?;
+            let content = Content::of_tensor(device.dtype, &device.layout, device.timestamp_ns, Some(device.uuid));
             return Ok(Some(info_of(session, name, Origin::of(&parts.held), content, Some(device.uuid))));
         }
         leased => leased,
@@ -346,8 +355,8 @@ fn info_of_lease(session: &Arc<Session>, name: &str) -> Result<Option<Info>> {
             timestamp_ns: tensor.timestamp(),
         },
         Value::Dataset(dataset) => Content {
-            kind: InfoKind::Dataset(dataset.iter().map(|(n, t)| (n.to_owned(), TensorInfo::of(t))).collect()),
-            nbytes: dataset.iter().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes() as u64)),
+            kind: InfoKind::Dataset(dataset.members().map(|(n, t)| (n.to_owned(), TensorInfo::of_member(t))).collect()),
+            nbytes: dataset.members().fold(0u64, |sum, (_, t)| sum.saturating_add(t.nbytes() as u64)),
             metadata_bytes: dataset.metadata().len(),
             timestamp_ns: dataset.timestamp(),
         },
@@ -380,10 +389,10 @@ pub struct Content {
 
 impl Content {
     /// Returns the description of one tensor.
-    pub fn of_tensor(dtype: DType, layout: &Layout, timestamp_ns: u64) -> Self {
+    pub fn of_tensor(dtype: DType, layout: &Layout, timestamp_ns: u64, device: Option<Uuid>) -> Self {
         let (shape, strides) = (as_usize(&layout.shape).to_vec(), layout.strides.to_vec());
         Self {
-            kind: InfoKind::Tensor(TensorInfo { dtype, shape, strides }),
+            kind: InfoKind::Tensor(TensorInfo { dtype, shape, strides, device }),
             nbytes: layout.elements * dtype.item_bytes() as u64,
             metadata_bytes: layout.metadata.len(),
             timestamp_ns,

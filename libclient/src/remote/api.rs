@@ -9,6 +9,8 @@ use crate::error::{Error, RemoteTrouble, Result, check_name};
 use crate::glob::Glob;
 use crate::listing::list;
 use crate::tensor::element::AsTensor;
+#[cfg(feature = "cuda")]
+use crate::tensor::member_draft::MemberDraft;
 use crate::tensor::value_draft::ValueDraft;
 use tensorlend_layout::DType;
 
@@ -159,6 +161,10 @@ impl Client {
             ValueDraft::Dataset(draft) => {
                 let (members, metadata, timestamp) = draft.into_parts();
                 for (member, draft) in members {
+                    #[cfg(feature = "cuda")]
+                    if matches!(draft, MemberDraft::Device(_)) {
+                        return Err(is_on_device(&format!("{name}, {member}")));
+                    }
                     request = request.add(&format!("{VALUE_PREFIX}{member}"), draft)?;
                 }
                 if !metadata.is_empty() {
@@ -170,11 +176,7 @@ impl Client {
                 true
             }
             #[cfg(feature = "cuda")]
-            ValueDraft::Device(_) => {
-                return Err(Error::Argument(format!(
-                    "{name:?}: a tensor on a device cannot be put there: copy it first"
-                )));
-            }
+            ValueDraft::Device(_) => return Err(is_on_device(name)),
         };
         let asked = RemoteRequest::Put { name: name.to_owned(), dataset };
         Ok(request.metadata(&asked.encode())?.into())
@@ -210,6 +212,12 @@ impl Client {
             }
         }
     }
+}
+
+#[cfg(feature = "cuda")]
+#[cold]
+fn is_on_device(name: &str) -> Error {
+    Error::Argument(format!("{name:?}: a tensor on a device cannot be put there: copy it to the host first"))
 }
 
 fn something_else(name: &str) -> Error {

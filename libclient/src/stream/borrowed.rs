@@ -1,7 +1,7 @@
 //! Borrowed messages: a subscriber reads a message in place, before it polls for the next one.
 
 use crate::error::{Error, Result, ValueKind};
-use crate::lease::lease::Dataset;
+use crate::lease::dataset::Dataset;
 use crate::lease::raw::Held;
 use crate::lease::take::hold;
 use crate::lease::value::Value;

@@ -1,7 +1,8 @@
 //! Messages of streams that subscribers receive, and the choice of the first message.
 
 use crate::error::{Error, Result, ValueKind};
-use crate::lease::lease::{Dataset, Lease};
+use crate::lease::dataset::Dataset;
+use crate::lease::lease::Lease;
 use crate::lease::value::Value;
 
 /// The position at which a subscription begins.

@@ -5,6 +5,7 @@ use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::draft::{Draft, Sealed};
+use crate::tensor::member_draft::MemberDraft;
 use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{INSIDE, Inside, Message};
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use tensorlend_layout::tensor::METADATA_MAX;
 use tensorlend_layout::word::SLOT_NONE;
 
 /// A dataset draft: several tensors that are published together. Readers see all of its tensors or none, with one
-/// lease.
+/// lease. With the feature `cuda`, a member may be on a device. Publishing then waits for the device work on all such
+/// members, as `DeviceDraft::publish` does.
 ///
 /// ```
 /// # let daemon = tensorlend_daemon::embedded()?;
@@ -33,7 +35,7 @@ use tensorlend_layout::word::SLOT_NONE;
 #[derive(Debug)]
 pub struct DatasetDraft {
     session: Arc<Session>,
-    members: Vec<(String, Draft)>,
+    members: Vec<(String, MemberDraft)>,
     metadata: Vec<u8>,
     timestamp_ns: u64,
 }
@@ -58,7 +60,7 @@ impl DatasetDraft {
     /// # Errors
     /// [`Error::Name`]; [`Error::Argument`] for a name that the dataset already has, for the 4097th member, or for a
     /// draft of another client. On an error, all added tensors are dropped.
-    pub fn add(mut self, name: &str, draft: Draft) -> Result<Self> {
+    pub fn add(mut self, name: &str, draft: impl Into<MemberDraft>) -> Result<Self> {
         self.push(name, draft)?;
         Ok(self)
     }
@@ -82,8 +84,9 @@ impl DatasetDraft {
     ///
     /// # Errors
     /// The errors of [`DatasetDraft::add`].
-    pub fn push(&mut self, name: &str, draft: Draft) -> Result<()> {
-        self.check_member(name, &draft)?;
+    pub fn push(&mut self, name: &str, draft: impl Into<MemberDraft>) -> Result<()> {
+        let draft = draft.into();
+        self.check(name, draft.session())?;
         self.members.push((name.to_owned(), draft));
         Ok(())
     }
@@ -92,7 +95,11 @@ impl DatasetDraft {
     ///
     /// # Errors
     /// The errors of [`DatasetDraft::add`].
-    pub fn check_member(&self, name: &str, draft: &Draft) -> Result<()> {
+    pub fn check_member(&self, name: &str, draft: &impl Sendable) -> Result<()> {
+        self.check(name, draft.session(INSIDE))
+    }
+
+    fn check(&self, name: &str, session: &Arc<Session>) -> Result<()> {
         check_name(name)?;
         if self.members.iter().any(|(n, _)| n == name) {
             return Err(Error::Argument(format!("the dataset has a tensor {name:?} already: choose another name")));
@@ -100,7 +107,7 @@ impl DatasetDraft {
         if self.members.len() == MEMBERS_MAX {
             return Err(Error::Argument(format!("a dataset has at most {MEMBERS_MAX} tensors: use a list")));
         }
-        if !Arc::ptr_eq(draft.session(), &self.session) {
+        if !Arc::ptr_eq(session, &self.session) {
             return Err(Error::Argument(format!(
                 "the draft for {name:?} was made by another client: create it with this one"
             )));
@@ -113,7 +120,7 @@ impl DatasetDraft {
     }
 
     /// Returns the members, metadata and timestamp of the dataset.
-    pub(crate) fn into_parts(self) -> (Vec<(String, Draft)>, Vec<u8>, u64) {
+    pub(crate) fn into_parts(self) -> (Vec<(String, MemberDraft)>, Vec<u8>, u64) {
         (self.members, self.metadata, self.timestamp_ns)
     }
 
@@ -175,7 +182,8 @@ impl DatasetDraft {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Draft::publish`], and [`Error::Refused`] if there is no memory for the dataset's index.
+    /// The errors of [`Draft::publish`]; [`Error::Refused`] if there is no memory for the dataset's index;
+    /// [`Error::Device`] if the device work on a member failed.
     pub fn publish(self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();
@@ -216,28 +224,33 @@ impl Message for DatasetDraft {
     fn takes_memory(&self, _: Inside) -> bool {
         true
     }
+    #[cfg(feature = "cuda")]
+    fn ready(&self, _: Inside) -> Result<()> {
+        self.members.iter().try_for_each(|(_, draft)| draft.settle())
+    }
     fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
         self.session.check()?;
+        #[cfg(feature = "cuda")]
+        self.ready(INSIDE)?;
         seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
     }
 }
 
-/// Seals the members of a dataset and its index. All their slots form a chain, so that they are freed together.
+/// Seals the members of a dataset and its index. No device work on the members may be pending. All their slots form a chain, so that they are freed together.
 pub fn seal_dataset(
     session: &Arc<Session>,
-    members: Vec<(String, Draft)>,
+    members: Vec<(String, MemberDraft)>,
     metadata: &[u8],
     timestamp_ns: u64,
     sequence: u64,
 ) -> Result<Sealed> {
-    let index: Vec<DatasetMember<'_>> = members
-        .iter()
-        .map(|(name, draft)| {
-            let cell = draft.cell();
-            // Sealing the member fills in its header summary.
-            DatasetMember { name, slot: cell.slot(), generation: cell.generation(), summary: HeaderSummary::default() }
-        })
-        .collect();
+    let mut index = Vec::with_capacity(members.len());
+    for (name, draft) in &members {
+        let cell = draft.cell()?;
+        // Sealing the member fills in its header summary.
+        let summary = HeaderSummary::default();
+        index.push(DatasetMember { name, slot: cell.slot(), generation: cell.generation(), summary });
+    }
     let mut head = Draft::index(session, &dataset::encode(&index))?;
     head.set_metadata(metadata)?.set_timestamp(timestamp_ns);
     // Seal the members from the last to the first, so that each member is sealed with its successor in the chain. If sealing

@@ -5,8 +5,6 @@
 use crate::segment::bytes::Bytes;
 use crate::tensor::dims::Dims;
 use tensorlend_layout::dataset;
-#[cfg(feature = "cuda")]
-use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// The locations of a tensor's elements, checked against the tensor's bytes, and its metadata.
@@ -51,15 +49,6 @@ pub fn fetch_index(bytes: &Bytes) {
     for byte in bytes.iter().step_by(64).take(8) {
         std::hint::black_box(*byte);
     }
-}
-
-/// Returns the mark of a tensor that was published early: see [`SlotInfo::early`]. The caller must hold the lease that
-/// covers both.
-#[cfg(feature = "cuda")]
-pub fn early_mark(info: &SlotInfo, extension: &Bytes) -> Option<[u8; EARLY_BYTES]> {
-    // SAFETY: contract 1 and 2 of `bytes.rs`: the lease also covers the extension, and the caller holds its segment.
-    let bytes = unsafe { extension.read() };
-    bytes.get(info.extension_bytes()..)?.first_chunk().copied()
 }
 
 /// Reads and checks a layout. The caller must hold the lease that covers `info` and its extension.

@@ -8,6 +8,7 @@ pub mod dims;
 pub mod draft;
 pub mod element;
 pub mod layout_of;
+pub mod member_draft;
 pub mod sendable;
 pub mod shape;
 pub mod spec;

@@ -117,7 +117,8 @@ impl Message for ValueDraft {
     fn ready(&self, inside: Inside) -> Result<()> {
         match self {
             Self::Device(draft) => draft.ready(inside),
-            Self::Tensor(_) | Self::Dataset(_) => Ok(()),
+            Self::Dataset(draft) => draft.ready(inside),
+            Self::Tensor(_) => Ok(()),
         }
     }
 

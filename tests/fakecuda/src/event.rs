@@ -9,7 +9,7 @@ use crate::{process, settings};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const DISABLE_TIMING: u32 = 2;
 pub const INTERPROCESS: u32 = 4;
@@ -90,25 +90,10 @@ impl Event {
         if self.reached(self.recorded()) { Ok(()) } else { Err(NOT_READY) }
     }
 
-    /// Waits for a record. One whose process died is over when that process's card is: nobody waits for ever.
+    /// Waits for a record. The event of a killed process never fires, as with driver 580.159: who waits for it waits for ever.
     pub fn wait(&self, number: u64) {
-        const LOOK: Duration = Duration::from_millis(20);
-        let mut looked = Instant::now();
-        let mut dead_since = None;
         while !self.reached(number) {
             std::thread::sleep(Duration::from_micros(200));
-            if self.file.is_none() || looked.elapsed() < LOOK {
-                continue;
-            }
-            looked = Instant::now();
-            let (pid, start) = (self.words.pid.load(Ordering::Relaxed), self.words.start.load(Ordering::Relaxed));
-            if process::lives(pid, start) {
-                continue;
-            }
-            let linger = Duration::from_millis(self.words.linger_ms.load(Ordering::Relaxed));
-            if dead_since.get_or_insert_with(Instant::now).elapsed() >= linger {
-                return;
-            }
         }
     }
 

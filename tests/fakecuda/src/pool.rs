@@ -38,6 +38,8 @@ pub struct State {
     /// By device; the pool's own has all access.
     pub access: HashMap<i32, u32>,
     destroyed: bool,
+    /// Only then does the driver export the pool's pointers.
+    pub exported: bool,
 }
 
 pub struct Pool {
@@ -115,7 +117,18 @@ impl State {
     fn new(ranges: BTreeMap<u64, (u64, Range)>) -> Self {
         let access = HashMap::new();
         let (used, used_high, reserved, reserved_high, threshold) = (0, 0, 0, 0, 0);
-        State { ranges, used, used_high, reserved, reserved_high, threshold, reuse: [1; 3], access, destroyed: false }
+        State {
+            ranges,
+            used,
+            used_high,
+            reserved,
+            reserved_high,
+            threshold,
+            reuse: [1; 3],
+            access,
+            exported: false,
+            destroyed: false,
+        }
     }
 
     /// A range for so many bytes, and whether it is as fresh as memory gets.
@@ -237,6 +250,15 @@ impl Pool {
         let length = bytes.next_multiple_of(PAGE);
         if !self.imported || bytes == 0 || offset.checked_add(length).is_none_or(|end| end > self.backing.bytes) {
             return Err(INVALID_VALUE);
+        }
+        // The driver imports an allocation once in a process: one free ends all imports.
+        let is_same = |region: &Region| {
+            region.kind == Kind::PoolImport
+                && region.offset == offset
+                && region.backing.as_ref().is_some_and(|backing| backing.inode == self.backing.inode)
+        };
+        if let Some(start) = regions::lock().values().find(|region| is_same(region)).map(|region| region.start) {
+            return Ok(start);
         }
         let access = self.state().access.get(&(self.backing.device as i32)).copied().unwrap_or(3);
         control::share(self.backing.inode, offset)?;

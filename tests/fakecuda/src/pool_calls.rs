@@ -149,11 +149,14 @@ driver! {
         if kind != POSIX_DESCRIPTOR || flags != 0 || !pool.exportable || pool.imported || place.is_null() {
             return Err(INVALID_VALUE);
         }
-        place.put(pool.backing.file.try_clone()?.into_raw_fd())
+        let fd = pool.backing.file.try_clone()?.into_raw_fd();
+        pool.state().exported = true;
+        place.put(fd)
     }
 
     fn cuMemPoolImportFromShareableHandle(place: Out<u64>, descriptor: u64, kind: u32, flags: u64) {
-        if kind != POSIX_DESCRIPTOR || flags != 0 {
+        // The driver takes descriptor 0 for a null pointer.
+        if kind != POSIX_DESCRIPTOR || flags != 0 || descriptor == 0 {
             return Err(INVALID_VALUE);
         }
         place.put(pool::import(Backing::adopt(Use::Pool, Backing::duplicate(descriptor as i32)?)?))
@@ -162,7 +165,7 @@ driver! {
     fn cuMemPoolExportPointer(data: Out<Exported>, at: u64) {
         let region = regions::find(at).filter(|region| region.kind == Kind::Pool).ok_or(INVALID_VALUE)?;
         let pool = pool::get(region.pool)?;
-        if !pool.exportable || region.start != at {
+        if !pool.exportable || !pool.state().exported || region.start != at {
             return Err(INVALID_VALUE);
         }
         let (inode, offset, bytes) = (pool.backing.inode, region.offset, region.bytes);

@@ -29,6 +29,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     pub zero: bool,
     pub linger: Option<Duration>,
+    /// How many pieces of work a stream takes; a call that queues more blocks.
+    pub depth: Option<u64>,
     failures: Vec<Failure>,
 }
 
@@ -43,6 +45,7 @@ pub fn get() -> &'static Settings {
             memory_bytes: number("FAKECUDA_MEMORY").unwrap_or(1 << 30),
             zero: env::var_os("FAKECUDA_ZERO").is_some_and(|value| value == "1"),
             linger: number("FAKECUDA_LINGER_MS").map(Duration::from_millis),
+            depth: number("FAKECUDA_DEPTH"),
             failures: parse(&env::var("FAKECUDA_FAIL").unwrap_or_default()),
         }
     })

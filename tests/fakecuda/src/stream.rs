@@ -105,6 +105,9 @@ impl Stream {
     pub fn enqueue(self: &Arc<Self>, piece: Piece) -> u64 {
         let after = self.implied();
         let mut state = lock(&self.state);
+        while settings::get().depth.is_some_and(|depth| state.submitted - state.done >= depth) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         state.submitted += 1;
         let number = state.submitted;
         let helper = if piece.on_card { self.mirror.prepare(number, &after, &piece) } else { None };

@@ -151,6 +151,10 @@ driver! {
         if kind != POSIX_DESCRIPTOR {
             return Err(NOT_SUPPORTED);
         }
+        // The driver takes descriptor 0 for a null pointer.
+        if descriptor == 0 {
+            return Err(INVALID_VALUE);
+        }
         let backing = Backing::adopt(Use::Vmm, Backing::duplicate(descriptor as i32)?)?;
         handle.put(MEMORY.add(Memory { backing, handle_types: kind, references: AtomicU32::new(1) }))
     }

@@ -152,16 +152,13 @@ static void test_streams_of_work(void) {
 static void test_messages(void) {
     tensorlend_stream *stream;
     tensorlend_subscription *frames;
-    tensorlend_draft *draft, *dataset;
+    tensorlend_draft *draft;
     tensorlend_lease *lease;
     float copy[4];
     OK(tensorlend_stream_open(client, "frames", 2, TENSORLEND_POLICY_BLOCK, &stream));
     OK(tensorlend_subscribe(client, "frames", TENSORLEND_START_OLDEST, 0, 0, &frames));
     OK(tensorlend_create_on(client, "cuda:0", TENSORLEND_F32, 1, &four, &draft));
     OK(tensorlend_draft_copy_from_host(draft, values, sizeof values));
-    OK(tensorlend_create_dataset(client, &dataset));
-    FAILS(TENSORLEND_ARGUMENT, "host memory", tensorlend_dataset_add(dataset, "x", &draft));
-    tensorlend_draft_free(dataset);
     OK(tensorlend_stream_send(stream, &draft, -1, NULL));
     OK(tensorlend_subscription_recv(frames, -1, &lease, NULL));
     IS(tensorlend_lease_kind(lease) == TENSORLEND_KIND_DEVICE_TENSOR);
@@ -171,6 +168,55 @@ static void test_messages(void) {
     tensorlend_subscription_close(frames);
     tensorlend_stream_close(stream);
     OK(tensorlend_stream_delete(client, "frames", NULL));
+}
+
+static void test_datasets(void) {
+    tensorlend_draft *dataset, *draft, *host;
+    tensorlend_lease *lease;
+    struct DLManagedTensorVersioned *tensor;
+    float copy[4] = {0};
+    bool finished = false;
+    OK(tensorlend_create_dataset(client, &dataset));
+    OK(tensorlend_create_on(client, "cuda:0", TENSORLEND_F32, 1, &four, &draft));
+    OK(tensorlend_draft_copy_from_host(draft, values, sizeof values));
+    OK(tensorlend_draft_set_metadata(draft, "metres", 6));
+    OK(tensorlend_dataset_add(dataset, "points", &draft));
+    OK(tensorlend_create(client, TENSORLEND_F32, 1, &four, &host));
+    memcpy(tensorlend_draft_data(host), values, sizeof values);
+    OK(tensorlend_dataset_add(dataset, "host", &host));
+    IS(draft == NULL && host == NULL);
+    OK(tensorlend_create_on(client, "cuda:0", TENSORLEND_F32, 1, &four, &draft));
+    FAILS(TENSORLEND_ARGUMENT, "points", tensorlend_dataset_add(dataset, "points", &draft));
+    IS(draft != NULL);
+    tensorlend_draft_free(draft);
+    OK(tensorlend_publish(&dataset, "set", NULL));
+
+    OK(tensorlend_get_dataset(client, "set", &lease));
+    IS(tensorlend_lease_kind(lease) == TENSORLEND_KIND_DATASET && tensorlend_lease_members(lease) == 2);
+    const tensorlend_tensor *points = tensorlend_lease_find(lease, "points");
+    IS(points->data == NULL && points->device_data != 0 && strncmp(points->device, "GPU-", 4) == 0);
+    IS(strcmp(points->name, "points") == 0 && points->nbytes == 16 && points->metadata_bytes == 6);
+    const tensorlend_tensor *second = tensorlend_lease_member(lease, 1);
+    IS(strcmp(second->name, "host") == 0 && second->device == NULL && ((const float *)second->data)[3] == 4);
+    OK(tensorlend_lease_copy(lease, "points", copy, sizeof copy));
+    IS(copy[0] == 1 && copy[3] == 4);
+    FAILS(TENSORLEND_ARGUMENT, "16 bytes", tensorlend_lease_copy(lease, "points", copy, 12));
+    FAILS(TENSORLEND_NOT_FOUND, "missing", tensorlend_lease_copy(lease, "missing", copy, sizeof copy));
+    OK(tensorlend_lease_finish(lease));
+    OK(tensorlend_lease_order_stream(lease, NULL));
+    OK(tensorlend_lease_record_stream(lease, NULL));
+    OK(tensorlend_lease_is_finished(lease, &finished));
+    IS(finished);
+    OK(tensorlend_lease_to_dlpack(lease, "points", &tensor));
+    IS(tensor->device_type == 2 && (uint64_t)(uintptr_t)tensor->data == points->device_data);
+    tensorlend_lease_free(lease); /* the tensor keeps the dataset */
+    tensorlend_dlpack_free(tensor);
+    OK(tensorlend_get_dataset(client, "set", &lease));
+    OK(tensorlend_lease_to_dlpack(lease, "host", &tensor));
+    IS(tensor->device_type == 1);
+    tensorlend_dlpack_free(tensor);
+    tensorlend_lease_free(lease);
+    OK(tensorlend_delete(client, "set", NULL));
 }
 
 static void test_dlpack(void) {
@@ -238,6 +284,7 @@ int main(void) {
     test_leases();
     test_streams_of_work();
     test_messages();
+    test_datasets();
     test_dlpack();
     test_fork();
     OK(tensorlend_delete(client, "a", NULL));

@@ -3,9 +3,10 @@
 
 use super::built::Kit;
 use crate::{cmake, ran};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use tensorlend_tests::{Daemon, binary, budget, run, skip, skip_without};
+use std::process::{Command, Stdio};
+use tensorlend_tests::{Agent, Daemon, binary, budget, run, skip, skip_without};
 
 /// The library and its programs, in a folder that ends with the test.
 struct Programs {
@@ -71,8 +72,13 @@ impl Programs {
     /// Runs a program by a command, which may be a tool that checks it. Each has a daemon of its own.
     fn run(&self, tool: &[&str], program: &str, last_line: impl Into<Option<&'static str>>) {
         let daemon = Daemon::start("");
-        let program = self.folder.path().join("built").join(program);
+        let mut command = self.command(tool, program);
         let last_line: Option<&str> = last_line.into();
+        assert_eq!(ran(&mut command, &daemon).lines().last(), last_line, "{program} {tool:?}");
+    }
+
+    fn command(&self, tool: &[&str], program: &str) -> Command {
+        let program = self.folder.path().join("built").join(program);
         let mut command = match tool {
             [] => Command::new(&program),
             [tool, arguments @ ..] => {
@@ -96,8 +102,51 @@ impl Programs {
             command.env(name, value);
         }
         command.env("SR_LOG_FILE", self.folder.path().join("log"));
-        assert_eq!(ran(&mut command, &daemon).lines().last(), last_line, "{} {tool:?}", program.display());
+        command
     }
+
+    /// Steers a client while threads share it, other clients come and go, and the daemon is killed. The next daemon does not
+    /// know the client.
+    fn is_treated_badly(&self, tool: &[&str]) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let place = folder.path().join("socket");
+        let daemon = Daemon::start("");
+        symlink(daemon.socket(), &place).expect("a link is made");
+        let mut command = self.command(tool, "hostile");
+        command.env("TENSORLEND_SOCKET", &place);
+        let mut program = Agent::steer(command);
+        assert_eq!(program.ok("ask"), "1");
+        // A text that is no UTF-8 must not keep other programs from reading the dataset's fields.
+        let state = daemon.client().get_dataset("one.{state}.meta").expect("the dataset is there");
+        let fields = std::str::from_utf8(state.metadata()).expect("JSON is UTF-8");
+        assert!(fields.contains(r"Orl\udce9ans"), "{fields}");
+        assert_eq!(program.ok("threads"), "400");
+        program.ok("clients");
+        let next = Daemon::start("");
+        std::fs::remove_file(&place).expect("the link is removed");
+        symlink(next.socket(), &place).expect("a link is made");
+        drop(daemon);
+        let error = program.ask("ask").expect_err("the session has ended");
+        assert!(error.starts_with("2 "), "no SRDatabaseError: {error}");
+        assert_eq!(program.ok("ask"), "1");
+        assert_eq!(program.ok("ask in a thread"), "2");
+        program.exit();
+    }
+}
+
+/// Runs the program that measures models, which checks the outputs, and a runner.
+fn a_model_runs(programs: &Programs) {
+    let daemon = Daemon::start("");
+    let mut runner = Command::new(binary("tensorlend-runner"));
+    runner.arg("--socket").arg(daemon.socket()).env_remove("ORT_DYLIB_PATH").stderr(Stdio::null());
+    let mut runner = runner.spawn().expect("the runner starts");
+    let mut program = programs.command(&[], "inference");
+    program.args(["0", "1000"]).env("SR_MODEL_TIMEOUT", "60000").env("TENSORLEND_SOCKET", daemon.socket());
+    let done = run(&mut program);
+    runner.kill().and_then(|()| runner.wait()).expect("the runner ends");
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    assert!(said.contains("| 1000 | 1 |"), "{said}");
 }
 
 /// A project of a user, which finds the library under the names of SmartRedis.
@@ -112,6 +161,11 @@ add_executable(every_call_c ${TESTS}/every_call.c)
 target_link_libraries(every_call_c smartredis)
 add_executable(guide_cpp guide.cpp)
 target_link_libraries(guide_cpp smartredis)
+add_executable(inference ${TESTS}/../benches/inference.cpp)
+target_link_libraries(inference smartredis)
+find_package(Threads REQUIRED)
+add_executable(hostile ${TESTS}/hostile.cpp)
+target_link_libraries(hostile smartredis Threads::Threads)
 if(SMARTREDIS_FORTRAN)
     enable_language(Fortran)
     find_package(smartredis-fortran REQUIRED)
@@ -135,6 +189,8 @@ const CHECKOUT: &[(&str, &str)] = &[
     ("tests/c/internal.c", "#include \"only_in_redis.h\""),
     ("examples/serial/c/beside", ""),
     ("examples/serial/c/example.c", PASSES),
+    ("examples/common/data", ""),
+    ("examples/serial/cpp/example.cpp", READS_DATA),
     (
         "tests/fortran/some_utils.F90",
         "module some_utils\ncharacter(len=*), parameter :: device = \"CPU\"\nend module some_utils\n",
@@ -161,6 +217,13 @@ int main(void) {
 }
 ";
 
+/// Looks for a file by a path that is relative to the folder of its build.
+const READS_DATA: &str = "#include <client.h>
+int main() {
+    return std::ifstream(\"../../../../../examples/common/data\") ? 0 : 1;
+}
+";
+
 /// Runs the script that runs SmartRedis's own programs.
 fn conformance_is_counted(programs: &Programs) {
     if skip_without("python3") {
@@ -181,12 +244,51 @@ fn conformance_is_counted(programs: &Programs) {
     assert_eq!(done.status.code(), Some(1), "{said}{}", String::from_utf8_lossy(&done.stderr));
     let row = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let rows: Vec<String> = said.lines().map(row).collect();
-    let mut expected = vec!["programs passed failed refused allowed internal", "C 1 1 0 0 1", "C examples 1 0 0 0 0"];
+    let mut expected = vec![
+        "programs passed failed refused allowed internal",
+        "C 1 1 0 0 1",
+        "C examples 1 0 0 0 0",
+        "C++ examples 1 0 0 0 0",
+    ];
     if programs.fortran {
         expected.push("Fortran 0 0 1 0 0");
     }
     for expected in expected {
         assert!(rows.iter().any(|row| row == expected), "no \"{expected}\" in {said}");
+    }
+    all_languages_are_counted(programs);
+}
+
+/// Runs the script that runs the tests in Python, too, on a checkout with one test in C.
+fn all_languages_are_counted(programs: &Programs) {
+    if skip_without("pkg-config") {
+        return;
+    }
+    let checkout = programs.folder.path().join("only_c");
+    std::fs::create_dir_all(checkout.join("tests/c")).expect("a folder is made");
+    std::fs::write(checkout.join("tests/c/beside"), "").expect("a file is written");
+    std::fs::write(checkout.join("tests/c/passes.c"), PASSES).expect("a program is written");
+    let python = format!("not run: Python: there is no tests/python in {}", checkout.display());
+    let missing = "not run: C++, C, Fortran: no PREFIX was given, and pkg-config finds no smartredis";
+    let installed = programs.prefix().join("lib/pkgconfig");
+    for (folder, status, lines) in [
+        (&installed, 0, [&*python, "C 1 0 0 0 0 0", "not run: tests in C++: the checkout has no tests/cpp"]),
+        (&checkout, 1, [&*python, missing, "programs passed failed refused allowed internal skipped"]),
+    ] {
+        let mut command = Command::new("python3");
+        command.arg(sources().join("../scripts/smartredis-conformance")).arg(&checkout);
+        command.env("TENSORLEND_BIN_DIR", binary("tensorlendd").parent().expect("a program has a folder"));
+        command.env("LD_LIBRARY_PATH", programs.kit.libraries()).env_remove("PKG_CONFIG_PATH");
+        let tensorlend = programs.kit.libraries().join("pkgconfig");
+        command.env("PKG_CONFIG_LIBDIR", format!("{}:{}", folder.display(), tensorlend.display()));
+        let done = run(&mut command);
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert_eq!(done.status.code(), Some(status), "{said}{}", String::from_utf8_lossy(&done.stderr));
+        let rows: Vec<String> =
+            said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        for line in lines {
+            assert!(rows.iter().any(|row| row.starts_with(line)), "no \"{line}\" in {said}");
+        }
     }
 }
 
@@ -220,6 +322,8 @@ fn every_call_of_smartredis_works_from_cpp_c_and_fortran() {
     programs.run(&[], "every_call_cpp", "every call of C++ worked");
     programs.run(&[], "every_call_c", "every call of C worked");
     programs.run(&[], "guide_cpp", None);
+    a_model_runs(&programs);
+    programs.is_treated_badly(&[]);
     if programs.fortran {
         programs.run(&[], "every_call_fortran", "every call of Fortran worked");
         programs.run(&[], "guide_fortran", None);
@@ -251,6 +355,7 @@ fn the_sanitizers_and_valgrind_find_nothing_in_smartredis() {
     let Some(programs) = Programs::build(flags, false) else { return };
     programs.run(&[], "every_call_cpp", "every call of C++ worked");
     programs.run(&[], "every_call_c", "every call of C worked");
+    programs.is_treated_badly(&[]);
     if skip_without("valgrind") {
         return;
     }
@@ -259,4 +364,5 @@ fn the_sanitizers_and_valgrind_find_nothing_in_smartredis() {
         ["valgrind", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite", "--quiet"];
     programs.run(&valgrind, "every_call_cpp", "every call of C++ worked");
     programs.run(&valgrind, "every_call_c", "every call of C worked");
+    programs.is_treated_badly(&valgrind);
 }

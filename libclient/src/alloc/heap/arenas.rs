@@ -74,7 +74,7 @@ impl Arena {
 
     /// Returns whether the arena has more unused segments than the client keeps.
     pub(super) fn is_idle(&self) -> bool {
-        let least = if self.allocator == Allocator::Async { BLOCKS_IDLE_BYTES } else { self.ordinary };
+        let least = if self.allocator == Allocator::Async { BLOCKS_IDLE_BYTES } else { 2 * self.ordinary };
         self.segment_bytes - self.used_bytes > least.max(self.used_bytes / 2)
     }
 }

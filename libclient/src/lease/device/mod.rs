@@ -9,25 +9,22 @@
 //!
 //! Device addresses are numbers here. No code turns one into a reference.
 //!
-//! Without the feature `cuda`, only this file is compiled. It names such tensors, and the reason why this process
-//! cannot read them.
+//! Without the feature `cuda`, only this file and `member.rs` are compiled. They describe such tensors, and name the
+//! reason why this process cannot read them.
 
 #[cfg(feature = "cuda")]
 pub mod lease;
+pub mod member;
 #[cfg(feature = "cuda")]
 pub mod pin;
+#[cfg(feature = "cuda")]
+pub mod tensor;
 
-#[cfg(not(feature = "cuda"))]
-use crate::error::DeviceTrouble;
 use crate::error::{Error, Result};
 use crate::lease::raw::Held;
-use crate::lease::value::Value;
+use crate::peers::sheets::PeerSegment;
 use crate::session::Session;
 use crate::tensor::layout_of::{self, Layout};
-#[cfg(feature = "cuda")]
-use lease::DeviceLease;
-#[cfg(feature = "cuda")]
-use tensorlend_layout::tensor::EARLY_BYTES;
 use tensorlend_layout::tensor::{BadTensor, SlotInfo};
 use tensorlend_layout::{DType, Uuid};
 
@@ -39,23 +36,24 @@ pub struct Described {
     #[cfg(feature = "cuda")]
     pub byte_offset: u64,
     pub timestamp_ns: u64,
-    /// The mark of a tensor that its producer published before the work on it was finished.
+    /// Whether the producer published the tensor before the work on it was finished.
     #[cfg(feature = "cuda")]
-    pub early: Option<[u8; EARLY_BYTES]>,
+    pub early: bool,
 }
 
 /// Parses a record that the caller has checked against its segment. Makes no call to the driver.
-pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> Result<Described> {
+pub fn describe(
+    session: &Session,
+    held: &Held,
+    segment: &PeerSegment,
+    info: &SlotInfo,
+    name: &str,
+) -> Result<Described> {
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
-    let elsewhere = held.segment().elsewhere.as_ref().ok_or_else(|| damaged(BadTensor::Record))?;
+    let elsewhere = segment.elsewhere.as_ref().ok_or_else(|| damaged(BadTensor::Record))?;
     let extension = held.extension(session, info, name)?;
     let extension = extension.as_ref().map(|companion| &companion.bytes);
     let layout = layout_of::read(info, info.data_bytes, extension).map_err(damaged)?;
-    #[cfg(feature = "cuda")]
-    let early = match extension.filter(|_| info.early) {
-        Some(extension) => Some(layout_of::early_mark(info, extension).ok_or_else(|| damaged(BadTensor::Metadata))?),
-        None => None,
-    };
     Ok(Described {
         dtype: info.dtype,
         uuid: elsewhere.uuid,
@@ -64,21 +62,6 @@ pub fn describe(session: &Session, held: &Held, info: &SlotInfo, name: &str) -> 
         byte_offset: info.byte_offset,
         timestamp_ns: info.timestamp_ns,
         #[cfg(feature = "cuda")]
-        early,
+        early: info.early,
     })
-}
-
-/// Returns a lease on a tensor on a device, as a value.
-#[cfg(feature = "cuda")]
-pub fn value(session: &Session, held: Held, info: &SlotInfo, name: &str) -> Result<Value> {
-    let lease = DeviceLease::new(session, held, info, name)?;
-    lease.finish()?;
-    Ok(Value::Device(lease))
-}
-
-/// Returns the error of a library without the feature `cuda`.
-#[cfg(not(feature = "cuda"))]
-pub fn value(_: &Session, held: Held, _: &SlotInfo, name: &str) -> Result<Value> {
-    drop(held);
-    Err(Error::Device { doing: format!("get {name:?}, a tensor on a device"), cause: DeviceTrouble::NoFeature })
 }

@@ -4,11 +4,11 @@
 use super::offer;
 use crate::alloc::heap::arenas::ArenaKey;
 use crate::error::{Error, Result, check_name};
-use crate::gpu::early::Mark;
 use crate::gpu::stream::{OnStream, Streams};
 use crate::gpu::{End, Gpu, trouble};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
+use crate::segment::bytes::OwnRecord;
 use crate::segment::janitor::{Dropped, Ending};
 use crate::segment::map::DeviceRange;
 use crate::segment::map::TakenOn;
@@ -21,10 +21,11 @@ use crate::tensor::sendable::Sendable;
 use crate::tensor::sendable::sealed::{Inside, Message};
 use crate::tensor::spec::TensorSpec;
 use cudarc::driver::CudaStream;
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::tensor::{METADATA_MAX, SlotKind};
+use tensorlend_layout::tensor::{EARLY_BYTES, METADATA_MAX, SlotKind};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device, Uuid};
 
@@ -236,7 +237,7 @@ impl DeviceDraft {
             return Err(Error::Length { name: "the draft".into(), found, given });
         }
         self.disinherit()?;
-        crate::tensor::device::staging::copy_in(&self.session, &self.gpu, self.range, bytes)
+        crate::tensor::device::copies::copy_in(&self.gpu, self.range, bytes)
     }
 
     /// Waits for the work of the former draft with this slot, because the next operation is not in the draft's
@@ -288,12 +289,12 @@ impl DeviceDraft {
         let stream = stream.into();
         self.order(&stream, "copy to a device")?;
         let janitor = &self.session.lendings.janitor;
-        crate::tensor::device::staging::copy_in_later(&self.gpu, janitor, self.range, source, bytes, &stream)
+        crate::tensor::device::copies::copy_in_later(&self.gpu, janitor, self.range, source, bytes, &stream)
     }
 
     pub(crate) fn copy_from_device(&mut self, from: u64) -> Result<()> {
         self.disinherit()?;
-        crate::tensor::device::staging::copy_on(&self.gpu, self.range, from)
+        crate::tensor::device::copies::copy_on(&self.gpu, self.range, from)
     }
 
     /// Returns the elements as a slice of `cudarc`, for work in `stream`, and records the stream.
@@ -369,7 +370,7 @@ impl DeviceDraft {
 
     /// Publishes like [`DeviceDraft::publish`]. No device work on the draft may be pending.
     pub(crate) fn publish_settled(mut self, name: &str) -> Result<Version> {
-        let sealed = self.hand_over(0, SLOT_NONE, None)?;
+        let sealed = self.hand_over(0, SLOT_NONE, false)?;
         self.session.names().publish_value(name, sealed.value)
     }
 
@@ -381,16 +382,16 @@ impl DeviceDraft {
         check_name(name)?;
         lifetime.ttl_ns()?;
         self.settle()?;
-        let sealed = self.hand_over(0, SLOT_NONE, None)?;
+        let sealed = self.hand_over(0, SLOT_NONE, false)?;
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
     /// Publishes the tensor under a name while the work on it is still pending in `stream`. This stream first waits for the
     /// work in all other recorded streams. Does not block the caller.
     ///
-    /// Readers wait for an event of this process, on the host ([`crate::Client::get_device`]) or in a stream of theirs
-    /// ([`crate::Client::get_device_early`]). So readers trust the producer. If the producer is killed before the work is
-    /// done, readers receive [`crate::DeviceTrouble::Unfinished`].
+    /// Readers wait for the work on the host ([`crate::Client::get_device`]) or in a stream of theirs
+    /// ([`crate::Client::get_device_early`]). If the producer is killed before the work is done, readers receive
+    /// [`crate::DeviceTrouble::Unfinished`], and their streams go on.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -405,40 +406,63 @@ impl DeviceDraft {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Device`] if processes cannot share events on this device; otherwise the errors of
-    /// [`DeviceDraft::publish`].
+    /// The errors of [`DeviceDraft::publish`].
     pub fn publish_early(mut self, name: &str, stream: impl Into<OnStream>) -> Result<Version> {
         let doing = "publish a tensor early";
         check_name(name)?;
         self.session.check()?;
         let stream = stream.into();
         self.order(&stream, doing)?;
-        let mark = self.gpu.early.record(&self.gpu, &stream, doing)?;
-        let done = self.gpu.record(&stream, doing)?;
         let (session, gpu) = (self.session.clone(), self.gpu.clone());
         let Some(record) = self.taken.as_ref().map(|taken| taken.record) else { return Err(Error::SessionEnded) };
-        let sealed = self.hand_over(0, SLOT_NONE, Some(mark))?;
+        let sealed = self.hand_over(0, SLOT_NONE, true)?;
         let slot = sealed.value.slot();
         // Pin the slot: whatever happens to the name, the memory must not be reused before the work on it is done.
         session.alloc().pin(slot);
-        let published = session.names().publish_value(name, sealed.value);
-        let after = session.clone();
-        let then = Box::new(move |done| {
-            // Only this store reports to readers that the work is done.
-            if done {
-                // SAFETY: the slot is pinned, so its segment and records stay mapped (contract 1 of `bytes.rs`).
-                unsafe { record.get() }.settle();
-            }
-            after.alloc().unpin(slot);
+        let record = Box::into_raw(Box::new(record));
+        // SAFETY: 1: the function below drops the box after the stream has called `settle`, or never. 2: it only stores.
+        let queued = unsafe { gpu.call(&stream, settle, record.cast(), doing) };
+        let settled = queued.or_else(|_| {
+            // Without the function in the stream, wait for the work here.
+            stream.by_ref().synchronize().map_err(trouble(doing))?;
+            // SAFETY: the box is valid, and nothing else uses it.
+            unsafe { settle(record.cast()) };
+            Ok(())
         });
-        session.lendings.janitor.leave(Ending { gpu, events: vec![done], then, dropped: None });
-        published
+        let (after, record) = (session.clone(), record.expose_provenance());
+        let then = move |done| {
+            after.alloc().unpin(slot);
+            if done {
+                // SAFETY: the stream has called the function, so nothing uses the box any more. If the context is lost,
+                // the box stays, because the driver does not say when it forgets a function.
+                drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<OwnRecord>(record)) });
+            }
+        };
+        match gpu.end_of(std::iter::once(&stream), doing) {
+            End::Events(events) => {
+                session.lendings.janitor.leave(Ending { gpu, events, then: Box::new(then), dropped: None });
+            }
+            End::Now => then(true),
+            // The slot stays pinned, because the device may still write to it. The session stays, because the stream may
+            // still call the function, which writes to the session's memory.
+            End::Unknown => std::mem::forget(then),
+        }
+        if let Err(error) = settled {
+            session.alloc().drop_slot(slot);
+            return Err(error);
+        }
+        session.names().publish_value(name, sealed.value)
     }
 
     /// Seals the slot after the work on it is done, like [`crate::Draft::seal`].
-    pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal(self, sequence: u64, next: u32) -> Result<Sealed> {
         self.settle()?;
-        self.hand_over(sequence, next, None)
+        self.seal_settled(sequence, next)
+    }
+
+    /// Seals like [`DeviceDraft::seal`]. No device work on the draft may be pending.
+    pub(crate) fn seal_settled(mut self, sequence: u64, next: u32) -> Result<Sealed> {
+        self.hand_over(sequence, next, false)
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -467,13 +491,15 @@ impl DeviceDraft {
     }
 
     /// Writes the slot's record. Afterwards the draft does not free the slot any more.
-    fn hand_over(&mut self, sequence: u64, next: u32, early: Option<Mark>) -> Result<Sealed> {
+    fn hand_over(&mut self, sequence: u64, next: u32, early: bool) -> Result<Sealed> {
         self.session.check()?;
         let head = self.head();
-        let extended = head.is_extended() || early.is_some();
+        let extended = head.is_extended() || early;
         let next = if extended {
             let mut bytes = head.extension();
-            bytes.extend(early.iter().flatten());
+            if early {
+                bytes.extend([0; EARLY_BYTES]);
+            }
             extend(&self.session, &bytes, next)?
         } else {
             next
@@ -481,7 +507,7 @@ impl DeviceDraft {
         let taken = self.taken.take().expect("a draft has its slot until it is published");
         let extent = Extent { offset: taken.offset, bytes: taken.bytes };
         let mut info = self.head().info(taken.value, extent, sequence, next, extended);
-        info.early = early.is_some();
+        info.early = early;
         // SAFETY: the slot is handed out and the draft holds the session, so the record stays mapped (contract 1 of
         // `bytes.rs`).
         unsafe { taken.record.get() }.write(&info);
@@ -490,6 +516,13 @@ impl DeviceDraft {
         }
         Ok(Sealed { value: taken.value, summary: HeaderSummary::default() })
     }
+}
+
+/// Clears the mark of an early tensor. A stream calls this function after the work on the tensor.
+unsafe extern "C" fn settle(record: *mut c_void) {
+    // SAFETY: `publish_early` keeps the box until its stream has called this function. The slot is pinned, so its segment
+    // and records stay mapped (contract 1 of `bytes.rs`).
+    unsafe { (*record.cast::<OwnRecord>()).get() }.settle();
 }
 
 impl Drop for DeviceDraft {

@@ -3,14 +3,14 @@
 use crate::error::Result;
 use crate::gpu::{Gpu, trouble};
 use crate::segment::map::DeviceRange;
-use crate::tensor::device::staging;
+use crate::tensor::device::copies;
 use std::sync::Arc;
 use tensorlend_cuda::ipc::PlainBlock;
 
 /// A copy of a tensor in a plain block of device memory (`cuMemAlloc`), with a handle for other processes. Dropping
 /// this value frees the block. Processes that have opened the block must close it before.
 ///
-/// [`crate::DeviceLease::legacy_export`] creates one:
+/// [`crate::DeviceTensor::legacy_export`] creates one:
 ///
 /// ```no_run
 /// let client = tensorlend::Client::connect()?;
@@ -32,7 +32,7 @@ impl LegacyExport {
         gpu.device.require_ipc().map_err(trouble(doing))?;
         let context = gpu.context(doing)?;
         let block = PlainBlock::allocate(&context, from.bytes.max(1)).map_err(trouble(doing))?;
-        staging::copy_on(gpu, DeviceRange { ptr: block.ptr(), bytes: from.bytes }, from.ptr)?;
+        copies::copy_on(gpu, DeviceRange { ptr: block.ptr(), bytes: from.bytes }, from.ptr)?;
         let handle = block.ipc_handle().map_err(trouble(doing))?;
         Ok(Self { block, handle, _gpu: gpu.clone() })
     }

@@ -1,9 +1,9 @@
 //! Drafts on CUDA devices, and code that these drafts and leases on devices share.
 
+pub mod copies;
 pub mod draft;
 pub mod legacy;
 pub mod slice;
-pub mod staging;
 
 use crate::error::{DeviceTrouble, Error, Result};
 use crate::session::Session;

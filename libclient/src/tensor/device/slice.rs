@@ -36,7 +36,7 @@ impl<T> Drop for Unowned<T> {
 }
 
 /// The elements of a [`crate::DeviceLease`] as a slice of `cudarc`, for reading. Pass the slice to copies and kernels
-/// that take a slice by reference. [`crate::DeviceLease::slice`] creates it.
+/// that take a slice by reference. [`crate::DeviceTensor::slice`] creates it.
 ///
 /// The slice borrows the lease and derefs to `CudaSlice<T>`. Dropping the slice does not free the memory.
 pub struct BorrowedSlice<'l, T> {

@@ -46,6 +46,11 @@ fn consumer() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert_eq!(cu!(cuStreamQuery(stream)), Err(600), "it waits");
     tell("waits");
+    if told() == "the producer is dead" {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert_eq!(cu!(cuStreamQuery(stream)), Err(600), "it waits for ever");
+        return tell("waits for ever");
+    }
     cu!(cuStreamSynchronize(stream)).unwrap();
     // SAFETY: four bytes of pinned memory, whose copy is done.
     tell(unsafe { pinned.cast::<u32>().read() });
@@ -69,6 +74,7 @@ fn play(world: &World, dies: bool, opens: bool) -> String {
     if opens {
         std::fs::remove_file(gate).unwrap();
     }
+    consumer.say(if dies && !opens { "the producer is dead" } else { "the work goes on" });
     let seen = consumer.hear();
     consumer.succeeds();
     seen
@@ -81,7 +87,7 @@ fn who_waits_for_another_process_really_waits() {
         Some(_) => consumer(),
         None => {
             assert_eq!(play(&World::new(), false, true), "2");
-            assert_eq!(play(&World::new(), true, false), "1", "nobody waits for the dead");
+            assert_eq!(play(&World::new(), true, false), "waits for ever", "the event of a killed process");
             let lingering = World::new().with("FAKECUDA_LINGER_MS", 10_000);
             assert_eq!(play(&lingering, true, true), "2", "whose card goes on");
         }
