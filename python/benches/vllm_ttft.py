@@ -1,20 +1,25 @@
-"""Time to the first token of an engine of vLLM on the CPU: prompts that nobody has computed, and prompts that another engine has lent.
+"""Time to the first token in a second engine of vLLM on the CPU: a prefix that nobody has computed, and one that the first engine has lent.
 
-python benches/vllm_ttft.py [--tokens N] [--rounds N] [--json FILE]
+python benches/vllm_ttft.py [--tokens N] [--rounds N] [--json FILE] [--transfer JSON]
 
-Engine A computes a prompt for each round and is killed. Engine B then computes a new prompt and one of A's prompts in turns. Engine C has no
-connector, and computes the same prompts; the first tokens of B and C must be the same. Of one prompt, 32 tokens of each are printed. The model has 12 layers, a width of 1024, and random weights.
+Three engines run at the same time. In each round, engine A computes a prompt with a new prefix and lends its blocks. Then the contenders take turns, in an
+order that changes from round to round: engine B computes a prompt with another new prefix (cold), and A's prefix with another end (lent). Engine C has no
+connector. It computes B's lent prompt (no connector), and then its prefix with another end (own cache: the blocks are in C's own memory).
+B and C then generate more tokens of the same prompt, which must be the same. Each engine computes in one thread. The model has 12 layers, a width of 1,024, and random
+weights. `--transfer` has the fields of another connector's `KVTransferConfig`, to compare it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import pathlib
+import random
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from measure import machine
@@ -22,80 +27,105 @@ from measure import machine
 import tensorlend
 from tensorlend.kvcache import summary
 
-TESTS = pathlib.Path(__file__).parents[1] / "tests"
-sys.path.insert(0, str(TESTS))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import vllm_engine
+from vllm_engine import Process, prompt
 
 MODEL = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4}
+#: Tokens after the shared prefix, and tokens that are compared.
+END, COMPARED = 16, 32
+ROWS = {
+    "lends": "A: new prefix, computed and lent",
+    "cold": "B: new prefix, computed and lent",
+    "lent": "B: A's prefix, loaded",
+    "alone": "C: the same prompt, no connector",
+    "own": "C: the same prefix, in C's own memory",
+}
 
 
-class Engine:
-    """An engine in a process of its own."""
+def rounds(arguments: argparse.Namespace, engines: tuple[Process, ...]) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yields each round's answers."""
+    a, b, c = engines
+    ends = [prompt(90 + number, END) for number in range(3)]
+    for number in range(arguments.rounds):
+        lent, new = (prompt(1000 * kind + number, arguments.tokens) for kind in (1, 2))
+        found = {"lends": a.ask([*lent, *ends[0]], count=1)}
 
-    def __init__(self, model: pathlib.Path, socket: str | None) -> None:
-        command = [sys.executable, vllm_engine.__file__, str(model), *([socket] if socket else [])]
-        environment = vllm_engine.environment()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout is not None and self.process.stdout.readline() == "ready\n"
+        def alone(found: dict[str, Any] = found, lent: list[int] = lent) -> None:
+            found["alone"] = c.ask([*lent, *ends[1]], count=1)
+            found["own"] = c.ask([*lent, *ends[2]], count=1)
 
-    def first_token(self, prompt: list[int], count: int = 1) -> dict[str, Any]:
-        """Generates some tokens."""
-        print(json.dumps([[prompt], count]), file=self.process.stdin, flush=True)
-        assert self.process.stdout is not None
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
+        def cold(found: dict[str, Any] = found, new: list[int] = new) -> None:
+            found["cold"] = b.ask([*new, *ends[1]], count=1)
 
-    def kill(self) -> None:
-        """Kills the process."""
-        self.process.kill()
-        self.process.wait()
+        def loaded(found: dict[str, Any] = found, lent: list[int] = lent) -> None:
+            found["lent"] = b.ask([*lent, *ends[1]], count=1)
+
+        turns = [alone, cold, loaded]
+        random.Random(number).shuffle(turns)
+        for turn in turns:
+            turn()
+        for name, engine in (("lent", b), ("alone", c)):
+            found[name]["tokens"] = engine.ask([*lent, *ends[1]], count=COMPARED)["tokens"]
+        print(number, {name: (round(answer["seconds"], 2), answer["cached"]) for name, answer in found.items()}, file=sys.stderr, flush=True)
+        yield found
+
+
+def cell(values: list[float]) -> str:
+    """Returns the median with its extremes."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def report(found: list[dict[str, dict[str, Any]]]) -> str:
+    """Returns a table in Markdown."""
+    lines = ["| prompt | time to the first token, s | processor time, s | tokens from a cache |", "|---|--:|--:|--:|"]
+    for name, what in ROWS.items():
+        answers = [one[name] for one in found]
+        cached = sorted({answer["cached"][0] for answer in answers})
+        cells = [cell([answer[field] for answer in answers]) for field in ("seconds", "processor_s")]
+        lines.append(f"| {what} | {cells[0]} | {cells[1]} | {', '.join(f'{count:,}' for count in cached)} |")
+    for field, what in (("seconds", "time"), ("processor_s", "processor time")):
+        ratios = [one["cold"][field] / one["lent"][field] for one in found]
+        lines += ["", f"Cold divided by lent, {what}: {cell(ratios)}, the median and the extremes of {len(found)} rounds."]
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Prints the times."""
+    """Prints a table, and writes JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--transfer", type=json.loads)
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    rounds = range(arguments.rounds)
-    lent, new, warm = ([vllm_engine.prompt(kind * 1000 + number, arguments.tokens) for number in rounds] for kind in range(1, 4))
-    tails = [vllm_engine.prompt(5000 + number, 16) for number in rounds]
-    found: dict[str, list[dict[str, Any]]] = {"A, saves": [], "B, computes and saves": [], "B, loads": [], "C, no connector": []}
-    with tempfile.TemporaryDirectory() as folder, tensorlend.embedded() as broker, broker.connect() as client:
-        model = vllm_engine.model(pathlib.Path(folder) / "model", **MODEL)
-        engine = Engine(model, broker.address)
-        engine.first_token(warm[0])
-        found["A, saves"] = [engine.first_token(prompt) for prompt in lent]
-        engine.kill()
-        engine = Engine(model, broker.address)
-        engine.first_token(warm[1])
-        for number in rounds:
-            found["B, computes and saves"].append(engine.first_token(new[number]))
-            found["B, loads"].append(engine.first_token([*lent[number], *tails[number]]))
-            assert found["B, loads"][-1]["cached"][0] > 0.9 * arguments.tokens, "the prompt was not lent"
-        tokens = engine.first_token([*lent[0], *tails[0], 7], 32)["tokens"]
-        engine.kill()
-        total = summary(client)
-        engine = Engine(model, None)
-        engine.first_token(warm[0])
-        found["C, no connector"] = [engine.first_token([*lent[number], *tails[number]]) for number in rounds]
-        same = [one["tokens"] for one in found["B, loads"]] == [one["tokens"] for one in found["C, no connector"]]
-        print("B", tokens, "\nC", engine.first_token([*lent[0], *tails[0], 7], 32)["tokens"])
-        engine.kill()
-        assert same, "the first tokens differ"
-    print(machine())
-    for what, answers in found.items():
-        print(f"{what:<24}", *(f"{name} {statistics.median(of):.3f} ({min(of):.3f} to {max(of):.3f})" for name, of in times(answers)), answers[-1]["cached"])
-    print(total)
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker = stack.enter_context(tensorlend.embedded())
+        client = stack.enter_context(broker.connect())
+        transfer = arguments.transfer or vllm_engine.connector(broker.address)
+        # With this gain, the end of a prompt alone does not determine the tokens, and rounding does not, either.
+        model = vllm_engine.model(folder / "model", gain=2, **MODEL)
+        engines = tuple(Process(model, one, folder / "log") for one in (transfer, transfer, None))
+        try:
+            for engine in engines:
+                engine.ready().ask(prompt(1, arguments.tokens), count=1)
+            found = list(rounds(arguments, engines))
+        except BaseException:
+            print((folder / "log").read_text(errors="replace")[-4000:], file=sys.stderr)
+            raise
+        finally:
+            for engine in engines:
+                engine.kill()
+        counted = vars(summary(client).counters)
+    same = sum(one["lent"]["tokens"] == one["alone"]["tokens"] for one in found)
+    distinct = len({tuple(one["alone"]["tokens"][0]) for one in found})
+    text = report(found)
+    print(machine(), "", text, "", f"{same} of {len(found)} loaded prompts gave the {COMPARED} tokens of engine C.", "", counted, sep="\n")
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"machine": machine(), "model": MODEL, "tokens": arguments.tokens, "answers": found, "summary": str(total)}, file, indent=1)
-
-
-def times(answers: list[dict[str, Any]]) -> list[tuple[str, list[float]]]:
-    """The times of some answers."""
-    return [(name, [answer[name] for answer in answers]) for name in ("seconds", "processor_s")]
+        facts = {**machine(), "connector": transfer["kv_connector"], "model": MODEL, "prefix": arguments.tokens, "same_tokens": same, "counters": counted}
+        pathlib.Path(arguments.json).write_text(json.dumps({**facts, "rounds": found}, indent=1) + "\n")
+    assert distinct == len(found), "prompts with the same end and different prefixes gave the same tokens"
+    assert same == len(found), "the tokens differ"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 //! Arrays that a caller passes. This module reads them in place, and copies them into drafts.
 #![allow(unsafe_code)]
 
-use crate::device::DeviceLease;
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
 use crate::lease::Lease;
@@ -12,7 +11,7 @@ use dlpark::python::{ImportedDlpack, from_dlpack};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
 use std::ffi::CStr;
 use std::fmt::Display;
@@ -107,6 +106,14 @@ impl Drop for Buffer {
     }
 }
 
+/// Returns whether a type is exactly `numpy.ndarray`.
+fn is_ndarray(kind: &Bound<'_, PyType>) -> PyResult<bool> {
+    static NDARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = kind.py();
+    let ndarray = NDARRAY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.getattr("ndarray")?.unbind()))?;
+    Ok(kind.is(ndarray))
+}
+
 /// Calls `numpy.asarray`.
 pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -116,10 +123,15 @@ pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
 }
 
 impl Array {
-    /// Returns false if the object is certainly in host memory, because it has a buffer. Otherwise returns true.
-    pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> bool {
+    /// Returns false if the object is certainly in host memory. Otherwise returns true.
+    pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         // SAFETY: the interpreter is attached.
-        object.is_instance_of::<DeviceLease>() || unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0
+        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0 {
+            return Ok(true);
+        }
+        // Arrays of CuPy 14 state that they have a buffer, which they give only for managed memory.
+        let kind = object.get_type();
+        Ok(!is_ndarray(&kind)? && kind.hasattr(intern!(object.py(), "__cuda_array_interface__"))?)
     }
 
     /// Makes an array from any numeric array: a lease, a draft, a buffer, a DLPack tensor, or an object that numpy

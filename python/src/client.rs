@@ -8,7 +8,7 @@ use crate::errors::OrRaise;
 use crate::lease::Origin;
 use crate::options::Options;
 use crate::wait::{Awaited, closed};
-use crate::{listing, metadata, shown};
+use crate::{listing, metadata, shown, wait};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
@@ -47,8 +47,8 @@ struct Session {
 
 /// Connects to a running daemon.
 ///
-/// If the daemon does not respond, this call raises DisconnectedError after 30 s. So does each
-/// later call that sends a request.
+/// If the daemon does not respond, this call raises DisconnectedError after `request_timeout`. So
+/// does each later call that sends a request.
 ///
 /// Parameters
 /// ----------
@@ -64,6 +64,9 @@ struct Session {
 ///     nor take its descriptors. The process writes no core dumps.
 /// memory_limit : int or None, default None
 ///     Maximum bytes of shared memory that this client may take.
+/// request_timeout : float or None, default None
+///     Seconds after which a request fails if the daemon does not respond. None is 30 s. If the daemon has ended, a request waits
+///     for the next daemon for this time, but for 5 s at most.
 ///
 /// Returns
 /// -------
@@ -78,8 +81,10 @@ struct Session {
 ///     This user may not join the namespace.
 /// IncompatibleError
 ///     The daemon is of another version, or the kernel is too old.
+/// ArgumentError
+///     `request_timeout` is negative.
 #[pyfunction]
-#[pyo3(signature = (address=None, *, namespace=None, label=None, harden=false, memory_limit=None))]
+#[pyo3(signature = (address=None, *, namespace=None, label=None, harden=false, memory_limit=None, request_timeout=None))]
 pub fn connect(
     py: Python<'_>,
     address: Option<&Bound<'_, PyAny>>,
@@ -87,8 +92,10 @@ pub fn connect(
     label: Option<String>,
     harden: bool,
     memory_limit: Option<u64>,
+    request_timeout: Option<f64>,
 ) -> PyResult<Client> {
-    Client::open(py, Options { sockets: Options::sockets(address)?, namespace, label, harden, memory_limit }, None)
+    let (sockets, request_timeout) = (Options::sockets(address)?, wait::timeout(request_timeout)?);
+    Client::open(py, Options { sockets, namespace, label, harden, memory_limit, request_timeout }, None)
 }
 
 impl Client {
@@ -314,13 +321,14 @@ impl Client {
     /// The connection's arguments, as keywords of `connect`.
     #[getter]
     fn _options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let Options { sockets, namespace, label, harden, memory_limit } = &*self.options;
+        let Options { sockets, namespace, label, harden, memory_limit, request_timeout } = &*self.options;
         let options = PyDict::new(py);
         options.set_item("address", sockets)?;
         options.set_item("namespace", namespace)?;
         options.set_item("label", label)?;
         options.set_item("harden", harden)?;
         options.set_item("memory_limit", memory_limit)?;
+        options.set_item("request_timeout", request_timeout.map(|timeout| timeout.as_secs_f64()))?;
         Ok(options)
     }
 

@@ -1,22 +1,24 @@
 //! The class `Dataset`: several tensors that were published together.
 
+use crate::device::DeviceLease;
+use crate::device::view::DeviceView;
 use crate::draft::lock;
 use crate::errors::{closed, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::version::Version;
-use crate::view::View;
+use crate::view::{View, is_in_host_memory};
 use crate::{metadata, shown, torch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyList, PyTuple};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Client, Value};
+use tensorlend::{Client, Member, Value};
 use tensorlend_os::fork;
 
 /// Several tensors that were published together, as a mapping of names to leases. One lease holds
 /// all of them.
 ///
-/// The order is that of publication.
+/// The order is that of publication. A tensor on a device has a DeviceLease, every other tensor a Lease.
 ///
 /// Notes
 /// -----
@@ -66,6 +68,9 @@ impl Dataset {
         client: &Client,
         origin: Origin,
     ) -> PyResult<Self> {
+        if let Some((member, _)) = dataset.members().find(|(_, member)| member.uuid().is_some()) {
+            mode.check_device(&format!("{}/{member}", origin.name))?;
+        }
         let held = if mode == Mode::CopyOnWrite && !dataset.is_empty() {
             Held::Private(
                 View::private(py, Value::Dataset(dataset), client, &origin.name)?.into_iter().map(Arc::new).collect(),
@@ -96,22 +101,34 @@ impl Dataset {
         self.whole(tensorlend::Dataset::version)
     }
 
-    fn lease(&self, held: &Held, at: usize, name: &str) -> Lease {
+    fn lease(&self, py: Python<'_>, held: &Held, at: usize, name: &str) -> PyResult<AnyLease> {
         let origin = Origin { member: Some(name.into()), ..self.origin.clone() };
-        Lease::new(held.view(at, &self.origin.name), origin)
+        match held {
+            Held::Shared(value) if matches!(held.whole().member_at(at), Some(Member::Device(_))) => {
+                Ok(AnyLease::Device(DeviceLease::of(DeviceView::member(py, value, at)?, origin)))
+            }
+            _ => Ok(AnyLease::Host(Lease::new(held.view(at, &self.origin.name), origin))),
+        }
     }
 
-    fn leases(&self) -> PyResult<Vec<(String, Lease)>> {
+    fn leases(&self, py: Python<'_>) -> PyResult<Vec<(String, AnyLease)>> {
         let held = self.held()?;
-        let lease = |(at, (name, _)): (usize, (&str, _))| (name.to_owned(), self.lease(&held, at, name));
-        Ok(held.whole().iter().enumerate().map(lease).collect())
+        let lease = |(at, (name, _)): (usize, (&str, _))| Ok((name.to_owned(), self.lease(py, &held, at, name)?));
+        held.whole().members().enumerate().map(lease).collect()
     }
 
-    fn find(&self, name: &str) -> PyResult<Option<Lease>> {
+    fn find(&self, py: Python<'_>, name: &str) -> PyResult<Option<AnyLease>> {
         let held = self.held()?;
-        let at = held.whole().iter().position(|(n, _)| n == name);
-        Ok(at.map(|at| self.lease(&held, at, name)))
+        let at = held.whole().members().position(|(n, _)| n == name);
+        at.map(|at| self.lease(py, &held, at, name)).transpose()
     }
+}
+
+/// A lease of a dataset's tensor.
+#[derive(IntoPyObject)]
+enum AnyLease {
+    Host(Lease),
+    Device(DeviceLease),
 }
 
 #[pymethods]
@@ -122,11 +139,11 @@ impl Dataset {
 
     fn __contains__(&self, name: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Ok(name) = name.extract::<String>() else { return Ok(false) };
-        self.whole(|dataset| dataset.iter().any(|(n, _)| n == name))
+        self.whole(|dataset| dataset.member(&name).is_some())
     }
 
-    fn __getitem__(&self, name: &str) -> PyResult<Lease> {
-        self.find(name)?
+    fn __getitem__(&self, py: Python<'_>, name: &str) -> PyResult<AnyLease> {
+        self.find(py, name)?
             .ok_or_else(|| named("NotFoundError", format!("the dataset {:?} has no tensor {name:?}", self.origin.name)))
     }
 
@@ -145,12 +162,12 @@ impl Dataset {
     ///
     /// Returns
     /// -------
-    /// Lease or object
-    ///     The tensor, or `default`.
+    /// Lease, DeviceLease or object
+    ///     The tensor, or `default`. A DeviceLease if the tensor is on a device.
     #[pyo3(signature = (name, default=None))]
     fn get(&self, py: Python<'_>, name: &str, default: Option<Py<PyAny>>) -> PyResult<Option<Py<PyAny>>> {
-        match self.find(name)? {
-            Some(lease) => Ok(Some(Py::new(py, lease)?.into_any())),
+        match self.find(py, name)? {
+            Some(lease) => Ok(Some(lease.into_pyobject(py)?.unbind())),
             None => Ok(default),
         }
     }
@@ -162,27 +179,27 @@ impl Dataset {
     /// list of str
     ///     The names, in the order of publication.
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.whole(|dataset| PyList::new(py, dataset.iter().map(|(name, _)| name)))?
+        self.whole(|dataset| PyList::new(py, dataset.members().map(|(name, _)| name)))?
     }
 
     /// Returns leases of the dataset's tensors.
     ///
     /// Returns
     /// -------
-    /// list of Lease
+    /// list of Lease or DeviceLease
     ///     The leases, in the order of publication.
-    fn values(&self) -> PyResult<Vec<Lease>> {
-        Ok(self.leases()?.into_iter().map(|(_, lease)| lease).collect())
+    fn values(&self, py: Python<'_>) -> PyResult<Vec<AnyLease>> {
+        Ok(self.leases(py)?.into_iter().map(|(_, lease)| lease).collect())
     }
 
     /// Returns names and leases of the dataset's tensors.
     ///
     /// Returns
     /// -------
-    /// list of (str, Lease)
+    /// list of (str, Lease or DeviceLease)
     ///     The pairs, in the order of publication.
-    fn items(&self) -> PyResult<Vec<(String, Lease)>> {
-        self.leases()
+    fn items(&self, py: Python<'_>) -> PyResult<Vec<(String, AnyLease)>> {
+        self.leases(py)
     }
 
     /// Returns numpy arrays that view all tensors of the dataset in place, and keep them alive.
@@ -196,9 +213,14 @@ impl Dataset {
     /// ------
     /// ClosedError
     ///     The dataset was released.
+    /// BufferError
+    ///     A tensor is on a device: call `to_host` of its lease.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let leases = self.leases()?.into_iter();
-        let arrays = leases.map(|(_, lease)| Lease::numpy(&Bound::new(py, lease)?));
+        let array = |(_, lease): (String, AnyLease)| match lease {
+            AnyLease::Host(lease) => Lease::numpy(&Bound::new(py, lease)?),
+            AnyLease::Device(lease) => Err(lease.is_no_buffer()),
+        };
+        let arrays = self.leases(py)?.into_iter().map(array);
         PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 
@@ -218,12 +240,16 @@ impl Dataset {
     ///     The dataset was released.
     fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Held::Shared(value) = self.held()?
+            && is_in_host_memory(&value)
             && torch::is_direct(py)?
         {
             return torch::shown(py, &value, &self.origin.name);
         }
-        let leases = self.leases()?.into_iter();
-        let tensors = leases.map(|(_, lease)| Lease::torch(&Bound::new(py, lease)?));
+        let tensor = |(_, lease): (String, AnyLease)| match lease {
+            AnyLease::Host(lease) => Lease::torch(&Bound::new(py, lease)?),
+            AnyLease::Device(lease) => DeviceLease::torch(&Bound::new(py, lease)?),
+        };
+        let tensors = self.leases(py)?.into_iter().map(tensor);
         Ok(PyTuple::new(py, tensors.collect::<PyResult<Vec<_>>>()?)?.into_any())
     }
 
@@ -302,12 +328,13 @@ impl Dataset {
         let name = shown::quoted(&self.origin.name);
         match self.held() {
             Ok(held) => {
-                let one = |(name, tensor): (&str, &tensorlend::Tensor)| {
-                    format!("{} {} {}", shown::quoted(name), tensor.dtype().numpy_name(), shown::tuple(tensor.shape()))
+                let one = |(name, tensor): (&str, Member<'_>)| {
+                    let on = tensor.uuid().map(|uuid| format!(" on {uuid}")).unwrap_or_default();
+                    let (dtype, shape) = (tensor.dtype().numpy_name(), shown::tuple(tensor.shape()));
+                    format!("{} {dtype} {shape}{on}", shown::quoted(name))
                 };
-                let members: Vec<String> = held.whole().iter().map(one).collect();
-                let bytes =
-                    held.whole().iter().map(|(_, tensor)| (tensor.elements() * tensor.dtype().item_bytes()) as u64);
+                let members: Vec<String> = held.whole().members().map(one).collect();
+                let bytes = held.whole().members().map(|(_, tensor)| tensor.nbytes() as u64);
                 format!("<Dataset {name}: {}; {}>", members.join(", "), shown::count(bytes.sum::<u64>(), "byte"))
             }
             Err(_) => format!("<Dataset {name}, released>"),

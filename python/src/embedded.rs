@@ -134,7 +134,8 @@ impl Embedded {
         label: Option<String>,
         memory_limit: Option<u64>,
     ) -> PyResult<Client> {
-        let options = Options { sockets: vec![self.socket.clone()], namespace, label, harden: false, memory_limit };
+        let sockets = vec![self.socket.clone()];
+        let options = Options { sockets, namespace, label, memory_limit, ..Options::default() };
         Client::open(py, options, Some(self.broker.clone()))
     }
 

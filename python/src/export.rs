@@ -3,7 +3,7 @@
 
 use crate::dtype;
 use crate::strided::is_packed;
-use crate::view::{View, members, noted_lent};
+use crate::view::{View, host_tensor, noted_lent};
 use dlpark::ffi::{DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned};
 use dlpark::metadata::Dynamic;
 use dlpark::python::{ExportAbi, ExportRequest};
@@ -160,7 +160,7 @@ pub fn versioned(view: Arc<View>) -> PyResult<Managed<DLManagedTensorVersioned>>
 /// view, and the deleter drops a reference to the value. `name` is the name by which the value was
 /// found.
 pub fn lent(value: &Arc<Value>, at: usize, name: &str) -> PyResult<Managed<DLManagedTensorVersioned>> {
-    let tensor = &members(value)[at];
+    let tensor = host_tensor(value, at);
     let shape: Vec<i64> = tensor.shape().iter().map(|&size| size as i64).collect();
     let start = match tensor.elements() {
         0 => null_mut(),

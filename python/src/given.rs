@@ -8,7 +8,7 @@ use crate::errors::{self, OrRaise, argument};
 use crate::{metadata, shown};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use tensorlend::{DType, DatasetDraft, Error, ValueDraft};
+use tensorlend::{DType, DatasetDraft, Error, MemberDraft, ValueDraft};
 
 /// The arguments `device=` and `stream=` of a call: the target memory, and the CUDA stream with pending work on the
 /// value.
@@ -43,7 +43,7 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
             "a dict holds several tensors: publish it with put_dataset, where each has a name and is an array",
         ));
     }
-    if Array::may_be_on_device(value)
+    if Array::may_be_on_device(value)?
         && let Some(array) = DeviceArray::of(value, to.stream)?
     {
         if matches!(to.target, Target::Host) {
@@ -71,10 +71,11 @@ fn taken(value: &Bound<'_, PyAny>, to: &To<'_, '_>) -> PyResult<ValueDraft> {
 }
 
 /// Returns the draft of a dataset's tensor.
-fn member(name: &str, draft: ValueDraft) -> PyResult<tensorlend::Draft> {
+fn member(draft: ValueDraft) -> MemberDraft {
     match draft {
-        ValueDraft::Tensor(draft) => Ok(draft),
-        _ => Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}"))),
+        ValueDraft::Tensor(draft) => draft.into(),
+        ValueDraft::Device(draft) => draft.into(),
+        _ => unreachable!("it is one tensor"),
     }
 }
 
@@ -94,12 +95,11 @@ fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     error
 }
 
-const HOST_DATASETS: &str = "a dataset's tensors are in host memory; put one on a device under a name of its own";
-
-/// Returns a draft of a dataset.
+/// Returns a draft of a dataset. The arguments `device=` and `stream=` apply to each tensor.
 pub fn dataset_of(
     client: &tensorlend::Client,
     tensors: &Bound<'_, PyMapping>,
+    to: &To<'_, '_>,
     metadata: Option<&Bound<'_, PyAny>>,
     timestamp: u64,
 ) -> PyResult<DatasetDraft> {
@@ -107,11 +107,7 @@ pub fn dataset_of(
     let mut members = Vec::new();
     for pair in tensors.items()? {
         let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
-        if value.is_instance_of::<DeviceDraft>() {
-            return Err(argument(format!("{name:?} is on a device: {HOST_DATASETS}")));
-        }
-        let copy = copied(client, &value, &To::default()).map_err(|error| of_member(value.py(), &name, error))?;
-        let copy = copy.map(|copy| member(&name, copy)).transpose()?;
+        let copy = copied(client, &value, to).map_err(|error| of_member(value.py(), &name, error))?;
         members.push((name, value, copy));
     }
     let mut dataset = client.dataset().timestamp(timestamp);
@@ -121,9 +117,9 @@ pub fn dataset_of(
     for (name, value, copy) in members {
         let draft = match copy {
             Some(draft) => draft,
-            None => member(&name, taken(&value, &To::default())?)?,
+            None => taken(&value, to)?,
         };
-        dataset = dataset.add(&name, draft).or_raise()?;
+        dataset = dataset.add(&name, member(draft)).or_raise()?;
     }
     Ok(dataset)
 }
@@ -137,8 +133,7 @@ pub fn drafted(
     timestamp: u64,
 ) -> PyResult<ValueDraft> {
     match value.cast::<PyMapping>() {
-        Ok(_) if to.target.device().is_some() => Err(argument(HOST_DATASETS)),
-        Ok(tensors) => dataset_of(client, tensors, metadata, timestamp).map(Into::into),
+        Ok(tensors) => dataset_of(client, tensors, to, metadata, timestamp).map(Into::into),
         Err(_) => tensor_of(client, value, to, metadata, timestamp),
     }
 }

@@ -5,6 +5,7 @@ use crate::errors::argument;
 use crate::lease::{Mode, Origin};
 use crate::received::show;
 use crate::torch;
+use crate::view::is_in_host_memory;
 use pyo3::prelude::*;
 use std::sync::Arc;
 use tensorlend::{Client, Value};
@@ -60,7 +61,7 @@ impl Shown {
     ) -> PyResult<Py<PyAny>> {
         let Some(library) = self.library else { return show(py, client, value, self.mode, origin()) };
         // If the caller gets arrays only, create no lease objects.
-        let is_plain = self.mode == Mode::Read && matches!(value, Value::Tensor(_) | Value::Dataset(_));
+        let is_plain = self.mode == Mode::Read && is_in_host_memory(&value);
         if library == Library::Torch && is_plain && torch::is_direct(py)? {
             return torch::shown(py, &Arc::new(value), name).map(Bound::unbind);
         }

@@ -875,8 +875,8 @@ impl Client {
     /// ----------
     /// name : str
     ///     The name. A previous value is replaced; leases on it stay valid.
-    /// tensors : mapping of str to array_like, Draft or tensor
-    ///     The tensors by name, in host memory.
+    /// tensors : mapping of str to array_like, Draft, DeviceDraft or tensor
+    ///     The tensors by name. Some may be in host memory, and others on devices.
     /// metadata : mapping or bytes or None, default None
     ///     A dict, stored as JSON, or bytes; 64 KiB at most.
     /// timestamp : int, default 0
@@ -885,6 +885,10 @@ impl Client {
     ///     Time to live in seconds, after which the name ends; None for no limit.
     /// ephemeral : bool, default False
     ///     Whether the name ends with this client's session.
+    /// device : str, int or device or None, default None
+    ///     The memory of all tensors, as in `put`. None keeps the memory in which each array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes the arrays on devices, as in `put`.
     ///
     /// Returns
     /// -------
@@ -897,6 +901,8 @@ impl Client {
     ///     A name, a tensor, the metadata or another argument is invalid.
     /// DTypeError
     ///     The elements of a tensor cannot be lent.
+    /// DeviceError
+    ///     The daemon does not lend the device's memory, or the work on a tensor failed.
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     ///
@@ -906,7 +912,7 @@ impl Client {
     /// >>> x, y = client.get_dataset("batch").numpy()
     /// >>> x.shape
     /// (8, 2)
-    #[pyo3(signature = (name, tensors, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
+    #[pyo3(signature = (name, tensors, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
     #[allow(clippy::too_many_arguments)]
     fn put_dataset(
         &self,
@@ -917,10 +923,13 @@ impl Client {
         timestamp: u64,
         ttl: Option<f64>,
         ephemeral: bool,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Version> {
         let lasting = Lasting::new(ttl, ephemeral)?;
         let client = self.session(py)?;
-        let dataset = dataset_of(&client, tensors, metadata, timestamp)?;
+        let to = To::parse(device, stream)?;
+        let dataset = dataset_of(&client, tensors, &to, metadata, timestamp)?;
         lasting.publish(py, dataset.into(), name)
     }
 

@@ -3,6 +3,7 @@
 use crate::errors::OrRaise;
 use pyo3::prelude::*;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The arguments of `connect`.
 #[derive(Clone, Default)]
@@ -13,6 +14,7 @@ pub struct Options {
     pub label: Option<String>,
     pub harden: bool,
     pub memory_limit: Option<u64>,
+    pub request_timeout: Option<Duration>,
 }
 
 impl Options {
@@ -30,6 +32,9 @@ impl Options {
         }
         if let Some(bytes) = self.memory_limit {
             builder = builder.memory_limit(bytes);
+        }
+        if let Some(timeout) = self.request_timeout {
+            builder = builder.request_timeout(timeout);
         }
         py.detach(|| builder.connect()).or_raise()
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::export;
-use crate::view::{View, members};
+use crate::view::{View, count};
 use dlpark::Managed;
 use dlpark::ffi::DLManagedTensorVersioned;
 use dlpark::python::consumer::exchange::ExchangeApi;
@@ -68,7 +68,7 @@ pub fn tensors<'py>(
     name: &str,
 ) -> PyResult<impl ExactSizeIterator<Item = PyResult<Bound<'py, PyAny>>>> {
     let way = way(py)?;
-    Ok((0..members(value).len()).map(move |at| way.make(py, export::lent(value, at, name)?)))
+    Ok((0..count(value)).map(move |at| way.make(py, export::lent(value, at, name)?)))
 }
 
 /// Returns the torch tensor of a value, or a tuple of a dataset's tensors, as [`tensors`] makes

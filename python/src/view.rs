@@ -8,7 +8,7 @@ use crate::fault::{self, Kind, Noted};
 use crate::strided::is_packed;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Client, CopyOnWrite, DType, On, Pin, Tensor, Value};
+use tensorlend::{Client, CopyOnWrite, DType, Member, On, Pin, Tensor, Value};
 use tensorlend_os::fork;
 
 /// A tensor that Python objects, arrays and capsules view. Code that holds a view may read the
@@ -53,15 +53,27 @@ enum Owner {
     Heap(#[expect(dead_code, reason = "it is there to be held")] Box<[u8]>),
 }
 
-/// Copies to devices that other libraries have queued. The drop of this object extends the lease
-/// until the streams have done the work queued by then.
+/// Work of streams that reads a leased value. The drop of this object extends the lease until the
+/// streams have done the work queued by then.
 #[derive(Default)]
-struct Reads(Mutex<Vec<Read>>);
+pub struct Reads(Mutex<Vec<Read>>);
 
 struct Read {
     value: Arc<Value>,
     on: On,
     given: Given,
+}
+
+impl Reads {
+    /// Records a stream on a device, whose work reads the value.
+    pub fn add(&self, value: &Arc<Value>, on: On, given: Given) {
+        let mut reads = lock(&self.0);
+        // Handle 2 means another stream in each thread. Such streams are recorded as the legacy
+        // default stream.
+        if !reads.iter().any(|read| read.on == on && read.given.recorded.as_raw() == given.recorded.as_raw()) {
+            reads.push(Read { value: value.clone(), on, given });
+        }
+    }
 }
 
 impl Drop for Reads {
@@ -85,18 +97,35 @@ pub struct Drafted {
     pub pin: Mutex<Option<Pin>>,
 }
 
-/// Returns the tensors of a value in host memory, in their order.
-pub fn members(value: &Value) -> &[Tensor] {
+/// Returns the tensor with number `at` of a value, which must be in host memory.
+pub fn host_tensor(value: &Value, at: usize) -> &Tensor {
     match value {
-        Value::Tensor(lease) => std::slice::from_ref(&**lease),
-        Value::Dataset(dataset) => dataset.tensors(),
+        Value::Tensor(lease) => lease,
+        Value::Dataset(dataset) => match dataset.member_at(at) {
+            Some(Member::Host(tensor)) => tensor,
+            _ => unreachable!("members on devices have views of their own"),
+        },
         _ => unreachable!("others have views of their own"),
+    }
+}
+
+/// Returns the number of tensors of a value.
+pub fn count(value: &Value) -> usize {
+    value.as_dataset().map_or(1, tensorlend::Dataset::len)
+}
+
+/// Returns true if all tensors of a value are in host memory.
+pub fn is_in_host_memory(value: &Value) -> bool {
+    match value {
+        Value::Tensor(_) => true,
+        Value::Dataset(dataset) => dataset.tensors().len() == dataset.len(),
+        _ => false,
     }
 }
 
 /// Returns the name of one of a dataset's tensors; `None` if the value is a single tensor.
 fn member(value: &Value, at: usize) -> Option<&str> {
-    value.as_dataset().and_then(|dataset| dataset.iter().nth(at)).map(|(name, _)| name)
+    value.as_dataset().and_then(|dataset| dataset.members().nth(at)).map(|(name, _)| name)
 }
 
 /// Adds a tensor's address to the table of [`crate::fault`].
@@ -106,7 +135,7 @@ fn noted(kind: Kind, tensor: &Tensor, start: *const u8, name: &str, member: Opti
 
 /// Adds the address of a tensor that is leased without a view to the table, as [`noted`] does.
 pub fn noted_lent(value: &Value, at: usize, name: &str) -> Noted {
-    let tensor = &members(value)[at];
+    let tensor = host_tensor(value, at);
     noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(value, at))
 }
 
@@ -114,7 +143,7 @@ impl View {
     /// Returns the view of the tensor with index `at` in a value. `name` is the name by which the
     /// value was found.
     pub fn leased(value: Arc<Value>, at: usize, name: &str) -> Self {
-        let tensor = &members(&value)[at];
+        let tensor = host_tensor(&value, at);
         let start = tensor.bytes().as_ptr().cast_mut().wrapping_add(tensor.byte_offset());
         let noted = noted(Kind::leased(name), tensor, tensor.bytes().as_ptr(), name, member(&value, at));
         Self { _noted: Some(noted), ..Self::of(tensor, start, false, Owner::Lease(value.clone(), at)) }
@@ -124,11 +153,11 @@ impl View {
     /// was found.
     pub fn private(py: Python<'_>, value: Value, client: &Client, name: &str) -> PyResult<Vec<Self>> {
         let mut copy = py.detach(|| value.copy_on_write(client)).or_raise()?;
-        let count = members(copy.value()).len();
+        let count = count(copy.value());
         let starts: Vec<Start> = (0..count).map(|at| Start(copy.bytes_mut(at).as_mut_ptr())).collect();
         let copy = Arc::new(copy);
         let views = starts.into_iter().enumerate().map(|(at, Start(bytes))| {
-            let tensor = &members(copy.value())[at];
+            let tensor = host_tensor(copy.value(), at);
             let start = bytes.wrapping_add(tensor.byte_offset());
             let noted = noted(Kind::Private, tensor, bytes, name, member(copy.value(), at));
             Self { _noted: Some(noted), ..Self::of(tensor, start, true, Owner::Private(copy.clone(), at)) }
@@ -283,19 +312,14 @@ impl View {
     /// done.
     pub fn record(&self, on: On, given: Given) -> PyResult<()> {
         let (value, _) = self.leased_value()?;
-        let mut reads = lock(&self.reads.0);
-        // Handle 2 means another stream in each thread. Such streams are recorded as the legacy
-        // default stream.
-        if !reads.iter().any(|read| read.on == on && read.given.recorded.as_raw() == given.recorded.as_raw()) {
-            reads.push(Read { value: value.clone(), on, given });
-        }
+        self.reads.add(value, on, given);
         Ok(())
     }
 
     /// Returns the leased tensor.
     pub fn tensor(&self) -> Option<&Tensor> {
         let (Owner::Lease(_, at) | Owner::Private(_, at)) = &self.owner else { return None };
-        self.value().map(|value| &members(value)[*at])
+        self.value().map(|value| host_tensor(value, *at))
     }
 }
 

@@ -101,11 +101,12 @@ def connect(
     label: str | None = None,
     harden: bool = False,
     memory_limit: int | None = None,
+    request_timeout: float | None = None,
 ) -> Client:
     """Connects to a running daemon.
 
-    If the daemon does not respond, this call raises DisconnectedError after 30 s. So does each
-    later call that sends a request.
+    If the daemon does not respond, this call raises DisconnectedError after `request_timeout`. So
+    does each later call that sends a request.
 
     Parameters
     ----------
@@ -121,6 +122,9 @@ def connect(
         nor take its descriptors. The process writes no core dumps.
     memory_limit : int or None, default None
         Maximum bytes of shared memory that this client may take.
+    request_timeout : float or None, default None
+        Seconds after which a request fails if the daemon does not respond. None is 30 s. If the daemon has ended, a request waits
+        for the next daemon for this time, but for 5 s at most.
 
     Returns
     -------
@@ -135,6 +139,8 @@ def connect(
         This user may not join the namespace.
     IncompatibleError
         The daemon is of another version, or the kernel is too old.
+    ArgumentError
+        `request_timeout` is negative.
     """
 
 def embedded(config: str | None = None) -> Embedded:
@@ -1041,6 +1047,8 @@ class Client:
         timestamp: int = 0,
         ttl: float | None = None,
         ephemeral: bool = False,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
     ) -> Version:
         """Publishes copies of several tensors under one name. Readers see all of these tensors or
         none.
@@ -1049,8 +1057,8 @@ class Client:
         ----------
         name : str
             The name. A previous value is replaced; leases on it stay valid.
-        tensors : mapping of str to array_like, Draft or tensor
-            The tensors by name, in host memory.
+        tensors : mapping of str to array_like, Draft, DeviceDraft or tensor
+            The tensors by name. Some may be in host memory, and others on devices.
         metadata : mapping or bytes or None, default None
             A dict, stored as JSON, or bytes; 64 KiB at most.
         timestamp : int, default 0
@@ -1059,6 +1067,10 @@ class Client:
             Time to live in seconds, after which the name ends; None for no limit.
         ephemeral : bool, default False
             Whether the name ends with this client's session.
+        device : str, int or device or None, default None
+            The memory of all tensors, as in `put`. None keeps the memory in which each array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes the arrays on devices, as in `put`.
 
         Returns
         -------
@@ -1071,6 +1083,8 @@ class Client:
             A name, a tensor, the metadata or another argument is invalid.
         DTypeError
             The elements of a tensor cannot be lent.
+        DeviceError
+            The daemon does not lend the device's memory, or the work on a tensor failed.
         LimitError
             A limit of the daemon's configuration, of this client or of the machine is reached.
 
@@ -3837,11 +3851,11 @@ class Device:
         """
 
 @final
-class Dataset(Mapping[str, Lease]):
+class Dataset(Mapping[str, Lease | DeviceLease]):
     """Several tensors that were published together, as a mapping of names to leases. One lease holds
     all of them.
 
-    The order is that of publication.
+    The order is that of publication. A tensor on a device has a DeviceLease, every other tensor a Lease.
 
     Notes
     -----
@@ -3877,12 +3891,12 @@ class Dataset(Mapping[str, Lease]):
     def release(self) -> None:
         """Ends the lease now, or when the last array that views one of its tensors is gone."""
 
-    def __getitem__(self, name: str, /) -> Lease: ...
+    def __getitem__(self, name: str, /) -> Lease | DeviceLease: ...
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
     def __contains__(self, name: object, /) -> bool: ...
     @overload
-    def get(self, name: str, default: None = None) -> Lease | None:
+    def get(self, name: str, default: None = None) -> Lease | DeviceLease | None:
         """Returns the dataset's tensor with this name.
 
         Parameters
@@ -3894,14 +3908,14 @@ class Dataset(Mapping[str, Lease]):
 
         Returns
         -------
-        Lease or object
-            The tensor, or `default`.
+        Lease, DeviceLease or object
+            The tensor, or `default`. A DeviceLease if the tensor is on a device.
         """
 
     @overload
-    def get(self, name: str, default: Lease) -> Lease: ...
+    def get(self, name: str, default: Lease | DeviceLease) -> Lease | DeviceLease: ...
     @overload
-    def get(self, name: str, default: _T) -> Lease | _T: ...
+    def get(self, name: str, default: _T) -> Lease | DeviceLease | _T: ...
     # Lists instead of a mapping's views, because a dataset does not change.
     def keys(self) -> list[str]:  # type: ignore[override]
         """Returns the names of the dataset's tensors.
@@ -3912,21 +3926,21 @@ class Dataset(Mapping[str, Lease]):
             The names, in the order of publication.
         """
 
-    def values(self) -> list[Lease]:  # type: ignore[override]
+    def values(self) -> list[Lease | DeviceLease]:  # type: ignore[override]
         """Returns leases of the dataset's tensors.
 
         Returns
         -------
-        list of Lease
+        list of Lease or DeviceLease
             The leases, in the order of publication.
         """
 
-    def items(self) -> list[tuple[str, Lease]]:  # type: ignore[override]
+    def items(self) -> list[tuple[str, Lease | DeviceLease]]:  # type: ignore[override]
         """Returns names and leases of the dataset's tensors.
 
         Returns
         -------
-        list of (str, Lease)
+        list of (str, Lease or DeviceLease)
             The pairs, in the order of publication.
         """
 
@@ -3942,6 +3956,8 @@ class Dataset(Mapping[str, Lease]):
         ------
         ClosedError
             The dataset was released.
+        BufferError
+            A tensor is on a device: call `to_host` of its lease.
         """
 
     def torch(self) -> tuple[_TorchTensor, ...]:

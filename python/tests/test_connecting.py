@@ -88,6 +88,13 @@ def test_a_broker_that_is_closed_is_gone(broker):
     assert not pathlib.Path(broker.address).exists()
 
 
+def test_a_request_timeout_is_a_time(broker):
+    with pytest.raises(tensorlend.ArgumentError, match="timeout of -1 seconds"):
+        tensorlend.connect(broker.address, request_timeout=-1)
+    with tensorlend.connect(broker.address, request_timeout=60) as client:
+        assert client._options["request_timeout"] == 60
+
+
 def test_a_configuration_that_is_wrong_is_shown():
     with pytest.raises(tensorlend.ArgumentError, match="unknown field `pools`"):
         tensorlend.embedded("pools = 1")

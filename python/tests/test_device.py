@@ -175,9 +175,9 @@ def test_the_host_is_told_no(program: Program):
             raises(BufferError, "to_host", look)
         raises(ValueError, "on a device", client.get, "x", mode="cow")
         raises(ValueError, "dataset", client.get_dataset, "x")
-        raises(ValueError, "host memory", client.put_dataset, "d", {"x": lease})
-        raises(ValueError, "host memory", client.put_dataset, "d", {"x": client.create(3, device="cuda:0")})
-        raises(ValueError, "host memory", client.append, "l", {"x": np.ones(2)}, device="cuda:0")
+        raises(ValueError, "the array is on a device", client.put_dataset, "d", {"x": lease}, device="cpu")
+        raises(ValueError, "in host memory", client.put_dataset, "d", {"x": client.create(3)}, device="cuda:0")
+        raises(ValueError, "in host memory", client.append, "l", {"x": client.create(3)}, device="cuda:0")
         raises(ValueError, "on a device", client.put, "y", lease, device="cpu")
         raises(ValueError, "on a device", client.put, "y", client.create(3, device="cuda:0"), device="cpu")
         raises(ValueError, "in host memory", client.put, "y", client.create(3), device="cuda:0")
@@ -480,6 +480,75 @@ def test_streams_and_lists(program: Program):
         newer = client.wait_newer("n", seen, timeout=20)
         assert newer.to_host().tolist() == [9, 9] and newer.version != seen.version
         assert client.wait_for("n", timeout=1).version == newer.version
+    """)
+
+
+def test_datasets(program: Program):
+    program("""
+        draft = client.create(3, "uint8", device="cuda:0")
+        draft.copy_from(b"abc")
+        points = client.put("points", np.arange(6.0).reshape(2, 3), device="cuda:0", metadata={"unit": "m"}) and client.get("points")
+        client.put_dataset("d", {"text": draft, "host": np.arange(4), "points": points}, metadata={"n": 1}, timestamp=9)
+        d = client.get_dataset("d")
+        assert [type(lease).__name__ for lease in d.values()] == ["DeviceLease", "Lease", "DeviceLease"]
+        assert d.keys() == ["text", "host", "points"] == list(d) and len(d) == 3 and "host" in d and "no" not in d
+        assert (d.metadata, d.timestamp, d["points"].device, d["points"].name) == ({"n": 1}, 9, "cuda:0", "d")
+        assert bytes(d["text"].to_host()) == b"abc" and d["host"].numpy().tolist() == [0, 1, 2, 3]
+        assert d["points"].to_host().tolist() == [[0, 1, 2], [3, 4, 5]] and d["points"].version == d.version == client.version("d")
+        assert d.get("no") is None and d.get("host").shape == (4,) and {name: lease.shape for name, lease in d.items()}["points"] == (2, 3)
+        raises(BufferError, "'text': the tensor is on a device", d.numpy)
+        raises(ValueError, '"d/text" is on a device', client.get_dataset, "d", mode="cow")
+        text = repr(d)
+        assert "'text' uint8 (3,) on GPU-" in text and "'host' int64 (4,)," in text and "83 bytes" in text, text
+        assert client.info("d").members["points"][1] == (2, 3) and client.info("d").nbytes == 83
+        # All on the device, or each where it is.
+        client.put_dataset("e", {"a": np.ones(2), "b": np.zeros(3)}, device="cuda:0")
+        assert [lease.to_host().tolist() for lease in client.get_dataset("e").values()] == [[1, 1], [0, 0, 0]]
+        again = pickle.loads(pickle.dumps(d))
+        assert bytes(again["text"].to_host()) == b"abc"
+        one = pickle.loads(pickle.dumps(d["points"]))
+        assert isinstance(one, tensorlend.DeviceLease) and one.to_host()[1, 2] == 5
+        client.put_dataset("copy", d)
+        assert isinstance(client.get_dataset("copy")["points"], tensorlend.DeviceLease)
+        for number in range(3):
+            client.append("datasets", {"x": np.full(2, number), "y": np.full(1, number)}, device="cuda:0")
+        client.append("datasets", {"x": np.full(2, 3), "y": d["text"]})
+        items = client.get_all("datasets")
+        assert [type(item["x"]).__name__ for item in items] == ["DeviceLease"] * 3 + ["Lease"]
+        assert [int(item["x"].to_host()[0]) for item in items[:3]] == [0, 1, 2] and items[3]["x"][0] == 3
+        item = pickle.loads(pickle.dumps(items[2]))
+        assert item["y"].to_host().tolist() == [2] and item.name != "datasets"
+        with client.stream("frames", capacity=4) as stream:
+            frames = client.subscribe("frames", start="oldest")
+            stream.send({"image": np.arange(4), "points": points})
+            message = frames.recv(timeout=10).dataset
+            assert message["points"].to_host()[1, 1] == 4 and message["image"][3] == 3
+    """)
+
+
+def test_a_dataset_outlives_the_work_that_reads_a_member(program: Program):
+    program("""
+        cuda = ctypes.CDLL("libcuda.so.1")
+        client.put_dataset("d", {"x": np.ones(100_000, np.uint8), "y": np.zeros(1)}, device="cuda:0")
+        out = client.create(100_000, "uint8", device="cuda:0")
+        d = client.get_dataset("d")
+        lease = d["x"]
+        source, to = ctypes.c_uint64(lease.ptr), ctypes.c_uint64(out.ptr)
+        context = ctypes.c_void_p()
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+        side = ctypes.c_void_p()
+        assert cuda.cuStreamCreate(ctypes.byref(side), 1) == 0
+        with Gate() as gate:
+            assert cuda.cuMemcpyDtoDAsync_v2(to, source, ctypes.c_size_t(100_000), side) == 0
+            lease.record_stream(side.value)
+            out.record_stream(side.value)
+            del lease, d
+            client.delete("d")
+            drafts = [client.create(100_000, "uint8", device="cuda:0") for _ in range(40)]
+            assert all(draft.ptr != source.value for draft in drafts), "the memory was reused under a copy"
+            gate.open()
+        out.publish("out")
+        assert client.get("out").to_host().tolist() == [1] * 100_000
     """)
 
 
@@ -812,3 +881,15 @@ def test_a_copy_to_the_host_goes_into_a_draft(program):
         raises(tensorlend.DTypeError, "float64", lease.to_host, client.create((1000, 1000), "float64"))
         """
     )
+
+
+def test_an_array_that_claims_a_buffer(program):
+    """Arrays of CuPy 14 say that they have a buffer, and raise an error when they are asked for it."""
+    program("""
+        client.put("x", np.arange(6, dtype=np.float32), device="cuda:0")
+        lease = client.get("x")
+        class Claims(ctypes.c_float * 6):
+            __cuda_array_interface__ = property(lambda self: lease.__cuda_array_interface__)
+        client.put("y", Claims())
+        assert client.get("y").device == "cuda:0" and client.get("y").to_host().tolist() == [0, 1, 2, 3, 4, 5]
+    """)

@@ -115,6 +115,39 @@ def test_published_early(client):
         del tensor
 
 
+def test_datasets(client):
+    """Tensors on the card and in host memory under one name; publishing waits for torch's streams."""
+    side = torch.cuda.Stream()
+    draft = client.create(BIG, "float32", device="cuda:0")
+    with torch.cuda.stream(side):
+        written = torch.from_dlpack(draft)
+        for _ in range(20):
+            written.fill_(1).mul_(2).add_(1)
+    points = torch.arange(12, device="cuda", dtype=torch.bfloat16).reshape(3, 4)
+    client.put_dataset("batch", {"features": draft, "labels": np.arange(5), "points": points.T})
+    batch = client.get_dataset("batch")
+    assert [type(lease).__name__ for lease in batch.values()] == ["DeviceLease", "Lease", "DeviceLease"]
+    features, labels, seen = batch.torch()
+    assert float(features.double().sum()) == 3.0 * BIG and features.data_ptr() == batch["features"].ptr
+    assert labels.device.type == "cpu" and labels.tolist() == [0, 1, 2, 3, 4]
+    assert seen.device.type == "cuda" and torch.equal(seen, points.T)
+    # The lease lasts until the side stream has read the features.
+    out = torch.empty(BIG, device="cuda")
+    with torch.cuda.stream(side):
+        for _ in range(10):
+            out.copy_(features)
+    batch["features"].record_stream(side)
+    del batch, features, labels, seen, written
+    client.delete("batch")
+    client.put("next", torch.full((BIG,), -1.0, device="cuda"))
+    side.synchronize()
+    assert float(out.min()) == float(out.max()) == 3
+    client.append("batches", {"x": points, "y": np.zeros(2)})
+    (item,) = client.get_all("batches")
+    assert torch.equal(item["x"].torch(), points) and item["y"].numpy().tolist() == [0, 0]
+    client.clear("batches")
+
+
 READER = """
 import sys, torch, tensorlend
 client = tensorlend.connect(sys.argv[1])
@@ -175,8 +208,10 @@ def test_nothing_of_torchs_memory_is_used(client):
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (allocated, reserved)
 
 
-@pytest.mark.parametrize("block", blocks("card"))
+@pytest.mark.parametrize("block", [*blocks("card"), *blocks("gpu")])
 def test_the_manual(block, client, broker):
+    if "numba" in block:
+        pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     environment = {**os.environ, "TENSORLEND_SOCKET": broker.address}
     done = subprocess.run([sys.executable, "-c", block], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -215,3 +250,29 @@ def test_numba(client):
 
     client.put("x", np.arange(1000, dtype=np.float32), device="cuda:0")
     assert (cuda.as_cuda_array(client.get("x")).copy_to_host() == np.arange(1000)).all()
+
+
+def test_page_locked_host_memory(client):
+    host = np.arange(BIG, dtype=np.float32)
+    client.put("host", host)
+    lease, stream = client.get("host"), torch.cuda.Stream()
+    draft = lease.to("cuda:0", stream=stream)
+    draft.publish("copied")
+    assert torch.equal(client.get("copied").torch().cpu(), torch.from_numpy(host))
+    lease.page_lock("cuda:0", stream=torch.cuda.current_stream())
+    tensor = lease.torch()
+    assert tensor.is_pinned()
+    assert torch.equal(tensor.to("cuda", non_blocking=True).cpu(), tensor)
+
+
+def test_the_loaders_batches_are_page_locked(broker):
+    from tensorlend.torch import SharedLoader
+
+    data = torch.utils.data.TensorDataset(torch.arange(64 * 1000, dtype=torch.float32).reshape(64, 1000))
+    loader = SharedLoader(data, batch_size=8, num_workers=2, pin_memory=True, address=broker.address)
+    seen = []
+    for (batch,) in loader:
+        assert batch.is_pinned()
+        seen.append(batch.to("cuda", non_blocking=True).cpu().clone())
+        del batch
+    assert torch.equal(torch.cat(seen), data.tensors[0])

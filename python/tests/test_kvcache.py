@@ -1,10 +1,14 @@
 """Blocks of a KV cache: keys, saving, loading, eviction, and deaths at every step."""
 
+import json
 import os
+import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from stored_daemon import StoredDaemon
 from waiting import eventually
 
 import tensorlend
-from tensorlend.kvcache import BlockStore, Counters, Identity, summary
+from tensorlend.kvcache import BlockStore, Counters, GroupBytes, Identity, Summary, summary
 
 GIB = 1 << 30
 
@@ -181,13 +185,28 @@ def test_the_summary_has_bytes_by_model_and_the_hit_rate(client, broker, script)
     assert any(line.startswith("tensorlend_kv_bytes{") and 'model="small"' in line and line.endswith(f" {4 * NBYTES}") for line in lines)
 
 
+def test_the_dashboard_asks_for_metrics_that_exist():
+    folder = pathlib.Path(__file__).parents[2] / "packaging" / "grafana"
+    if not folder.exists():
+        pytest.skip("the dashboards are not there: these tests run without the clone")
+    board = json.loads((folder / "kv-cache.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries += [variable["query"] for variable in board["templating"]["list"]]
+    printed = Summary(groups={"g": GroupBytes("m", "d", 1, 2)}).prometheus()
+    asked = [name for query in queries for name in re.findall(r"tensorlend_\w+", query)]
+    assert len(asked) == 9
+    for name in asked:
+        assert re.search(rf"^{name}[ {{]", printed, re.MULTILINE), name
+    assert all(query.count('{instance=~"$instance"}') == query.count("tensorlend_") for query in queries if "label_values" not in query)
+
+
 ENGINE = """
 import os, signal, sys
 import tensorlend
 from kv_engine import BLOCK, IDENTITY, Engine, prompt
 from tensorlend.kvcache import BlockStore
 
-store = BlockStore(tensorlend.connect(sys.argv[1]), IDENTITY, bytes_max=1 << 30)
+store = BlockStore(tensorlend.connect(sys.argv[1], request_timeout=1), IDENTITY, bytes_max=1 << 30)
 engine = Engine(store)
 for line in sys.stdin:
     command, *words = line.split()
@@ -302,6 +321,31 @@ def test_killing_all_processes_and_the_daemon_costs_no_block(daemon):
             client.delete(name)
     with tensorlend.connect(daemon.socket) as client:
         bytes_end(client)
+
+
+def test_a_daemon_that_hangs_is_asked_less_and_less(client, store, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(tensorlend.kvcache.store.time, "monotonic", lambda: now)
+    create, asked = client.create, []
+
+    def hangs(*arguments, **options):
+        asked.append(now)
+        raise tensorlend.DisconnectedError("the daemon hangs")
+
+    stand_in = SimpleNamespace(create=hangs, exists=client.exists, list=client.list)
+    monkeypatch.setattr(store, "_client", stand_in)
+    for _ in range(50):
+        assert not store.save("0" * 32, NBYTES, filled(1))
+        now += 1
+    assert asked == [100, 101, 103, 107, 115, 131, 147]
+    now += 60
+    stand_in.create = create
+    assert store.save("0" * 32, NBYTES, filled(1))
+    stand_in.create = hangs
+    assert not store.save("1" * 32, NBYTES, filled(1)) and not store.save("1" * 32, NBYTES, filled(1))
+    now += 1
+    store.save("1" * 32, NBYTES, filled(1))
+    assert asked[7:] == [210, 211], "after a time without errors, the pauses begin again"
 
 
 def test_engines_compute_without_the_daemon(daemon):

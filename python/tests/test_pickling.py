@@ -14,7 +14,7 @@ def again(value):
 
 
 def test_a_client_connects_anew(broker):
-    client = broker.connect(label="camera", memory_limit=1 << 30)
+    client = tensorlend.connect(broker.address, label="camera", memory_limit=1 << 30, request_timeout=2.5)
     client.put("x", [1])
     others = [again(client), copy.copy(client)]
     for other in others:

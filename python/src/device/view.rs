@@ -4,10 +4,10 @@ use super::stream::Given;
 use crate::draft::lock;
 use crate::errors::{OrRaise, closed, named, raise};
 use crate::strided::is_packed;
-use crate::view::row_major;
+use crate::view::{Reads, row_major};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, OnceLock};
-use tensorlend::{DType, Device, DevicePin, Error, Uuid};
+use tensorlend::{DType, Device, DevicePin, DeviceTensor, Error, Member, Uuid, Value, Version};
 use tensorlend_os::fork;
 
 /// A tensor on a device that Python objects and capsules view.
@@ -35,6 +35,13 @@ pub struct DeviceView {
 
 enum Owner {
     Lease(Box<tensorlend::DeviceLease>),
+    /// A member of a leased dataset. The streams are recorded here, and not on the dataset, because
+    /// this view keeps their Python objects alive.
+    Member {
+        reads: Reads,
+        dataset: Arc<Value>,
+        at: usize,
+    },
     Draft(Arc<Drafted>),
 }
 
@@ -85,6 +92,20 @@ impl Drop for Drafted {
     }
 }
 
+impl Owner {
+    /// Returns the leased tensor.
+    fn tensor(&self) -> Result<&DeviceTensor, Error> {
+        match self {
+            Self::Lease(lease) => Ok(lease),
+            Self::Member { dataset, at, .. } => match dataset.as_dataset().and_then(|it| it.member_at(*at)) {
+                Some(Member::Device(member)) => member.tensor(),
+                _ => Err(Error::Argument(format!("the dataset has no tensor with number {at} on a device"))),
+            },
+            Self::Draft(_) => Err(Error::Argument("the tensor is a draft, which nobody has leased".into())),
+        }
+    }
+}
+
 const GONE: &str = "the draft was published or dropped already: create another one";
 
 #[cold]
@@ -95,18 +116,29 @@ pub fn gone() -> PyErr {
 impl DeviceView {
     /// Returns the view of a leased tensor.
     pub fn leased(lease: tensorlend::DeviceLease) -> Self {
-        Self {
-            dtype: lease.dtype(),
-            shape: lease.shape().iter().map(|&d| d as i64).collect(),
-            strides: lease.strides().into(),
-            byte_offset: lease.byte_offset() as u64,
-            device: lease.device(),
-            uuid: lease.uuid(),
+        Self::of(Owner::Lease(Box::new(lease))).expect("a lease has its tensor")
+    }
+
+    /// Returns the view of a dataset's member, which must be on a device. Maps the member's memory.
+    pub fn member(py: Python<'_>, dataset: &Arc<Value>, at: usize) -> PyResult<Self> {
+        let owner = Owner::Member { reads: Reads::default(), dataset: dataset.clone(), at };
+        py.detach(|| Self::of(owner)).or_raise()
+    }
+
+    fn of(owner: Owner) -> Result<Self, Error> {
+        let tensor = owner.tensor()?;
+        Ok(Self {
+            dtype: tensor.dtype(),
+            shape: tensor.shape().iter().map(|&d| d as i64).collect(),
+            strides: tensor.strides().into(),
+            byte_offset: tensor.byte_offset() as u64,
+            device: tensor.device(),
+            uuid: tensor.uuid(),
             start: OnceLock::new(),
-            owner: Owner::Lease(Box::new(lease)),
+            owner,
             streams: Mutex::default(),
             forks: fork::generation(),
-        }
+        })
     }
 
     /// Returns the view of a draft. `stream` is the stream that the caller named for it.
@@ -146,10 +178,17 @@ impl DeviceView {
         ))
     }
 
-    /// Returns the lease; `None` for a draft.
-    pub fn lease(&self) -> Option<&tensorlend::DeviceLease> {
+    /// Returns the leased tensor; `None` for a draft.
+    pub fn lease(&self) -> Option<&DeviceTensor> {
+        self.owner.tensor().ok()
+    }
+
+    /// Returns the version of the leased value, and whether the session of the lease still exists;
+    /// `None` for a draft.
+    pub fn held(&self) -> Option<(Version, bool)> {
         match &self.owner {
-            Owner::Lease(lease) => Some(lease),
+            Owner::Lease(lease) => Some((lease.version(), lease.validate())),
+            Owner::Member { dataset, .. } => Some((dataset.version(), dataset.validate())),
             Owner::Draft(_) => None,
         }
     }
@@ -160,8 +199,8 @@ impl DeviceView {
             return Ok(*start);
         }
         let begin = match &self.owner {
-            Owner::Lease(lease) => lease.ptr(),
             Owner::Draft(drafted) => lock(&drafted.draft).as_ref().ok_or_else(gone)?.ptr(),
+            owner => owner.tensor().or_raise()?.ptr(),
         };
         Ok(*self.start.get_or_init(|| begin + self.byte_offset))
     }
@@ -224,6 +263,11 @@ impl DeviceView {
     pub fn record(&self, given: Given) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => lease.record_stream(&given.recorded).or_raise()?,
+            Owner::Member { reads, dataset, .. } => {
+                self.owner.tensor().and_then(|tensor| tensor.check_stream(&given.recorded)).or_raise()?;
+                reads.add(dataset, self.uuid.into(), given);
+                return Ok(());
+            }
             Owner::Draft(drafted) => {
                 self.with_draft(|draft| draft.record_stream(&given.recorded).map(drop))?;
                 let mut workers = lock(&drafted.workers);
@@ -245,6 +289,8 @@ impl DeviceView {
                 }
                 lease.record_stream(&given.recorded).or_raise()?;
             }
+            // The producer's work is done: a dataset is published after it.
+            Owner::Member { .. } => return self.record(given),
             Owner::Draft(drafted) => {
                 self.with_draft(|draft| {
                     draft.wait(&given.stream)?;
@@ -262,6 +308,7 @@ impl DeviceView {
     pub fn show_unnamed(&self) -> PyResult<()> {
         match &self.owner {
             Owner::Lease(lease) => lease.record_stream(&tensorlend::OnStream::LEGACY).map_err(raise),
+            Owner::Member { .. } => self.record(Given::new(1)),
             Owner::Draft(drafted) => {
                 let mut workers = lock(&drafted.workers);
                 (workers.unnamed, workers.shown) = (true, true);
@@ -275,6 +322,7 @@ impl DeviceView {
     pub fn is_pending(&self) -> bool {
         match &self.owner {
             Owner::Lease(lease) => lease.is_early(),
+            Owner::Member { .. } => false,
             Owner::Draft(drafted) => lock(&drafted.workers).shown,
         }
     }

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tensorlend._native import Client
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+#: Seconds for which a step of the engine waits for a daemon that has ended or hangs. Then the engine computes instead.
+REQUEST_S = 1.0
 #: Default part of the daemon's pool that blocks may take.
 _POOL_PART = 0.5
 #: vLLM's classes of caches in which a block's prefix determines the whole block.
@@ -46,7 +48,8 @@ class Options:
 
     def connect(self, role: str) -> Client:
         """Connects to the daemon."""
-        return _native.connect(self.address, namespace=self.namespace, label=f"vllm {role} {os.getpid()}")
+        label = f"vllm {role} {os.getpid()}"
+        return _native.connect(self.address, namespace=self.namespace, label=label, request_timeout=REQUEST_S)
 
     def store(self, client: Client, identity: Identity, rank: str) -> BlockStore:
         """Opens a store of one rank's blocks."""

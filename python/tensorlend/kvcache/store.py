@@ -20,9 +20,10 @@ Order. The last use is the later of two times: the timestamp of the value, which
 prompt, and the time in the reports of uses (`recency.py`). A deeper block of the same prompt is
 older by some nanoseconds, so that a prompt is evicted from its end.
 
-A daemon that ends. E continues, because lookups and leases need no daemon. A call that needs the
-daemon fails, and the store then reports misses for `RETRY_S`. After its constructor, a store raises
-no error of the daemon to the engine.
+A daemon that ends or hangs. E continues, because lookups and leases of mapped blocks need no
+daemon. A call that needs the daemon fails after the client's `request_timeout`, and the store then
+reports misses for `RETRY_S`. The pause doubles with each failure soon after it, up to `RETRY_MAX_S`.
+After its constructor, a store raises no error of the daemon to the engine.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ KEPT = 0.9
 #: A store lists all blocks again after it has saved this fraction of `bytes_max`, because other
 #: stores save, too.
 LISTED_AGAIN = 1 / 16
-#: Seconds without requests after an error of the daemon.
+#: Seconds without requests after an error of the daemon, and their maximum after several errors.
 RETRY_S = 1.0
+RETRY_MAX_S = 16.0
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -93,7 +95,8 @@ class BlockStore:
         self._recency = Recency()
         self._listed_bytes: int | None = None
         self._saved_since = 0
-        self._paused_until = 0.0
+        self._paused_until = -RETRY_MAX_S
+        self._pause_s = RETRY_S
         client.put(f"{MODELS}/{identity.tag()}", np.zeros(1, np.uint8), metadata=identity.described())
 
     @property
@@ -325,8 +328,12 @@ class BlockStore:
         try:
             yield time.monotonic() >= self._paused_until
         except Error:
+            # A success may not have needed the daemon, so only time ends a series of errors.
+            now = time.monotonic()
+            is_again = now < self._paused_until + RETRY_MAX_S
+            self._pause_s = min(self._pause_s * 2, RETRY_MAX_S) if is_again else RETRY_S
+            self._paused_until = now + self._pause_s
             self._counters.errors += 1
-            self._paused_until = time.monotonic() + RETRY_S
 
 
 def _leased(client: Client, name: str) -> Lease[Any] | None:

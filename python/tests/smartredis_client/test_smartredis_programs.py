@@ -152,3 +152,31 @@ def test_the_runner_passes_on_how_a_program_ends(tmp_path: Path) -> None:
     assert run("absent.py").returncode == 1
     assert "usage" in run().stderr and run("-x").returncode == 1
     assert "usage" in run("--help").stdout
+
+
+def test_the_original_tests_are_counted_by_language(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "scripts/smartredis-conformance"
+    (tmp_path / "tests/python").mkdir(parents=True)
+    program = """
+        import pytest
+        from smartredis import Client
+        def test_passes():
+            Client()
+        def test_refused():
+            Client().set_script("script", "text")
+        @pytest.mark.skip
+        def test_skipped():
+            pass
+        def test_fails():
+            assert False
+    """
+    (tmp_path / "tests/python/test_some.py").write_text(textwrap.dedent(program))
+    environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(tmp_path), "PKG_CONFIG_PATH": ""}
+    command = [sys.executable, str(script), str(tmp_path)]
+    counted = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert counted.returncode == 1, counted.stderr
+    rows = [line.split() for line in counted.stdout.splitlines()]
+    assert "programs passed failed refused allowed internal skipped".split() in rows
+    assert "Python 1 1 1 0 0 1".split() in rows, counted.stdout
+    assert "failed: Python test_some::test_fails" in counted.stdout
+    assert "not run: C++, C, Fortran: no PREFIX" in counted.stdout
