@@ -1,12 +1,14 @@
 // Puts and unpacks tensors, and reads aggregation lists, by this library and by Redis through hiredis, in one run.
 //
-// usage: smartredis-study REDIS_PORT [SECONDS]
+// usage: smartredis-study REDIS_PORT [SECONDS [CLIENTS]]
 //
 // SSDB and the daemon are those of the library. Redis gets the bytes by SET and GET, which does less than SmartRedis: no
 // tensor module, no copies in the client. Each measurement forks its clients, waits until all are connected, and counts
-// what all complete in SECONDS (0.5). The two systems take turns, and the table shows the median of three turns.
+// what all complete in SECONDS (0.5). The systems take turns, and the table shows the median of three turns. "memcpy"
+// copies the same bytes between two buffers of the client. It is the floor of a library that copies once.
 #include "client.h"
 #include <array>
+#include <cstring>
 #include <hiredis/hiredis.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -15,7 +17,7 @@
 namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int DATASETS = 32, TENSORS = 4, TURNS = 3;
-constexpr size_t LIST_BYTES = 16 * 1024;
+constexpr size_t LIST_BYTES = 16 * 1024, FLOOR_BYTES = 1 << 20;
 
 int port = 6379;
 double seconds = 0.5;
@@ -136,6 +138,16 @@ struct RedisList : Redis {
     }
 };
 
+/// The floor: one copy into memory that is in the tables of the process, as a lent slot is.
+struct Memcpy : Work {
+    std::vector<char> from, to;
+    Memcpy(int, size_t bytes) : from(bytes, 1), to(bytes, 2) {}
+    void once() override {
+        std::memcpy(to.data(), from.data(), to.size());
+        __asm__ volatile("" : : "r"(to.data()) : "memory"); // The compiler must not leave out a copy that nobody reads.
+    }
+};
+
 /// Calls per second of all clients together.
 template <typename Kind> double rate(int clients, size_t bytes) {
     int ready[2], start[2], results[2];
@@ -150,7 +162,9 @@ template <typename Kind> double rate(int clients, size_t bytes) {
                 work.once();
             char byte = 0;
             close(start[1]);
-            if (write(ready[1], &byte, 1) != 1 || read(start[0], &byte, 1) != 0)
+            const bool written = write(ready[1], &byte, 1) == 1;
+            close(ready[1]);
+            if (!written || read(start[0], &byte, 1) != 0)
                 fail("the parent is gone");
             const auto from = Clock::now();
             uint64_t calls = 0;
@@ -167,6 +181,7 @@ template <typename Kind> double rate(int clients, size_t bytes) {
     }
     close(results[1]);
     close(start[0]);
+    close(ready[1]); // If a client fails, this pipe ends.
     char byte = 0;
     for (int number = 0; number < clients; number++)
         if (read(ready[0], &byte, 1) != 1)
@@ -177,38 +192,65 @@ template <typename Kind> double rate(int clients, size_t bytes) {
         sum += own;
     while (wait(nullptr) > 0) {
     }
-    for (const int end : {ready[0], ready[1], results[0]})
+    for (const int end : {ready[0], results[0]})
         close(end);
     return sum;
 }
 
-template <typename One, typename Other> void row(const char* what, int clients, size_t bytes) {
-    std::array<double, TURNS> ones{}, others{};
+template <typename... Kinds> std::array<double, sizeof...(Kinds)> medians(int clients, size_t bytes) {
+    std::array<std::array<double, TURNS>, sizeof...(Kinds)> turns{};
     for (int turn = 0; turn < TURNS; turn++) {
-        ones[size_t(turn)] = rate<One>(clients, bytes);
-        others[size_t(turn)] = rate<Other>(clients, bytes);
+        size_t at = 0;
+        ((turns[at++][size_t(turn)] = rate<Kinds>(clients, bytes)), ...);
     }
-    std::sort(ones.begin(), ones.end());
-    std::sort(others.begin(), others.end());
-    const double one = ones[TURNS / 2], other = others[TURNS / 2];
-    std::printf("| %s | %d | %zu KiB | %.0f | %.0f | %.1f |\n", what, clients, bytes / 1024, one, other, one / other);
+    std::array<double, sizeof...(Kinds)> middle{};
+    for (size_t at = 0; at < turns.size(); at++) {
+        std::sort(turns[at].begin(), turns[at].end());
+        middle[at] = turns[at][TURNS / 2];
+    }
+    return middle;
+}
+
+void print(const char* what, int clients, size_t bytes, double lent, double redis) {
+    std::printf("| %s | %d | %zu KiB | %.0f | %.0f | %.1f |", what, clients, bytes / 1024, lent, redis, lent / redis);
+}
+
+template <typename One, typename Other> void row(const char* what, int clients, size_t bytes) {
+    const auto [lent, redis, memcpy] = medians<One, Other, Memcpy>(clients, bytes);
+    print(what, clients, bytes, lent, redis);
+    std::printf(" %.0f | ", memcpy);
+    // Below 1 MiB the cost of a call dominates, and the copy stays in a cache.
+    if (bytes >= FLOOR_BYTES)
+        std::printf("%.2f", lent / memcpy);
+    std::puts(" |");
+    std::fflush(stdout);
+}
+
+void lists(int clients) {
+    const auto [lent, redis] = medians<LentList, RedisList>(clients, LIST_BYTES);
+    print("list of 32 datasets of 4 tensors", clients, LIST_BYTES, lent, redis);
+    std::puts(" | |");
     std::fflush(stdout);
 }
 } // namespace
 
 int main(int argc, char** argv) {
     if (argc < 2)
-        fail("usage: smartredis-study REDIS_PORT [SECONDS]");
+        fail("usage: smartredis-study REDIS_PORT [SECONDS [CLIENTS]]");
     port = std::atoi(argv[1]);
     if (argc > 2)
         seconds = std::atof(argv[2]);
-    std::puts("| work | clients | tensor | tensorlend, calls/s | Redis, calls/s | ratio |");
-    std::puts("|---|---|---|---|---|---|");
-    for (const int clients : {1, 8, 28}) {
-        for (const size_t bytes : {size_t(1) << 10, size_t(16) << 10, size_t(256) << 10, size_t(4) << 20}) {
-            row<LentPut, RedisPut>("put", clients, bytes);
-            row<LentUnpack, RedisUnpack>("unpack", clients, bytes);
+    std::vector<int> numbers = {1, 8, 28};
+    if (argc > 3)
+        numbers = {std::atoi(argv[3])};
+    std::puts("| work | clients | tensor | tensorlend, calls/s | Redis, calls/s | ratio to Redis | memcpy, calls/s | ratio to memcpy |");
+    std::puts("|---|---|---|---|---|---|---|---|");
+    std::fflush(stdout); // Otherwise forked clients print this again.
+    for (const int clients : numbers) {
+        for (const size_t kib : {1, 16, 256, 1024, 4096}) {
+            row<LentPut, RedisPut>("put", clients, kib * 1024);
+            row<LentUnpack, RedisUnpack>("unpack", clients, kib * 1024);
         }
-        row<LentList, RedisList>("list of 32 datasets of 4 tensors", clients, LIST_BYTES);
+        lists(clients);
     }
 }

@@ -3,7 +3,7 @@ module smartredis_client
 use iso_c_binding, only : c_ptr, c_null_ptr, c_bool, c_char, c_int, c_size_t, c_loc, c_f_pointer
 use iso_c_binding, only : c_int8_t, c_int16_t, c_int32_t, c_int64_t, c_float, c_double
 use, intrinsic :: iso_fortran_env, only : error_unit
-use fortran_c_interop, only : enum_kind, c_names, set_names, trimmed, string_of
+use fortran_c_interop, only : enum_kind, c_names, set_names, trimmed, string_of, holds, c_refuse_small_array
 use smartredis_c_client
 use smartredis_c_models
 use smartredis_configoptions, only : configoptions_type

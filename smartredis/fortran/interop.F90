@@ -16,7 +16,7 @@ contains
   final :: free_names
 end type c_names
 
-public :: set_names, trimmed, string_of
+public :: set_names, trimmed, string_of, holds, c_refuse_small_array
 
 interface
   function c_strlen(text) bind(c, name="strlen") result(length)
@@ -24,6 +24,13 @@ interface
     type(c_ptr), value :: text
     integer(c_size_t) :: length
   end function c_strlen
+
+  function c_refuse_small_array(name, name_length) bind(c, name="refuse_small_array") result(code)
+    import
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(enum_kind) :: code
+  end function c_refuse_small_array
 end interface
 
 contains
@@ -34,6 +41,23 @@ pure function trimmed(text) result(length)
   integer(c_size_t) :: length
   length = len_trim(text, kind=c_size_t)
 end function trimmed
+
+! Returns false if an array with this number of elements is too small for `dims`. The size is unknown for an element, which
+! may be the first of many, and negative for an assumed-size array. C refuses dims that are not positive.
+pure function holds(elements, array_rank, dims) result(enough)
+  integer(c_size_t), intent(in) :: elements
+  integer, intent(in) :: array_rank, dims(:)
+  logical :: enough
+  integer(c_size_t) :: room
+  integer :: i
+  enough = .true.
+  if (array_rank == 0 .or. elements < 0 .or. any(dims <= 0)) return
+  room = elements
+  do i = 1, size(dims)
+    room = room / dims(i)
+  end do
+  enough = room > 0
+end function holds
 
 ! Copies the texts to memory that C can read until `names` ends.
 subroutine set_names(names, texts)

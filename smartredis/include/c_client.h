@@ -128,6 +128,8 @@ SRError get_dataset_list_range(void* c_client, const char* list_name, const size
 /* As get_dataset_list_range, into an array of the caller. SRInternalError if the list has fewer datasets than the range. */
 SRError _get_dataset_list_range_allocated(void* c_client, const char* list_name, const size_t list_name_length,
                                           const int start_index, const int end_index, void** datasets);
+/* For the Fortran modules: SRRuntimeError, because an array has fewer elements than the dimensions that were given. */
+SRError refuse_small_array(const char* name, const size_t name_length);
 /* The text is valid until this thread's next call of it. */
 const char* client_to_string(void* c_client);
 

@@ -58,6 +58,8 @@ private:
     friend class Client;
     friend struct DatasetCalls;
     struct Content;
+    /// ParameterException if the dataset was moved to another variable.
+    Content& content() const;
     std::unique_ptr<Content> content_;
 };
 

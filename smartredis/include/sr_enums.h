@@ -2,8 +2,15 @@
 #ifndef SMARTREDIS_SR_ENUMS_H
 #define SMARTREDIS_SR_ENUMS_H
 
+/* C and Fortran programs can pass any int, which C++ allows only in an enumeration with an underlying type. */
+#ifdef __cplusplus
+#define SMARTREDIS_ENUM enum : int
+#else
+#define SMARTREDIS_ENUM enum
+#endif
+
 /* The order of a tensor's elements in the caller's memory. Calls refuse SRMemLayoutFortranNested, as SmartRedis does. */
-typedef enum {
+typedef SMARTREDIS_ENUM {
     SRMemLayoutInvalid = 0,
     SRMemLayoutNested = 1,           /* row-major, arrays of pointers to arrays */
     SRMemLayoutContiguous = 2,       /* row-major, one block */
@@ -12,7 +19,7 @@ typedef enum {
 } SRMemoryLayout;
 
 /* The type of a dataset's metadata field. */
-typedef enum {
+typedef SMARTREDIS_ENUM {
     SRMetadataTypeInvalid = 0,
     SRMetadataTypeDouble = 1,
     SRMetadataTypeFloat = 2,
@@ -24,7 +31,7 @@ typedef enum {
 } SRMetaDataType;
 
 /* The type of a tensor's elements. */
-typedef enum {
+typedef SMARTREDIS_ENUM {
     SRTensorTypeInvalid = 0,
     SRTensorTypeDouble = 1,
     SRTensorTypeFloat = 2,
@@ -37,6 +44,6 @@ typedef enum {
 } SRTensorType;
 
 /* Log levels. Each level includes the levels before it. */
-typedef enum { LLInvalid = 0, LLQuiet = 1, LLInfo = 2, LLDebug = 3, LLDeveloper = 4 } SRLoggingLevel;
+typedef SMARTREDIS_ENUM { LLInvalid = 0, LLQuiet = 1, LLInfo = 2, LLDebug = 3, LLDeveloper = 4 } SRLoggingLevel;
 
 #endif

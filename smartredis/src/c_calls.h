@@ -49,8 +49,15 @@ inline std::string text(const char* start, size_t length) {
 /// A text that may be NULL.
 inline std::string optional_text(const char* start, size_t length) { return start == nullptr ? "" : std::string(start, length); }
 
+/// The maximum number of dimensions of a tensor.
+constexpr size_t N_DIMS_MAX = 16;
+
 inline std::vector<size_t> sizes(const size_t* dims, size_t n_dims) {
     require(dims);
+    // A larger number would lead to reads behind the caller's array.
+    if (n_dims > N_DIMS_MAX)
+        throw SRRuntimeException(std::to_string(n_dims) + " dimensions were given; a tensor has at most " +
+                                 std::to_string(N_DIMS_MAX));
     return std::vector<size_t>(dims, dims + n_dims);
 }
 

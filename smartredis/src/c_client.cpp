@@ -182,6 +182,12 @@ SRError use_list_ensemble_prefix(void* c_client, bool use_prefix) {
     return switched(c_client, &Client::use_list_ensemble_prefix, use_prefix);
 }
 
+SRError refuse_small_array(const char* name, const size_t name_length) {
+    return guarded([&] {
+        throw SRRuntimeException("tensor \"" + text(name, name_length) + "\": the array has fewer elements than the dimensions that were given");
+    });
+}
+
 const char* client_to_string(void* c_client) {
     thread_local std::string kept;
     return described(kept, [&] { return client_at(c_client).to_string(); });

@@ -19,7 +19,7 @@ SRError DeallocateDataSet(void** dataset) { return ended<DataSet>(dataset); }
 SRError add_tensor(void* dataset, const char* name, const size_t name_length, void* data, const size_t* dims, const size_t n_dims,
                    const SRTensorType type, const SRMemoryLayout mem_layout) {
     return guarded([&] {
-        require(data);
+        // NULL for the data is a RuntimeException, as in SmartRedis.
         dataset_at(dataset).add_tensor(text(name, name_length), data, sizes(dims, n_dims), type, mem_layout);
     });
 }

@@ -70,8 +70,7 @@ Prefixes::Prefixes(ConfigOptions& options) : writes_(options._resolve_string_opt
 }
 
 std::string Prefixes::key(bool applies, bool reading, const std::string& name) const {
-    if (name.find('\0') != std::string::npos)
-        throw SRRuntimeException("a name has a zero byte: \"" + std::string(name.c_str()) + "...\"");
+    check_name(name);
     return applies ? (reading ? reads_ : writes_) + name : name;
 }
 
@@ -95,22 +94,23 @@ void Client::Impl::connect(SRObject* context) {
     positive(*options, "SR_CMD_INTERVAL", 1000, false);
     positive(*options, "SR_SOCKET_TIMEOUT", 250, false);
 
-    SessionOptions session_options;
-    check(tensorlend_options_new(session_options.place()), "options");
+    check(tensorlend_options_new(session_options_.place()), "options");
     // Only for the daemon's log: a name that is no label does no harm.
     if (!context->get_context().empty())
-        static_cast<void>(tensorlend_options_label(session_options.get(), context->get_context().c_str()));
+        static_cast<void>(tensorlend_options_label(session_options_.get(), context->get_context().c_str()));
     const auto unix_address = std::find_if(addresses.begin(), addresses.end(), [](const SRAddress& a) { return !a._is_tcp; });
     if (unix_address != addresses.end())
-        check(tensorlend_options_socket(session_options.get(), unix_address->_uds_file.c_str()), "SSDB");
+        check(tensorlend_options_socket(session_options_.get(), unix_address->_uds_file.c_str()), "SSDB");
 
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     for (bool waits = false;; waits = true) {
-        const tensorlend_status status = tensorlend_connect(session_options.get(), session.place());
+        const tensorlend_status status = begin_session();
         if (status == TENSORLEND_OK)
             break;
+        if (status != TENSORLEND_DISCONNECTED)
+            throw SRDatabaseException(std::string("no connection: ") + tensorlend_error_message());
         // Try again until the deadline, because a program may start before its daemon does.
-        if (status != TENSORLEND_DISCONNECTED || std::chrono::steady_clock::now() + interval > deadline)
+        if (std::chrono::steady_clock::now() + interval > deadline)
             throw SRDatabaseException("no connection within " + std::to_string(seconds) +
                                       " s (SR_CONN_TIMEOUT): " + tensorlend_error_message());
         if (!waits)
@@ -122,6 +122,26 @@ void Client::Impl::connect(SRObject* context) {
         if (first_time(hosts))
             context->log_data(LLInfo, "SSDB is " + hosts + "; this program uses the tensorlend daemon of this machine");
     }
+}
+
+tensorlend_status Client::Impl::begin_session() {
+    Session next;
+    const tensorlend_status status = tensorlend_connect(session_options_.get(), next.place());
+    if (status == TENSORLEND_OK) {
+        session_ = next.get();
+        sessions_.push_back(std::move(next));
+    }
+    return status;
+}
+
+void Client::Impl::renew_session() {
+    std::lock_guard<std::mutex> guard(sessions_lock_);
+    // Another thread may have begun a session, or the daemon may have continued the present one.
+    if (tensorlend_ping(session_, nullptr) != TENSORLEND_DISCONNECTED || begin_session() != TENSORLEND_OK)
+        return;
+    Logger::get_instance().log_warning("SmartRedis", LLInfo, "a new session: the daemon had ended the last one, or has restarted");
+    std::lock_guard<std::mutex> models_guard(lock_);
+    models_.clear();
 }
 
 void Client::Impl::check_address(const std::string& address) const {

@@ -4,6 +4,8 @@
 #include "address.h"
 #include "client.h"
 #include "layout.h"
+#include "logger.h"
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -41,11 +43,15 @@ struct Client::Impl : RedisServer {
     std::vector<SRAddress> addresses;
     Prefixes prefixes;
     int64_t model_timeout_ms;
-    Session session;
 
     Impl(const ConfigOptions& given, SRObject* context, const bool* is_cluster);
 
-    const tensorlend_client* get() const { return session.get(); }
+    /// The session with the daemon: a new one if this thread's last call failed because the session had ended.
+    const tensorlend_client* get() const {
+        if (take_disconnected())
+            const_cast<Impl*>(this)->renew_session();
+        return session_;
+    }
 
     bool exists(const std::string& name) const;
     /// Whether a full key has a value: a tensor, a list, {name}.meta of a dataset or {name}.tensor of a dataset's tensor.
@@ -84,7 +90,15 @@ struct Client::Impl : RedisServer {
 
 private:
     void connect(SRObject* context);
+    tensorlend_status begin_session();
+    void renew_session();
 
+    SessionOptions session_options_;
+    std::mutex sessions_lock_;
+    /// Sessions that ended stay, because other threads may be in a call.
+    std::vector<Session> sessions_;
+    /// The last one.
+    std::atomic<const tensorlend_client*> session_{nullptr};
     std::mutex lock_;
     Arena arena_;
     /// Connections to runners that no thread uses at present, by model.

@@ -35,8 +35,14 @@ const Tensor& DataSet::Content::tensor(const std::string& wanted) const {
     return *found;
 }
 
+DataSet::Content& DataSet::content() const {
+    if (!content_)
+        throw SRParameterException("the dataset was moved to another variable");
+    return *content_;
+}
+
 DataSet::DataSet(const std::string& name) : SRObject(name), content_(new Content(name)) {}
-DataSet::DataSet(const DataSet& dataset) : SRObject(dataset), content_(new Content(*dataset.content_)) {}
+DataSet::DataSet(const DataSet& dataset) : SRObject(dataset), content_(new Content(dataset.content())) {}
 DataSet::DataSet(DataSet&& dataset) = default;
 DataSet& DataSet::operator=(DataSet&& dataset) = default;
 DataSet::~DataSet() = default;
@@ -49,28 +55,28 @@ DataSet& DataSet::operator=(const DataSet& dataset) {
 
 void DataSet::add_tensor(const std::string& name, const void* data, const std::vector<size_t>& dims, const SRTensorType type,
                          const SRMemoryLayout mem_layout) {
-    if (content_->find(name) != nullptr)
-        throw SRRuntimeException("dataset \"" + content_->name + "\" has a tensor \"" + name + "\" already");
+    if (content().find(name) != nullptr)
+        throw SRRuntimeException("dataset \"" + content().name + "\" has a tensor \"" + name + "\" already");
     if (element_bytes(type) == 0)
         throw SRRuntimeException("tensor \"" + name + "\": element type " + std::to_string(int(type)) + " is unknown");
     check_tensor(name, data, dims, mem_layout);
     Tensor tensor(type, dims);
     to_row_major(tensor.data(), data, dims, element_bytes(type), mem_layout);
-    content_->tensors.emplace_back(name, std::move(tensor));
+    content().tensors.emplace_back(name, std::move(tensor));
 }
 
 void DataSet::add_meta_scalar(const std::string& name, const void* data, const SRMetaDataType type) {
     if (data == nullptr)
         throw SRRuntimeException("the data of metadata field \"" + name + "\" is NULL");
-    content_->fields.add_number(name, data, type);
+    content().fields.add_number(name, data, type);
 }
 
-void DataSet::add_meta_string(const std::string& name, const std::string& data) { content_->fields.add_string(name, data); }
+void DataSet::add_meta_string(const std::string& name, const std::string& data) { content().fields.add_string(name, data); }
 
 void DataSet::get_tensor(const std::string& name, void*& data, std::vector<size_t>& dims, SRTensorType& type,
                          const SRMemoryLayout mem_layout) const {
-    const Tensor& tensor = content_->tensor(name);
-    data = in_layout(content_->arena, tensor, mem_layout);
+    const Tensor& tensor = content().tensor(name);
+    data = in_layout(content().arena, tensor, mem_layout);
     dims = tensor.dims();
     type = tensor.type();
 }
@@ -79,13 +85,13 @@ void DataSet::get_tensor(const std::string& name, void*& data, size_t*& dims, si
                          const SRMemoryLayout mem_layout) const {
     std::vector<size_t> sizes;
     get_tensor(name, data, sizes, type, mem_layout);
-    dims = content_->arena.copy(sizes);
+    dims = content().arena.copy(sizes);
     n_dims = sizes.size();
 }
 
 void DataSet::unpack_tensor(const std::string& name, void* data, const std::vector<size_t>& dims, const SRTensorType type,
                             const SRMemoryLayout mem_layout) {
-    const Tensor& tensor = content_->tensor(name);
+    const Tensor& tensor = content().tensor(name);
     if (tensor.type() != type)
         throw SRRuntimeException("tensor \"" + name + "\" has type " + type_name(tensor.type()) + ", and the memory " +
                                  type_name(type));
@@ -96,53 +102,53 @@ void DataSet::unpack_tensor(const std::string& name, void* data, const std::vect
 }
 
 void DataSet::get_meta_scalars(const std::string& name, void*& data, size_t& length, SRMetaDataType& type) const {
-    const std::string_view numbers = content_->fields.numbers(name);
-    type = content_->fields.type(name);
+    const std::string_view numbers = content().fields.numbers(name);
+    type = content().fields.type(name);
     length = numbers.size() / Fields::bytes(type);
-    data = content_->arena.allocate(numbers.size());
+    data = content().arena.allocate(numbers.size());
     std::memcpy(data, numbers.data(), numbers.size());
 }
 
-std::vector<std::string> DataSet::get_meta_strings(const std::string& name) const { return content_->fields.strings(name); }
+std::vector<std::string> DataSet::get_meta_strings(const std::string& name) const { return content().fields.strings(name); }
 
 void DataSet::get_meta_strings(const std::string& name, char**& data, size_t& n_strings, size_t*& lengths) const {
-    give_strings(content_->arena, get_meta_strings(name), data, n_strings, lengths);
+    give_strings(content().arena, get_meta_strings(name), data, n_strings, lengths);
 }
 
-bool DataSet::has_field(const std::string& field_name) const { return content_->fields.has(field_name); }
-void DataSet::clear_field(const std::string& field_name) { content_->fields.clear(field_name); }
-std::string DataSet::get_name() const { return content_->name; }
+bool DataSet::has_field(const std::string& field_name) const { return content().fields.has(field_name); }
+void DataSet::clear_field(const std::string& field_name) { content().fields.clear(field_name); }
+std::string DataSet::get_name() const { return content().name; }
 
 void DataSet::set_name(std::string name) {
     if (name.empty())
         throw SRParameterException("the name of a dataset cannot be empty");
-    content_->name = std::move(name);
+    content().name = std::move(name);
 }
 
 std::vector<std::string> DataSet::get_tensor_names() const {
     std::vector<std::string> names;
-    for (const auto& each : content_->tensors)
+    for (const auto& each : content().tensors)
         names.push_back(each.first);
     return names;
 }
 
 void DataSet::get_tensor_names(char**& data, size_t& n_strings, size_t*& lengths) const {
-    give_strings(content_->arena, get_tensor_names(), data, n_strings, lengths);
+    give_strings(content().arena, get_tensor_names(), data, n_strings, lengths);
 }
 
-SRTensorType DataSet::get_tensor_type(const std::string& name) const { return content_->tensor(name).type(); }
-const std::vector<size_t> DataSet::get_tensor_dims(const std::string& name) const { return content_->tensor(name).dims(); }
-std::vector<std::string> DataSet::get_metadata_field_names() const { return content_->fields.names(); }
+SRTensorType DataSet::get_tensor_type(const std::string& name) const { return content().tensor(name).type(); }
+const std::vector<size_t> DataSet::get_tensor_dims(const std::string& name) const { return content().tensor(name).dims(); }
+std::vector<std::string> DataSet::get_metadata_field_names() const { return content().fields.names(); }
 
 void DataSet::get_metadata_field_names(char**& data, size_t& n_strings, size_t*& lengths) const {
-    give_strings(content_->arena, get_metadata_field_names(), data, n_strings, lengths);
+    give_strings(content().arena, get_metadata_field_names(), data, n_strings, lengths);
 }
 
-SRMetaDataType DataSet::get_metadata_field_type(const std::string& name) const { return content_->fields.type(name); }
+SRMetaDataType DataSet::get_metadata_field_type(const std::string& name) const { return content().fields.type(name); }
 
 std::string DataSet::to_string() const {
-    std::string text = "DataSet \"" + content_->name + "\"\n  tensors:\n";
-    for (const auto& each : content_->tensors) {
+    std::string text = "DataSet \"" + content().name + "\"\n  tensors:\n";
+    for (const auto& each : content().tensors) {
         text += "    " + each.first + ": " + type_name(each.second.type()) + " [";
         for (const size_t size : each.second.dims())
             text += std::to_string(size) + ' ';
@@ -150,13 +156,13 @@ std::string DataSet::to_string() const {
         text += '\n';
     }
     text += "  metadata fields:\n";
-    for (const std::string& field : content_->fields.names())
-        text += "    " + field + ": " + Fields::name(content_->fields.type(field)) + '\n';
+    for (const std::string& field : content().fields.names())
+        text += "    " + field + ": " + Fields::name(content().fields.type(field)) + '\n';
     return text;
 }
 
 Draft DatasetCalls::to_draft(const DataSet& dataset, const tensorlend_client* session) {
-    const DataSet::Content& content = *dataset.content_;
+    const DataSet::Content& content = dataset.content();
     const std::string what = "dataset \"" + content.name + "\"";
     if (content.tensors.empty() && content.fields.empty())
         throw SRRuntimeException(what + " is empty: add a tensor or a metadata field first");
@@ -190,10 +196,10 @@ DataSet DatasetCalls::from_lease(const std::string& name, const tensorlend_lease
             spilled.assign(static_cast<const char*>(tensor.data()), tensor.bytes());
             json = spilled;
         } else {
-            dataset.content_->tensors.emplace_back(member->name, std::move(tensor));
+            dataset.content().tensors.emplace_back(member->name, std::move(tensor));
         }
     }
-    dataset.content_->fields = Fields::from_json(json);
+    dataset.content().fields = Fields::from_json(json);
     return dataset;
 }
 

@@ -9,6 +9,8 @@ struct Last {
     std::string place = "unavailable";
 };
 
+thread_local bool disconnected = false;
+
 Last& last() {
     thread_local Last last;
     return last;
@@ -24,8 +26,11 @@ extern "C" const char* SRGetLastError(void) { return last().text.c_str(); }
 
 extern "C" const char* SRGetLastErrorLocation(void) { return last().place.c_str(); }
 
+bool take_disconnected() { return std::exchange(disconnected, false); }
+
 void raise(tensorlend_status status, const std::string& what) {
     const std::string text = what + ": " + tensorlend_error_message();
+    disconnected = status == TENSORLEND_DISCONNECTED;
     switch (status) {
     case TENSORLEND_LIMIT:
         throw SRBadAllocException(text);

@@ -41,6 +41,9 @@ using SessionOptions = Owned<tensorlend_options, tensorlend_options_free>;
 /// Throws the exception for a status that is not TENSORLEND_OK. `what` names the object in the text.
 [[noreturn]] void raise(tensorlend_status status, const std::string& what);
 
+/// Returns whether this thread's last call failed because its session had ended, and forgets it.
+bool take_disconnected();
+
 inline void check(tensorlend_status status, const std::string& what) {
     if (status != TENSORLEND_OK)
         raise(status, what);

@@ -1,6 +1,7 @@
 // The part of JSON that datasets and parameters use.
 #include "json.h"
 #include "srexception.h"
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -8,6 +9,8 @@ namespace SmartRedis {
 
 namespace {
 constexpr int DEPTH_MAX = 16;
+/// A byte that is not part of a UTF-8 character is stored as this code plus the byte, as by Python's surrogateescape.
+constexpr unsigned BYTES = 0xDC00;
 
 class Parser {
     std::string_view left_;
@@ -86,7 +89,10 @@ class Parser {
                     left_.remove_prefix(2);
                     code = 0x10000 + ((code - 0xD800) << 10) + ((unit() - 0xDC00) & 0x3FF);
                 }
-                append_utf8(text, code);
+                if (code >= BYTES + 0x80 && code <= BYTES + 0xFF)
+                    text += char(code - BYTES);
+                else
+                    append_utf8(text, code);
             } else if (const char* at = escaped == '\0' ? nullptr : std::strchr(names, escaped)) {
                 text += values[at - names];
             } else {
@@ -172,19 +178,43 @@ const Json* Json::find(std::string_view name) const {
     return nullptr;
 }
 
+namespace {
+/// The length of the UTF-8 character at the start of the text, or 0 if there is none.
+size_t utf8_length(std::string_view text) {
+    const auto at = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    const unsigned first = at(0), second = at(1);
+    const size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+    for (size_t i = 1; i < length; i++)
+        if ((at(i) & 0xC0) != 0x80)
+            return 0;
+    // Overlong forms, surrogates, and codes beyond Unicode.
+    const bool wrong = (first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) ||
+                       (first == 0xF4 && second > 0x8F);
+    return wrong ? 0 : length;
+}
+
+void append_unit(std::string& to, unsigned unit) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\u%04x", unit);
+    to += escaped;
+}
+} // namespace
+
 void append_quoted(std::string& to, std::string_view text) {
     to += '"';
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            to += '\\';
-            to += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            char escaped[8];
-            std::snprintf(escaped, sizeof escaped, "\\u%04x", unsigned(c));
-            to += escaped;
+    while (!text.empty()) {
+        const size_t length = utf8_length(text);
+        const unsigned char c = static_cast<unsigned char>(text[0]);
+        if (length == 0) {
+            append_unit(to, BYTES + c);
+        } else if (c < 0x20) {
+            append_unit(to, c);
         } else {
-            to += c;
+            if (c == '"' || c == '\\')
+                to += '\\';
+            to += text.substr(0, length);
         }
+        text.remove_prefix(std::max<size_t>(length, 1));
     }
     to += '"';
 }

@@ -24,7 +24,7 @@ bool Client::Impl::exists(const std::string& name) const {
 }
 
 bool Client::Impl::key_exists(const std::string& key) const {
-    if (key.empty())
+    if (key.empty() || key.find('\0') != std::string::npos)
         return false;
     if (exists(key) || length(key) > 0)
         return true;

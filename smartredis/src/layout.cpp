@@ -164,7 +164,13 @@ void check_layout(SRMemoryLayout layout) {
                                  " is not supported: give nested, contiguous or Fortran contiguous");
 }
 
+void check_name(const std::string& name) {
+    if (name.find('\0') != std::string::npos)
+        throw SRRuntimeException("a name has a zero byte: \"" + std::string(name.c_str()) + "...\"");
+}
+
 void check_tensor(const std::string& name, const void* data, const Dims& dims, SRMemoryLayout layout) {
+    check_name(name);
     if (data == nullptr)
         throw SRRuntimeException("the data of tensor \"" + name + "\" is NULL");
     if (name.empty() || name == ".meta" || name == ".fields")

@@ -51,6 +51,8 @@ const char* type_name(SRTensorType type);
 /// Product of the dimensions.
 size_t elements(const Dims& dims);
 
+/// RuntimeException if the name has a zero byte, at which the C library would cut it off.
+void check_name(const std::string& name);
 /// RuntimeException if `name`, `data` or `dims` cannot be a tensor, or the layout is none of the three that calls accept.
 void check_tensor(const std::string& name, const void* data, const Dims& dims, SRMemoryLayout layout);
 void check_layout(SRMemoryLayout layout);

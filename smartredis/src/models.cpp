@@ -51,7 +51,11 @@ std::string read_file(const std::string& file, const char* what) {
     std::ifstream stream(file, std::ios::binary);
     if (!stream)
         throw SRRuntimeException("the file " + file + " cannot be read");
-    return std::string(std::istreambuf_iterator<char>(stream), {});
+    try {
+        return std::string(std::istreambuf_iterator<char>(stream), {});
+    } catch (const std::ios_base::failure& error) { // of a folder, for example
+        throw SRRuntimeException("the file " + file + " cannot be read: " + error.what());
+    }
 }
 
 /// Refuses a call. The log gets the reason, too, because many C and Fortran programs stop without the error's text.

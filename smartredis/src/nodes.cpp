@@ -118,6 +118,7 @@ parsed_reply_map Client::get_db_cluster_info(const std::string address) {
 
 parsed_reply_map Client::get_ai_info(const std::string& address, const std::string& key, bool reset_stat) {
     impl_->check_address(address);
+    check_name(key);
     Lease lease;
     check(tensorlend_model_get(impl_->get(), key.c_str(), lease.place()), "model \"" + key + "\"");
     const tensorlend_tensor* tensor = tensorlend_lease_tensor(lease.get());

@@ -97,6 +97,31 @@ subroutine tensors(client)
   CHECK(index(get_last_error(), "none") > 0)
 end subroutine tensors
 
+! Dimensions that the array does not have.
+subroutine bad_arguments(client)
+  type(client_type), intent(in) :: client
+  type(dataset_type) :: dataset
+  real(c_double) :: values(4) = [1d0, 2d0, 3d0, 4d0], few(3)
+  few = 0
+  OK(client%put_tensor("four", values, [4]))
+  FAILS(SRRuntimeError, client%put_tensor("x", few, [4]))
+  FAILS(SRRuntimeError, client%put_tensor("x", few, [huge(1), huge(1), huge(1)]))
+  FAILS(SRRuntimeError, client%unpack_tensor("four", few, [4]))
+  CHECK(all(few == 0))
+  FAILS(SRBadAllocError, client%put_tensor("x", few, [-1]))
+  FAILS(SRRuntimeError, client%put_tensor("x", few, [0]))
+  FAILS(SRRuntimeError, client%put_tensor("x", few, [integer ::]))
+  FAILS(SRRuntimeError, client%put_tensor(" ", few, [3]))
+  ! The address of a part of an array, as some programs give it.
+  OK(client%put_tensor("part", values(2), [3]))
+  OK(client%unpack_tensor("part", few, [3]))
+  CHECK(all(few == values(2:)))
+  OK(dataset%initialize("bad"))
+  FAILS(SRRuntimeError, dataset%add_tensor("t", few, [4]))
+  OK(dataset%add_tensor("t", values, [4]))
+  FAILS(SRRuntimeError, dataset%unpack_dataset_tensor("t", few, [4]))
+end subroutine bad_arguments
+
 subroutine in_place(client)
   type(client_type), intent(in) :: client
   type(draft_type) :: draft
@@ -199,6 +224,8 @@ subroutine lists(client)
   OK(client%get_datasets_from_list_range("list", -2, -1, found))
   CHECK(size(found) == 2)
   FAILS(SRInternalError, client%get_datasets_from_list_range("list", 0, 2, found))
+  FAILS(SRInternalError, client%get_datasets_from_list_range("list", 0, huge(1) - 1, found))
+  FAILS(SRInternalError, client%get_datasets_from_list_range("list", -3, -1, found))
   OK(client%poll_list_length("list", 2, 1, 1, done))
   CHECK(done)
   OK(client%poll_list_length_gte("list", 3, 1, 1, done))
@@ -340,6 +367,7 @@ call calls_i64(client)
 call calls_r32(client)
 call calls_r64(client)
 call tensors(client)
+call bad_arguments(client)
 call in_place(client)
 call datasets(client)
 call lists(client)

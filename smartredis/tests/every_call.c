@@ -79,6 +79,34 @@ static void tensors(void) {
     FAILS(SRRuntimeError, copy_tensor(client, T("none"), T("x")));
 }
 
+/* Arguments that lead to reads outside of the caller's memory, or to a wrong name, unless the library refuses them. */
+static void bad_arguments(void) {
+    float values[6] = {1, 2, 3, 4, 5, 6};
+    const size_t shape[] = {2, 3}, overflow[] = {(size_t)1 << 62, 8};
+    void* dataset = NULL;
+    bool exists = true;
+    const size_t counts[] = {17, (size_t)1 << 28, (size_t)1 << 60, (size_t)-1};
+    for (size_t at = 0; at < sizeof counts / sizeof counts[0]; at++)
+        FAILS(SRRuntimeError, put_tensor(client, T("x"), values, shape, counts[at], SRTensorTypeFloat, SRMemLayoutContiguous));
+    FAILS(SRTypeError, put_tensor(client, T("x"), values, shape, 2, (SRTensorType)99, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, put_tensor(client, T("x"), values, shape, 2, SRTensorTypeFloat, (SRMemoryLayout)99));
+    FAILS(SRBadAllocError, put_tensor(client, T("x"), values, overflow, 2, SRTensorTypeFloat, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, put_tensor(client, T("a\nb"), values, shape, 2, SRTensorTypeFloat, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, put_tensor(client, T("\xff"), values, shape, 2, SRTensorTypeFloat, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, put_tensor(client, "a\0b", 3, values, shape, 2, SRTensorTypeFloat, SRMemLayoutContiguous));
+    OK(key_exists(client, "one.a\0b", 7, &exists));
+    CHECK(!exists);
+    OK(CDataSet(T("bad"), &dataset));
+    FAILS(SRRuntimeError, add_tensor(dataset, T("t"), NULL, shape, 2, SRTensorTypeFloat, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, add_tensor(dataset, "t\0u", 3, values, shape, 2, SRTensorTypeFloat, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, add_tensor(dataset, T("t"), values, shape, 2, (SRTensorType)99, SRMemLayoutContiguous));
+    FAILS(SRRuntimeError, add_meta_scalar(dataset, T("m"), values, (SRMetaDataType)99));
+    OK(DeallocateDataSet(&dataset));
+    OK(DeallocateDataSet(&dataset));
+    FAILS(SRParameterError, put_dataset(client, dataset));
+    FAILS(SRRuntimeError, set_model_from_file(client, T("x"), T("/tmp"), T("ONNX"), T("CPU"), 0, 0, 0, T(""), NULL, NULL, 0, NULL, NULL, 0));
+}
+
 static void in_place(void) {
     const size_t shape[] = {2, 3};
     void *draft = NULL, *data = NULL, *lease = NULL;
@@ -324,6 +352,7 @@ int main(void) {
     OK(SimpleCreateClient(T("every call"), &client));
     CHECK(strstr(client_to_string(client), "every call") != NULL && client_to_string(NULL)[0] != '\0');
     tensors();
+    bad_arguments();
     in_place();
     datasets();
     lists();

@@ -188,6 +188,27 @@ template <typename T> std::vector<T> extremes() {
     return {Limits::min(), Limits::max(), T(1)};
 }
 
+/// Bytes that are no UTF-8, among characters of one to four bytes.
+void odd_bytes(Client& client) {
+    DataSet dataset("odd");
+    for (const char* text : {"caf\xe9", "\xff\xc3\xa9\x80", "\xed\xb3\xa9", "\xe2\x82", "\xf0\x9f\x8c\x8a\xf5", "\xc0\x80"})
+        dataset.add_meta_string("bytes", text);
+    client.put_dataset(dataset);
+    CHECK(client.get_dataset("odd").get_meta_strings("bytes") == dataset.get_meta_strings("bytes"));
+}
+
+void moved_datasets(Client& client) {
+    DataSet dataset("moved");
+    DataSet taken(std::move(dataset));
+    CHECK(taken.get_name() == "moved");
+    THROWS(ParameterException, dataset.get_name());
+    THROWS(ParameterException, dataset.add_meta_string("text", "a"));
+    THROWS(ParameterException, client.put_dataset(dataset));
+    THROWS(ParameterException, DataSet(dataset).get_name());
+    dataset = taken;
+    CHECK(dataset.get_name() == "moved");
+}
+
 void datasets(Client& client) {
     DataSet dataset("set");
     CHECK(dataset.get_name() == "set");
@@ -524,6 +545,8 @@ int main() {
     tensors(client);
     in_place(client);
     datasets(client);
+    odd_bytes(client);
+    moved_datasets(client);
     lists(client);
     models(client);
     prefixes(client);
