@@ -195,7 +195,7 @@ class Unpacker:
 
 
 def _leases(value: Lease | DeviceLease | Dataset) -> list[Lease]:
-    if isinstance(value, Dataset):
-        return list(value.values())
-    assert isinstance(value, Lease), "batches are in host memory"
-    return [value]
+    leases = list(value.values()) if isinstance(value, Dataset) else [value]
+    host = [lease for lease in leases if isinstance(lease, Lease)]
+    assert len(host) == len(leases), "batches are in host memory"
+    return host
