@@ -11,8 +11,8 @@ the array to itself into a buffer of its own, copies the last element to the hos
 * `lent`: the producer fills a draft of tensorlend in place and publishes it; the consumer leases it.
 * `put`: the producer makes an array of its own and puts it, which copies it once on the device.
 
-Figures are medians of a round, from before the producer makes the array until it has the answer. For a library that is not
-installed, or that sees no device, the output says so.
+Figures are medians of a round, from before the producer makes the array until it has the answer. The output
+names each library that is not installed or sees no device.
 """
 
 from __future__ import annotations

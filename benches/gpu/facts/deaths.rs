@@ -188,7 +188,7 @@ fn make_a_pool() {
         match line.hear().0.as_str() {
             "free" => {
                 // SAFETY: 1: allocated above. 2: all local uses were waited for. An importer has not freed it, which is
-                // the tested case; it is no memory of this process.
+                // the tested case. The importer is another process.
                 #[allow(unsafe_code)]
                 let freed = unsafe { pool.free(ptr, &stream) }.and_then(|()| stream.synchronize());
                 line.say(&freed.map_or_else(|e| e.to_string(), |()| "freed".into()), &[]);

@@ -120,8 +120,8 @@ impl Listener {
         let failed = |what| failed(path, what);
         SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         match replaceable(path) {
-            // A running daemon is no error here, because the daemon that is being configured may
-            // replace it.
+            // This check accepts a running daemon: the daemon that is being configured may replace
+            // it.
             Ok(()) | Err(DaemonError::Running(_)) => {}
             Err(error) => return Err(error),
         }
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// A client that waits for a daemon retries while a stale socket exists, and gives up if there is no socket.
+    /// A client that waits for a daemon retries while a stale socket exists. Without a socket, the client gives up.
     #[test]
     fn there_is_a_socket_at_every_moment_of_a_replacement() {
         let folder = tempfile::tempdir().unwrap();

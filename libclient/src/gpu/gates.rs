@@ -146,7 +146,7 @@ impl Gates {
             }
             nap = if over.is_empty() { (nap * 2).min(NAP.1) } else { NAP.0 };
             drop(state);
-            // Without the lock: a wait may hold the last reference to a lease.
+            // Without the lock: `order` takes it.
             drop(over);
             std::thread::sleep(nap);
             state = lock(&self.state);
