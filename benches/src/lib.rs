@@ -8,6 +8,7 @@
 //! - `handover` (feature `cuda`): a tensor on a device, from one process to another. `gpu.sh` runs the benchmarks that
 //!   need a device.
 //! - `scaling`, `reclaim`: the cost of one operation as other quantities grow.
+//! - `many_names`: reading any of a million names, one at a time and many at once.
 //!
 //! All but the first do not use criterion, since their contenders are interleaved in one run and work in several
 //! processes: the program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its

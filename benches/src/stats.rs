@@ -10,6 +10,12 @@ pub fn cpu_ns() -> u64 {
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
+/// Returns the nanoseconds of CPU time that this thread has used.
+pub fn thread_cpu_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
 /// Returns the nanoseconds for one call of `work`, over `repeats` calls in a row.
 pub fn timed(repeats: u32, mut work: impl FnMut()) -> f64 {
     let start = now_ns();

@@ -1660,7 +1660,8 @@ tensorlend_status tensorlend_list_rename(const tensorlend_client *client,
 
 /**
  * Opens a queue, which exists once it has an item. max_waiting is the number of waiting items
- * from which tensorlend_queue_put of this handle waits; 0 means no maximum.
+ * that this handle does not exceed: tensorlend_queue_put and tensorlend_queue_put_many wait
+ * for room. 0 means no maximum.
  *
  * Errors: TENSORLEND_ARGUMENT for an invalid name, or a name of another machine, because a queue
  * serves the processes of one machine.
@@ -1684,6 +1685,24 @@ tensorlend_status tensorlend_queue_put(const tensorlend_queue *queue,
                                        tensorlend_draft **item,
                                        int64_t timeout_ns,
                                        uint64_t *number);
+
+/**
+ * Appends count different items in one request, as adjacent items: all of them or none. While the queue has no room for all of
+ * them, waits at most timeout_ns nanoseconds, or without limit if timeout_ns is below 0. Takes all items over, sets the
+ * elements of items to NULL, and drops the items if the call fails. Writes the number of the first item to *number, unless
+ * number is NULL. Without items, does nothing and writes 0.
+ *
+ * Errors:
+ * - TENSORLEND_ARGUMENT for more than 1,024 items, or more than the queue's max_waiting. Also if an item is NULL or occurs
+ *   twice, or if a DLPack tensor of an item is in use; then the elements of items are unchanged.
+ * - TENSORLEND_TIMEOUT if the queue had no room for all items during the whole timeout.
+ * - Otherwise those of tensorlend_list_append.
+ */
+tensorlend_status tensorlend_queue_put_many(const tensorlend_queue *queue,
+                                            tensorlend_draft **items,
+                                            uint64_t count,
+                                            int64_t timeout_ns,
+                                            uint64_t *number);
 
 /**
  * Claims the first waiting item. While the queue is empty, waits at most timeout_ns nanoseconds,

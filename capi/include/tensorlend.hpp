@@ -606,6 +606,18 @@ struct Queue : Handle<tensorlend_queue, tensorlend_queue_free> {
     uint64_t put(Draft item, Timeout timeout = forever) const {
         return made<uint64_t>(tensorlend_queue_put, Handle::get(), item.taken(), timeout.count());
     }
+    /// Appends items in one request: all of them or none. Waits while the queue has no room for all. Returns the first one's number.
+    uint64_t put_many(std::vector<Draft> items, Timeout timeout = forever) const {
+        std::vector<tensorlend_draft *> drafts;
+        for (const Draft &item : items)
+            drafts.push_back(item.get());
+        uint64_t number = 0;
+        const tensorlend_status status =
+            tensorlend_queue_put_many(Handle::get(), drafts.data(), drafts.size(), timeout.count(), &number);
+        for (std::size_t at = 0; at < items.size(); at++)
+            *items[at].taken() = drafts[at];
+        return check(status), number;
+    }
     /// Claims the first item that waits; waits while the queue is empty.
     QueueItem get(Timeout timeout = forever) const { return made<QueueItem>(tensorlend_queue_get, Handle::get(), timeout.count()); }
     /// Confirms an item and claims the next one, in one request. An empty item: only claims.

@@ -1,14 +1,15 @@
 //! Queues, in which each item goes to one of several consumers.
 
-use super::arguments::{Out, OutVar, c_text, free, given, handle, take_over, tell, timeout};
+use super::arguments::{Out, OutVar, c_text, free, given, handle, take_over, tell, timeout, values};
 use super::client::tensorlend_client;
-use super::draft::{take, tensorlend_draft};
+use super::draft::{check_taking, take, tensorlend_draft};
 use super::lease::tensorlend_lease;
 use super::names::both;
 use super::status::{guard, look, tensorlend_status};
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
-use tensorlend::{Claim, Deadline, Queue, QueueItem};
+use tensorlend::{Claim, Deadline, Error, Queue, QueueItem, ValueDraft};
 
 /// A queue with many producers and consumers, in which each item goes to one consumer. Any thread
 /// may use it. `tensorlend_queue_free` frees the handle, but the queue and its items remain. The
@@ -54,7 +55,8 @@ unsafe fn take_item(item: *mut *mut tensorlend_queue_item) -> tensorlend::Result
 }
 
 /// Opens a queue, which exists once it has an item. `max_waiting` is the number of waiting items
-/// from which `tensorlend_queue_put` of this handle waits; 0 means no maximum.
+/// that this handle does not exceed: `tensorlend_queue_put` and `tensorlend_queue_put_many` wait
+/// for room. 0 means no maximum.
 ///
 /// Errors: `TENSORLEND_ARGUMENT` for an invalid name, or a name of another machine, because a queue
 /// serves the processes of one machine.
@@ -97,6 +99,47 @@ pub unsafe extern "C" fn tensorlend_queue_put(
         let at = queue.put(item, timeout(timeout_ns))?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
+        Ok(())
+    })
+}
+
+/// Appends `count` different items in one request, as adjacent items: all of them or none. While the queue has no room for all of
+/// them, waits at most `timeout_ns` nanoseconds, or without limit if `timeout_ns` is below 0. Takes all items over, sets the
+/// elements of `items` to NULL, and drops the items if the call fails. Writes the number of the first item to `*number`, unless
+/// `number` is NULL. Without items, does nothing and writes 0.
+///
+/// Errors:
+/// - `TENSORLEND_ARGUMENT` for more than 1,024 items, or more than the queue's `max_waiting`. Also if an item is NULL or occurs
+///   twice, or if a `DLPack` tensor of an item is in use; then the elements of `items` are unchanged.
+/// - `TENSORLEND_TIMEOUT` if the queue had no room for all items during the whole timeout.
+/// - Otherwise those of `tensorlend_list_append`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_queue_put_many(
+    queue: *const tensorlend_queue,
+    items: *mut *mut tensorlend_draft,
+    count: u64,
+    timeout_ns: i64,
+    number: *mut u64,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone, and pointers with a
+        // length are NULL or point to memory of that length.
+        let (queue, drafts) = unsafe { (&handle(queue, "queue")?.queue, values(items.cast_const(), count, "items")?) };
+        let variables: Vec<*mut *mut tensorlend_draft> = (0..drafts.len()).map(|at| items.wrapping_add(at)).collect();
+        for &variable in &variables {
+            // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and the array's elements are writable.
+            unsafe { check_taking(variable) }?;
+        }
+        if drafts.iter().collect::<BTreeSet<_>>().len() < drafts.len() {
+            return Err(Error::Argument("two of the items are the same draft".into()).into());
+        }
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone, and the array's elements
+        // are writable.
+        let drafts = variables.into_iter().map(|variable| unsafe { take(variable) });
+        let drafts: Vec<ValueDraft> = drafts.collect::<Result<_, _>>()?;
+        let at = queue.put_many(drafts, timeout(timeout_ns))?;
+        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
+        unsafe { tell(number, at.start) };
         Ok(())
     })
 }

@@ -16,7 +16,7 @@ Exit status:
   0  done
   1  another error
   2  invalid command line: an option, a name, a glob, a shape
-  3  no daemon answers, or it refuses the connection
+  3  no daemon responds, or it refuses the connection
   4  there is no such tensor, stream or list
   5  timed out
   6  a file cannot be read or written, is damaged, or cannot hold this
@@ -198,7 +198,7 @@ fn write_client(error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         ),
         Error::Kind { name, found: ValueKind::DeviceTensor, .. } => write!(
             f,
-            "{name:?} is a tensor on a device, and this command reads host memory: read it by a program, as docs/python.md shows"
+            "{name:?} is a tensor on a device, and this command reads host memory: read it with a program (docs/gpu.md)"
         ),
         Error::Kind { name, found, wanted, .. } => {
             write!(f, "{name:?} holds a {found}, not a {wanted}: see `tensorlend info`")

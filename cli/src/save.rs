@@ -82,7 +82,7 @@ pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     };
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if target.exists() && !target.is_file() {
-        let what = "there is something of that name which is not a file".to_owned();
+        let what = "another object than a file has this name".to_owned();
         return Err(FileError::Unsupported { path: target, what, remedy: "choose another name" }.into());
     }
     let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));

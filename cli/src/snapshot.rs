@@ -94,8 +94,7 @@ impl Snapshot {
             }
         }
         Err(Failure::Limit(format!(
-            "{} changed while the others were leased, {ROUNDS} times in a row: leave out what is published that often, or \
-             stop its producer",
+            "{} changed while the others were leased, {ROUNDS} times in a row: leave out these names, or stop their producer",
             moved.iter().map(|it| format!("{:?}", it.name)).collect::<Vec<_>>().join(", ")
         )))
     }

@@ -112,7 +112,7 @@ impl Drop for Allocation {
 /// and executes between the two calls would leak the descriptor.
 pub(crate) fn adopt(fd: c_int, doing: &'static str) -> Result<OwnedFd> {
     if fd < 0 {
-        return Err(Error::refused("the driver made no descriptor, and did not say why", doing.into()));
+        return Err(Error::refused("the driver made no descriptor, and reported no error", doing.into()));
     }
     // SAFETY: the driver has just made the descriptor for this caller, so the descriptor is open
     // and has no other owner.

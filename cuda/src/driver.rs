@@ -58,20 +58,19 @@ pub enum Unavailable {
     )]
     Stub,
     /// `cuInit` failed for another reason.
-    #[error("cuInit answered {0}; nvidia-smi and the kernel's log may say more")]
+    #[error("cuInit returned {0}: see nvidia-smi and the kernel's log")]
     Init(Answer),
     /// The driver is older than the minimum version of this crate.
-    #[error("the NVIDIA driver speaks CUDA {0}, and {VERSION_MIN} or newer is needed: install a newer driver")]
+    #[error("the NVIDIA driver supports CUDA {0}, and tensorlend needs {VERSION_MIN} or newer: install a newer driver")]
     TooOld(Version),
     /// The driver has no device.
     #[error(
-        "the NVIDIA driver finds no device: look at nvidia-smi, at CUDA_VISIBLE_DEVICES, and whether this user may open \
-         /dev/nvidia*"
+        "the NVIDIA driver finds no device: check nvidia-smi, CUDA_VISIBLE_DEVICES, and this user's access to /dev/nvidia*"
     )]
     NoDevice,
     /// The process was forked from a process that had initialized the driver.
     #[error(
-        "CUDA does not survive a fork: use it in a process started anew (exec, or Python's start method \"spawn\")"
+        "CUDA does not survive a fork: use it in a process that was not forked (exec, or Python's start method \"spawn\")"
     )]
     Forked,
 }

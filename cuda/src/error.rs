@@ -215,7 +215,7 @@ impl From<&'static Unavailable> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Kind::Driver { doing, call, answer } => write!(f, "{doing}: {call} answered {answer}"),
+            Kind::Driver { doing, call, answer } => write!(f, "{doing}: {call} returned {answer}"),
             Kind::Unavailable(unavailable) => unavailable.fmt(f),
             Kind::Unsupported(unsupported) => unsupported.fmt(f),
             Kind::Kernel { doing, error } => write!(f, "{doing}: {error}"),
@@ -244,11 +244,11 @@ mod tests {
     #[test]
     fn an_error_says_what_was_done_and_what_came_back() {
         let error = of(2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory");
-        let text = "allocating 2 MiB: cuMemCreate answered CUDA_ERROR_OUT_OF_MEMORY (2): out of memory";
+        let text = "allocating 2 MiB: cuMemCreate returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory";
         assert_eq!((error.to_string(), format!("{error:?}")), (text.to_owned(), format!("Error({text})")));
         assert_eq!((error.call(), error.answer().unwrap().number), (Some("cuMemCreate"), 2));
         let unknown = of(4711, "", "");
-        assert_eq!(unknown.to_string(), "allocating 2 MiB: cuMemCreate answered CUresult 4711");
+        assert_eq!(unknown.to_string(), "allocating 2 MiB: cuMemCreate returned CUresult 4711");
         assert!(of(801, "CUDA_ERROR_NOT_SUPPORTED", "").to_string().ends_with("CUDA_ERROR_NOT_SUPPORTED (801)"));
     }
 

@@ -430,7 +430,7 @@ impl Config {
             return wrong(format!("pool.spare_segments is {}: at most 64", self.pool.spare_segments));
         }
         if self.uid.sessions_max == 0 {
-            return wrong("uid.sessions_max is 0: nobody could connect".into());
+            return wrong("uid.sessions_max is 0: no client could connect".into());
         }
         if self.uid.lease_ms_max.is_some_and(|ms| ms < LEASE_MS_LEAST) {
             return wrong(format!("uid.lease_ms_max is less than {LEASE_MS_LEAST}: no reader could be as fast"));

@@ -164,7 +164,7 @@ impl Config {
         if let Some(mode) = &self.mode
             && !["peer", "client", "router"].contains(&mode.as_str())
         {
-            return Err(value("mode", &format!("{mode:?} is none: use \"peer\", \"client\" or \"router\"")));
+            return Err(value("mode", &format!("{mode:?} is not a mode: use \"peer\", \"client\" or \"router\"")));
         }
         let chunk = self.chunk_bytes.0;
         if !(CHUNK_BYTES_LEAST..=u64::from(CHUNK_BYTES_MAX)).contains(&chunk) {
@@ -175,7 +175,7 @@ impl Config {
             return Err(value("window_bytes", &why));
         }
         if self.answer_timeout_ms == 0 || self.patience_ms == 0 {
-            return Err(value("answer_timeout_ms, patience_ms", &"nothing is done in no time"));
+            return Err(value("answer_timeout_ms, patience_ms", &"0 ms is too short: give 1 or more"));
         }
         let given = if self.namespace.is_empty() { &[SpaceConfig::default()][..] } else { &self.namespace };
         let mut spaces: Vec<SpaceSettings> = Vec::new();

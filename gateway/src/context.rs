@@ -211,7 +211,7 @@ impl Context {
                 }
             });
             if !is_queued && let Some(done) = take(&done) {
-                done(Err(Trouble::Engine("too many questions that nobody answers".into())));
+                done(Err(Trouble::Engine("too many requests without a response".into())));
             }
         });
     }

@@ -6,7 +6,7 @@ use crate::transport::Trouble;
 #[derive(Debug, thiserror::Error)]
 pub enum CannotStart {
     /// The connection to this machine's daemon failed.
-    #[error("the local broker: {0}")]
+    #[error("the daemon of this machine: {0}")]
     Broker(#[from] tensorlend::Error),
     /// Another gateway already serves this namespace on this machine.
     #[error("a gateway serves namespace {0:?} already: one gateway for each namespace of a machine")]

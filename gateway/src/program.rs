@@ -86,12 +86,12 @@ fn run(args: &Args) -> Result<(), End> {
     gateway.stop();
     match signal {
         Some(_) => Ok(()),
-        None => Err(other("the broker has ended this gateway's session".into())),
+        None => Err(other("the daemon has ended this gateway's session".into())),
     }
 }
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("the service manager could not be told: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }

@@ -1,10 +1,12 @@
 //! The control socket: one request, one reply.
 
+mod hello;
 mod socket;
 mod unanswered;
 mod waiting;
 
 use crate::error::{Error, Result};
+use hello::common_layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{Hello, QueueReply, QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_os::packet::{self, Packet};
 use unanswered::Unanswered;
@@ -40,8 +43,8 @@ pub struct Control {
 
 /// Reopens the session on a new connection.
 pub trait Resume: Send + Sync {
-    /// Identifies this client to a new daemon on a socket. On success the session continues there.
-    fn resume(&self, socket: &OwnedFd) -> Result<()>;
+    /// Identifies this client to a new daemon on a socket, and offers a layout. On success the session continues there.
+    fn resume(&self, socket: &OwnedFd, layout: Layout) -> Result<()>;
     /// Hands the client's descriptors back to a daemon that has none of them. [`Resume::resume`] follows on the same
     /// socket.
     fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
@@ -120,13 +123,17 @@ impl Drop for Answer<'_> {
 }
 
 impl Answer<'_> {
-    /// Acknowledges that the descriptors have arrived and their memory is mapped.
+    /// Acknowledges that the descriptors have arrived and their memory is mapped. A daemon that has ended needs no
+    /// acknowledgement: the client reports to the next daemon what it has.
     pub fn acknowledge(mut self) -> Result<()> {
         // The client has already acknowledged the descriptors of a late reply.
         if !std::mem::take(&mut self.owes) {
             return Ok(());
         }
-        send(&self.connection.socket, &Request::Ack, &[], self.doing)
+        match send(&self.connection.socket, &Request::Ack, &[], self.doing) {
+            Err(Error::Disconnected { .. }) => Ok(()),
+            sent => sent,
+        }
     }
 
     /// Takes the next descriptor.
@@ -245,7 +252,7 @@ impl Control {
             let lost = match self.exchange(&mut connection, request, descriptors, doing, budget) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // The daemon is stopping and will not carry out this request.
-                    Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: true },
+                    Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: false },
                     Some(Reply::Refused(refusal)) => {
                         let doing = if subject.is_empty() { doing.to_owned() } else { format!("{doing} {subject:?}") };
                         return Err(Error::Refused { doing, refusal });
@@ -427,12 +434,17 @@ impl Control {
         connection.removed = opened.as_ref().err() == Some(&Errno::NOENT);
         let mut socket = opened?;
         set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
-        let mut resumed = resume.resume(&socket);
+        let mut layout = Layout::CURRENT;
+        let mut resumed = resume.resume(&socket, layout);
+        if let Some(older) = resumed.as_ref().err().and_then(common_layout) {
+            layout = older;
+            socket = self.open_again()?;
+            resumed = resume.resume(&socket, layout);
+        }
         if matches!(resumed, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
             // This daemon has no preserved descriptors, so hand this client's descriptors back.
-            socket = open(&self.path, self.timeout)?;
-            set_socket_timeout(&socket, Timeout::Recv, Some(self.timeout))?;
-            resumed = resume.hand_back(&socket).and_then(|()| resume.resume(&socket));
+            socket = self.open_again()?;
+            resumed = resume.hand_back(&socket).and_then(|()| resume.resume(&socket, layout));
         }
         match resumed {
             Ok(()) => {

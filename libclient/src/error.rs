@@ -40,7 +40,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// No daemon listens on any of the sockets. Start `tensorlendd`, or set `TENSORLEND_SOCKET` or
     /// [`crate::ClientBuilder::socket`].
-    #[error("no tensorlend daemon answers at {tried} ({cause}): start tensorlendd, or set TENSORLEND_SOCKET")]
+    #[error("no tensorlend daemon responds at {tried} ({cause}): start tensorlendd, or set TENSORLEND_SOCKET")]
     NoDaemon {
         /// The sockets that were tried.
         tried: String,
@@ -71,7 +71,7 @@ pub enum Error {
     ///
     /// See [`crate::ClientBuilder::request_timeout`] for the time.
     #[error(
-        "the daemon{} does not answer ({doing}): it has said nothing for {}, so it is stopped or hangs{}: {}",
+        "the daemon{} does not respond ({doing}): it has sent nothing for {}, so it is stopped or hangs{}: {}",
         process(*pid), time(*waited), if *asked { ", and may still carry out the request" } else { "" }, remedy::silent(*pid)
     )]
     NotAnswering {
@@ -254,7 +254,7 @@ pub enum Error {
     /// The server ended, or the caller abandoned the server, before the response. The value is the service's name. The server
     /// may have carried out the request: see [`crate::Caller::call_again`].
     #[error(
-        "the server of {0:?} ended before it answered, and may have carried out the request: call again, if it may be carried out twice"
+        "the server of {0:?} ended before it responded, and may have carried out the request: call again, if it may be carried out twice"
     )]
     ServerGone(String),
     /// A name of another machine is unavailable. See [`crate::remote`].
@@ -436,7 +436,7 @@ pub enum RemoteTrouble {
         why: String,
     },
     /// This machine's gateway does not respond, or its reply is invalid.
-    #[error("this machine's gateway does not answer ({why}): check that tensorlend-gateway runs (`tensorlend nodes`)")]
+    #[error("this machine's gateway does not respond ({why}): check that tensorlend-gateway runs (`tensorlend nodes`)")]
     Gateway {
         /// The cause, as far as the client knows it.
         why: String,

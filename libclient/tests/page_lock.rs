@@ -74,7 +74,7 @@ fn each_mapping_is_locked_once_and_unlocked_before_it_is_unmapped() {
         assert_eq!((calls(REGISTER), calls(READ_ONLY)), (3, 2), "the reader's");
         let locks = page_locks();
         assert_eq!((locks.segments, locks.refusal), (3, None));
-        assert!(locks.bytes >= 12 * MIB);
+        assert!(locks.bytes >= 9 * MIB);
         drop(lease);
         assert_eq!(calls(UNREGISTER), 0, "a mapping stays for the next lease");
         drop((producer, reader));

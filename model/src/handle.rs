@@ -33,13 +33,21 @@ pub struct Model {
     caller: Caller,
     /// Version of the last known fault.
     seen: Version,
+    /// Version of the model when the client connected to its runner.
+    connected: Version,
 }
 
 impl Model {
     pub(crate) fn open(models: &Models, name: &str) -> Result<Self> {
         check_name(&model_bytes_name(name))?;
         let caller = models.client().caller(&model_service(name)).open()?;
-        Ok(Self { models: models.clone(), name: name.to_owned(), caller, seen: Version::NONE })
+        Ok(Self {
+            models: models.clone(),
+            name: name.to_owned(),
+            caller,
+            seen: Version::NONE,
+            connected: Version::NONE,
+        })
     }
 
     /// Returns the model's name.
@@ -94,7 +102,8 @@ impl Model {
                     return Err(Error::Answer { service: model_service(&self.name), why });
                 }
                 Err(Error::ServerGone(service)) => {
-                    let wait = deadline.left_at_most(REASON);
+                    // The runner of a replaced model ends without a reason.
+                    let wait = if self.is_replaced() { Duration::ZERO } else { deadline.left_at_most(REASON) };
                     if let Some(fault) = self.news(wait)? {
                         return Err(Error::Answer { service, why: fault.why });
                     }
@@ -137,6 +146,7 @@ impl Model {
             {
                 return Err(Error::Answer { service: model_service(&self.name), why: fault.why });
             }
+            self.connected = model;
             match self.caller.wait_server(deadline.left_at_most(POLL)) {
                 Err(error) if error.is_timeout() && !deadline.is_over() => {
                     if !goes_on() {
@@ -151,6 +161,11 @@ impl Model {
                 other => return other.map(|()| true),
             }
         }
+    }
+
+    /// Returns true if the model has another version than when the client connected to its runner.
+    fn is_replaced(&self) -> bool {
+        self.client().info(&model_bytes_name(&self.name)).is_ok_and(|info| info.version != self.connected)
     }
 
     /// Waits for a fault that is newer than the last known fault.

@@ -133,7 +133,7 @@ fn map(fd: &OwnedFd, bytes: usize, access: Access, populate: bool) -> io::Result
     // A mapping longer than the file would raise SIGBUS at the first access behind the file's end.
     let length = rustix::fs::fstat(fd)?.st_size;
     if usize::try_from(length).is_ok_and(|length| length < bytes) || bytes == 0 {
-        return Err(io::Error::other(format!("a descriptor of {length} bytes was lent for {bytes}")));
+        return Err(io::Error::other(format!("the daemon sent a descriptor of {length} bytes instead of {bytes}")));
     }
     let mut options = MmapOptions::new();
     options.len(bytes);

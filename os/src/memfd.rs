@@ -26,8 +26,8 @@ pub fn create_while(name: &str, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix:
     Ok(fd)
 }
 
-/// Number of bytes that one write zeroes.
-const ZEROES: usize = 1 << 20;
+/// The bytes that one write zeroes. They are no allocation: its pages would be new ones in each call.
+static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Zeroes every page, and calls `go_on` before every MiB. Returns `ECANCELED` if `go_on` returns
 /// false.
@@ -36,14 +36,13 @@ const ZEROES: usize = 1 << 20;
 /// page waits. The function writes to the file instead of a mapping, because a write takes half the
 /// time and never delays threads that map memory.
 pub fn zero(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
-    let zeroes = vec![0; ZEROES.min(bytes as usize)];
     let mut at = 0;
     while at < bytes {
         if !go_on() {
             return Err(Errno::CANCELED);
         }
-        let step = zeroes.len().min((bytes - at) as usize);
-        match rustix::io::pwrite(fd, &zeroes[..step], at) {
+        let step = ZEROES.len().min((bytes - at) as usize);
+        match rustix::io::pwrite(fd, &ZEROES[..step], at) {
             Ok(written) => at += written as u64,
             Err(Errno::INTR) => {}
             Err(e) => return Err(e),

@@ -174,7 +174,7 @@ impl Array {
             strides => strides.iter().map(|&s| s as i64).collect(),
         };
         if shape.len() != buffer.0.ndim as usize || strides.len() != shape.len() {
-            return Err(argument("the buffer says how many dimensions it has, but not how long they are"));
+            return Err(argument("the buffer has a number of dimensions, but no sizes: pass a numpy array of it"));
         }
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _owner: Owner::Buffer(buffer) })
     }

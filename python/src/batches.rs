@@ -88,7 +88,9 @@ impl Batches {
     }
 
     fn take(&self) -> PyResult<State> {
-        lock(&self.state).take().ok_or_else(|| PyValueError::new_err("another call takes these batches already"))
+        lock(&self.state)
+            .take()
+            .ok_or_else(|| PyValueError::new_err("another call takes from these batches already: wait for it"))
     }
 
     /// Leases the next value and as many following values as exist. Returns the first value.
@@ -130,7 +132,7 @@ impl Batches {
             return self.one(py, name.to_str()?, its_turn);
         }
         if !names.is_instance_of::<PyTuple>() && !names.is_instance_of::<PyList>() {
-            return Err(PyTypeError::new_err("a batch is told by a name, or by a tuple of names"));
+            return Err(PyTypeError::new_err("a batch is a name, or a tuple of names"));
         }
         let several: Vec<Bound<'_, PyString>> = names.extract()?;
         let all =

@@ -176,7 +176,11 @@ pub fn of_typestr(typestr: &str) -> PyResult<DType> {
         [_, b'f', ..] => 2,
         [_, b'c', ..] => 5,
         [_, b'b', ..] => 6,
-        _ => return Err(refuse("cannot be told by the array interface (give what speaks DLPack), or not be lent")),
+        _ => {
+            return Err(refuse(
+                "have no description in the array interface, or cannot be lent: pass an object that supports DLPack",
+            ));
+        }
     };
     let bytes: u8 = typestr.get(2..).and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
     DType::from_codes(code, bytes.saturating_mul(8), 1).ok_or_else(|| refuse("cannot be lent"))

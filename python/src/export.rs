@@ -53,7 +53,7 @@ pub unsafe fn buffer(
         || asks(ffi::PyBUF_F_CONTIGUOUS) && !columns(&view)
         || asks(ffi::PyBUF_ANY_CONTIGUOUS) && !view.is_row_major() && !columns(&view);
     if wrong {
-        return refuse("the tensor does not lie in memory in the order that was asked for: copy it");
+        return refuse("the tensor's elements are in another memory order than the requested one: copy it");
     }
     let mut shown = Box::new(Shown {
         shape: view.shape.iter().map(|&d| d as isize).collect(),
@@ -131,8 +131,7 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
     let flags = flags(&view);
     if !view.writable && matches!(request.abi(), ExportAbi::Legacy) {
         return Err(PyBufferError::new_err(
-            "the library that asks knows no read-only tensors (DLPack before 1.0): in jax, jnp.asarray(lease) looks at it in \
-             place; elsewhere get it with mode=\"cow\", or pass a copy on",
+            "the receiving library supports no read-only tensors (DLPack before 1.0): in jax, jnp.asarray(lease) reads it in place; elsewhere get it with mode=\"cow\", or pass a copy on",
         ));
     }
     request.export_zero_copy(

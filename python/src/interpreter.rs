@@ -16,6 +16,6 @@ pub fn check(_py: Python<'_>) -> PyResult<()> {
         return Ok(());
     }
     Err(PyImportError::new_err(
-        "tensorlend cannot be imported by a sub-interpreter: import it in the main one, or in a process of its own",
+        "tensorlend cannot be imported by a sub-interpreter: import it in the main interpreter, or in another process",
     ))
 }

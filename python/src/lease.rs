@@ -94,9 +94,7 @@ impl Mode {
         if self == Self::Read {
             return Ok(());
         }
-        Err(argument(format!(
-            "{name:?} is on a device, where memory cannot be copied when it is written: copy it yourself"
-        )))
+        Err(argument(format!("{name:?} is on a device, and CUDA has no copy on write: copy the tensor (.clone())")))
     }
 }
 
@@ -384,7 +382,9 @@ impl Lease {
         };
         if let Some(dtype) = wanted {
             if copy == Some(false) {
-                return Err(pyo3::exceptions::PyValueError::new_err("another dtype cannot be had without a copy"));
+                return Err(pyo3::exceptions::PyValueError::new_err(
+                    "another dtype needs a copy: pass copy=None or copy=True",
+                ));
             }
             array = array.call_method1("astype", (dtype,))?;
         } else if copy == Some(true) {

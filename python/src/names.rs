@@ -19,6 +19,7 @@ use crate::version::Version;
 use crate::wait::{timeout, wait};
 use crate::{dtype, metadata};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyMapping};
 use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
 
@@ -69,7 +70,7 @@ pub fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
     }
     let (found, wanted) = (found.numpy_name(), wanted.numpy_name());
     Err(errors::dtype(format!(
-        "{name:?} has elements of {found}, but dtype={wanted} was asked for: leave dtype out, and convert the array with astype"
+        "{name:?} has elements of {found}, not dtype={wanted}: leave dtype out, and convert the array with astype"
     )))
 }
 
@@ -92,7 +93,7 @@ pub fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     if let Ok(lease) = given.cast::<DeviceLease>() {
         return lease.get().seen();
     }
-    Err(pyo3::exceptions::PyTypeError::new_err("what was seen is a Version, a Lease, a DeviceLease or a Dataset"))
+    Err(pyo3::exceptions::PyTypeError::new_err("`seen` must be a Version, a Lease, a DeviceLease or a Dataset"))
 }
 
 #[pymethods]
@@ -379,6 +380,47 @@ impl Client {
         let client = self.session(py)?;
         let value = look_up(py, &client, name)?;
         show(py, &client, value, mode, self.origin(name, true))
+    }
+
+    /// Leases the values that names hold now, in the order of the names.
+    ///
+    /// Equivalent to `get_value` for each name, and faster, because the cache misses of the names overlap.
+    ///
+    /// Parameters
+    /// ----------
+    /// names : sequence of str
+    ///     The names, at most 4,096: a client holds at most this many leases.
+    /// mode : {"read", "cow"}, default "read"
+    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+    ///     a page copies it.
+    ///
+    /// Returns
+    /// -------
+    /// list of Lease, DeviceLease or Dataset
+    ///     A value for each name. The values are no snapshot: each is its name's value at some moment during the call.
+    ///
+    /// Raises
+    /// ------
+    /// NotFoundError
+    ///     A name has no value. As with every error, it names the first such name, and the call holds no lease.
+    /// LimitError
+    ///     This client holds its maximum number of leases.
+    /// TypeError
+    ///     `names` is one name.
+    ///
+    /// Examples
+    /// --------
+    /// >>> _ = client.put("a", np.arange(2)), client.put("b", np.arange(3))
+    /// >>> [value.shape for value in client.get_many(["a", "b"])]
+    /// [(2,), (3,)]
+    #[pyo3(signature = (names, *, mode="read"))]
+    fn get_many(&self, py: Python<'_>, names: Vec<PyBackedStr>, mode: &str) -> PyResult<Vec<Py<PyAny>>> {
+        let mode = Mode::parse(mode)?;
+        let client = self.session(py)?;
+        // Release the interpreter's lock: the values may be many, on a slow device, or on another machine.
+        let values = py.detach(|| client.get_many(&names).into_iter().collect::<Result<Vec<Value>, Error>>());
+        let shown = |(value, name): (Value, &PyBackedStr)| show(py, &client, value, mode, self.origin(name, true));
+        values.or_raise()?.into_iter().zip(&names).map(shown).collect()
     }
 
     /// Returns an iterator over the values of names, in their order.

@@ -346,7 +346,7 @@ impl<'t> Text<'t> {
             0x90..=0x9f => return Ok(Head::List(low(4))),
             0xa0..=0xbf => return Ok(Head::Text(self.take(low(5))?)),
             0xc0 => py.None().into_bound(py),
-            0xc1 => return Err(invalid("a byte begins no value")),
+            0xc1 => return Err(invalid("a byte is the start of no value")),
             0xc2 | 0xc3 => (first == 0xc3).into_pyobject(py)?.to_owned().into_any(),
             0xc4..=0xc6 => {
                 let length = self.length_of(first - 0xc4)?;
@@ -387,7 +387,7 @@ impl<'t> Text<'t> {
 }
 
 fn unicode(text: &[u8]) -> PyResult<&str> {
-    str::from_utf8(text).map_err(|_| invalid("a text is no Unicode"))
+    str::from_utf8(text).map_err(|_| invalid("a text is not Unicode"))
 }
 
 #[cold]

@@ -10,7 +10,7 @@ use crate::shown;
 use crate::wait::{Awaited, in_thread, options, timeout, wait};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyRange, PyTuple};
 use std::sync::Mutex;
 use std::time::Duration;
 use tensorlend::{Claim, Deadline, Error, Feed, ValueDraft};
@@ -246,6 +246,102 @@ impl Queue {
     ) -> PyResult<Bound<'py, PyAny>> {
         let options = options!(slf.py(), metadata, timestamp, device, stream);
         in_thread(slf, "put", (item, timeout), options, None)
+    }
+
+    /// Appends several items in one request, as adjacent items: all of them or none. Waits until the queue has room for all of
+    /// them.
+    ///
+    /// For small items this takes less time than a `put` for each.
+    ///
+    /// Parameters
+    /// ----------
+    /// items : iterable of items
+    ///     The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// device : str, int or device or None, default None
+    ///     The memory of all items: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which each array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes arrays on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of each array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// range
+    ///     The items' numbers, counted from 0; empty without items.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue had no room for all items during the whole timeout. Drafts among the items are closed.
+    /// ArgumentError
+    ///     There are more than 1,024 items, or more than `maxsize`.
+    /// DTypeError
+    ///     The elements of an item cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (items, timeout=None, *, device=None, stream=None))]
+    fn put_many<'py>(
+        &self,
+        py: Python<'py>,
+        items: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        device: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, PyRange>> {
+        ours(self.forks)?;
+        let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
+        let drafts = items.try_iter()?.map(|item| drafted(&self.client, &item?, &to, None, 0));
+        let drafts: Vec<ValueDraft> = drafts.collect::<PyResult<_>>()?;
+        let count = drafts.len() as isize;
+        if count == 0 {
+            return PyRange::new(py, 0, 0);
+        }
+        let mut offer = py.detach(|| self.inner.offer_many(drafts)).or_raise()?;
+        let first = wait(py, &self.awaited, limit, |slice| offer.wait(Some(slice)))? as isize;
+        PyRange::new(py, first, first + count)
+    }
+
+    /// Awaits `put_many`, which runs in a thread of its own. Cancelling ends the wait.
+    ///
+    /// Parameters
+    /// ----------
+    /// items : iterable of items
+    ///     The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+    /// timeout : float or None, default None
+    ///     Maximum wait in seconds; None waits without limit.
+    /// device : str, int or device or None, default None
+    ///     The memory of all items: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+    ///     or "cpu". None keeps the memory in which each array is.
+    /// stream : int or stream or None, default None
+    ///     The CUDA stream whose pending work writes arrays on a device: a handle, or a stream of torch, cupy, numba
+    ///     or cuda.core. None is the stream of each array's producer.
+    ///
+    /// Returns
+    /// -------
+    /// range
+    ///     The items' numbers, counted from 0; empty without items.
+    ///
+    /// Raises
+    /// ------
+    /// TimeoutError
+    ///     The queue had no room for all items the whole time. Drafts among the items are closed.
+    /// ArgumentError
+    ///     There are more than 1,024 items, or more than `maxsize`.
+    /// DTypeError
+    ///     The elements of an item cannot be lent.
+    /// LimitError
+    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
+    #[pyo3(signature = (items, timeout=None, *, device=None, stream=None))]
+    fn put_many_async<'py>(
+        slf: &Bound<'py, Self>,
+        items: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+        device: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        in_thread(slf, "put_many", (items, timeout), options!(slf.py(), device, stream), None)
     }
 
     /// Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns the

@@ -452,8 +452,8 @@ impl Call {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let answered = if self.is_open() { "" } else { ", answered" };
-        Ok(format!("<Call: {}{answered}>", self.received.repr(py)?))
+        let responded = if self.is_open() { "" } else { ", responded" };
+        Ok(format!("<Call: {}{responded}>", self.received.repr(py)?))
     }
 }
 

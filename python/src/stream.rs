@@ -61,7 +61,7 @@ impl Stream {
     }
 
     fn closed(&self) -> String {
-        format!("the stream {:?} was closed here: open it again", self.name)
+        format!("the stream {:?} was closed in this process: open it again", self.name)
     }
 }
 

@@ -83,7 +83,7 @@ impl Bench<'_> {
     fn answer(&self, job: Job, outputs: Vec<Output>, took: Duration) {
         let said = job.answer(self.client, outputs, took);
         if let Err(error) = &said {
-            tracing::warn!("an answer could not be given: {error}");
+            tracing::warn!("a response could not be sent: {error}");
         }
         self.record(|recorder| recorder.said(said.is_ok()));
     }
@@ -91,7 +91,7 @@ impl Bench<'_> {
     /// Sends the reason for a failure to the caller of `job`.
     pub fn fail(&self, job: Job, why: &str) {
         if let Err(error) = job.fail(why) {
-            tracing::warn!("a failure could not be told: {error}");
+            tracing::warn!("a failure could not be reported: {error}");
         }
         self.record(|recorder| recorder.said(false));
     }

@@ -165,7 +165,7 @@ impl Worker<'_> {
             Ok(job) => Some(job),
             Err(told) => {
                 if let Err(error) = told {
-                    tracing::warn!("a failure could not be told: {error}");
+                    tracing::warn!("a failure could not be reported: {error}");
                 }
                 self.bench.record(|recorder| recorder.said(false));
                 None

@@ -118,8 +118,7 @@ impl<T: Model, const N: usize> Model for [T; N] {
     }
 }
 
-/// Returns the FNV-1a hash over the names, kinds and offsets of every structure. Two programs whose
-/// hashes differ do not communicate.
+/// Returns the FNV-1a hash over the names, kinds and offsets of every structure.
 #[cfg(not(loom))]
 pub const fn hash(structures: &[Structure], version: u32) -> u64 {
     const fn eat(mut hash: u64, text: &str) -> u64 {

@@ -14,20 +14,26 @@ use crate::search::{BUCKET, SEARCH_MAX, Search};
 #[cfg(not(loom))]
 use crate::word::{PlaceWord, TableWord};
 
+#[cfg(not(loom))]
+mod ahead;
 mod audience;
 mod entry;
 mod geometry;
 mod search;
+mod wanted;
 
 pub use audience::{AUDIENCE, AUDIENCE_WORDS, audience, audience_bit, bits};
 pub use entry::{ENTRY_NAME_WORDS, KEY_BYTES_MAX, LONG_NAME_WORDS, LongName, NameEntry, key_word};
 pub use geometry::{FIRST_TABLE_LOG2, Geometry};
 pub use search::{FoundName, Replaced, begin_table_in, find_in};
+pub use wanted::WANTED_OUT_SINCE;
 
 /// Maximum number of subscribers of one stream.
 pub const SUBSCRIBERS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Maximum number of devices whose memory one daemon lends.
 pub const DEVICES: usize = if cfg!(loom) { 1 } else { 16 };
+/// Number of words in the bitmap of segments that the daemon wants out of memory.
+pub const WANTED_WORDS: usize = if cfg!(loom) { 1 } else { 512 };
 /// Number of words in a bitmap over members: 65,536 bits.
 pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
 
@@ -60,8 +66,11 @@ structure! {
         /// The daemon rings this bell when the lending of a device segment ends: a client that has the segment mapped
         /// unmaps it and reports this to the daemon.
         208 returned: Bell,
+        /// The daemon rings this bell when it sets bits of `wanted_segments`: clients that can let go of these segments do so.
+        /// 0: not said, or the daemon does not spill. Since version 6.
+        216 wanted_out: Bell,
         /// Reserved; always 0.
-        216 reserved3: [Word; pad(5)],
+        224 reserved3: [Word; pad(4)],
         /// Offset of the table of members, in bytes.
         256 members_at: Word,
         /// Entries of the table of members; a catalogue's number is its index there.
@@ -110,8 +119,9 @@ structure! {
         424 devices: [Word; 2 * DEVICES],
         /// Reserved; always 0.
         680 reserved5: [Word; pad(427)],
-        /// Reserved; always 0.
-        4096 reserved6: [Word; pad(512)],
+        /// Bit (i mod 32768): the daemon wants segment i of the table of segments out of memory, and cannot move its bytes to a
+        /// file while a process has it mapped. A hint. Since version 6.
+        4096 wanted_segments: [Word; WANTED_WORDS],
         /// Bit c: catalogue c belongs to a client, live or ended and not yet dropped. The daemon sets the bit when a
         /// new client has acknowledged its sheets, before it replies to the client's next request.
         8192 present: [Word; MEMBER_BITMAP_WORDS],
@@ -157,6 +167,7 @@ structure! {
     }
 }
 
+#[cfg(not(feature = "next-layout-for-tests"))]
 structure! {
     /// A list. Its items are names, formed of the list's id and their numbers.
     pub struct ListEntry [64] {
@@ -166,6 +177,21 @@ structure! {
         8 end: Word,
         /// Reserved; always 0.
         16 reserved: [Word; pad(6)],
+    }
+}
+
+#[cfg(feature = "next-layout-for-tests")]
+structure! {
+    /// A list. Its items are names, formed of the list's id and their numbers.
+    pub struct ListEntry [64] {
+        /// Id of this epoch of the list; never used again. 0: free.
+        0 id: Word,
+        /// Number of items ever appended. Stored after the item's owner word.
+        8 end: Word,
+        /// The complement of `end`; 0: not said. Stored before `end`.
+        16 not_end: Word,
+        /// Reserved; always 0.
+        24 reserved: [Word; pad(5)],
     }
 }
 
@@ -203,6 +229,16 @@ structure! {
         /// Location of its bytes: 0 in host memory, else device 56 . allocator 8, with the code of
         /// [`crate::wire::Allocator::code`]; the device is its index in the head's list.
         24 place: Word,
+    }
+}
+
+#[cfg(not(loom))]
+impl ListEntry {
+    /// Daemon: stores the number of items ever appended.
+    pub fn set_end(&self, end: u64) {
+        #[cfg(feature = "next-layout-for-tests")]
+        self.not_end.set(!end);
+        self.end.set(end);
     }
 }
 
@@ -281,6 +317,18 @@ impl Directory {
             && (table.first() == 0 || table.first() == half);
         let lies = said.iter().zip(offsets).all(|((at, count), there)| (at.peek(), *count as u64) == there);
         (geometry.members > 0 && lies && is_table && bytes == geometry.bytes()).then_some(geometry)
+    }
+
+    /// Daemon: stores every word again that a version after [`crate::versions::LAYOUT_OLDEST`] has
+    /// added. A daemon calls this when it takes over a directory, because an older daemon may have
+    /// changed the directory. The older daemon leaves these words as they were.
+    pub fn renew_added(&self) {
+        for list in &*self.lists {
+            list.set_end(list.end.peek());
+        }
+        for word in &self.head.wanted_segments {
+            word.set(0);
+        }
     }
 
     /// Returns the directory's head.
@@ -452,6 +500,25 @@ mod tests {
         // A look-up rejects a table word that leads out of the sheet.
         d.head().table.set(TableWord::new(11, d.places.len() as u64 - 1).0);
         assert_eq!(d.find(x, b"x"), Err(Replaced));
+    }
+
+    #[test]
+    fn a_hint_leads_to_the_entry_that_a_look_up_finds() {
+        let d = directory();
+        let hash = d.hash(b"x");
+        let first = d.first_place(hash);
+        assert_eq!((first, d.entry_at(first, hash)), (place(&d, b"x", 0), None));
+        bind(&d, 2, b"x", 0, BUCKET - 1);
+        assert_eq!(d.entry_at(first, hash), Some(2));
+        // A place of another name with the same hash comes first: the hint is wrong, and the look-up is right.
+        bind(&d, 1, b"other", 0, 0);
+        d.places[place(&d, b"x", 0)].set(PlaceWord::new(hash, 1).0);
+        assert_eq!(d.entry_at(first, hash), Some(1));
+        for at in 1..BUCKET - 1 {
+            d.places[place(&d, b"x", at)].set(PlaceWord::PASSED.0);
+        }
+        assert_eq!(d.find(hash, b"x").unwrap().unwrap().entry, 2);
+        assert_eq!(d.entry_at(d.places.len(), hash), None, "a hint never leads out of the sheet");
     }
 
     #[test]

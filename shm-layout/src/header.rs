@@ -1,6 +1,8 @@
 //! The header of every sheet: the sheet's kind, and the layout that the sheet's writer uses.
 
 use crate::describe::structure;
+#[cfg(not(loom))]
+use crate::versions::Layout;
 use crate::word::Word;
 
 structure! {
@@ -9,9 +11,9 @@ structure! {
     pub struct SheetHeader [64] {
         /// The kind of the sheet: eight ASCII letters (`TLDIRECT`, `TLCATALG`, `TLCELLS_`, `TLSLOTS_`, `TLLEASES`, `TLSTREAM`).
         0 magic: Word,
-        /// The layout's version.
+        /// The oldest version of the layout whose programs can use the sheet: see [`crate::versions`].
         8 version: Word,
-        /// The layout's hash: FNV-1a over every structure's fields and offsets.
+        /// The hash of that version.
         16 hash: Word,
         /// Length of the sheet in bytes.
         24 bytes: Word,
@@ -59,8 +61,8 @@ pub struct WrongSheet {
 impl SheetHeader {
     /// Writes the header. The daemon calls this before it lends the sheet.
     pub fn initialise(&self, magic: Magic, bytes: u64, owner: u16, count: u64, first: u64) {
-        self.version.put(u64::from(crate::LAYOUT_VERSION));
-        self.hash.put(crate::LAYOUT_HASH);
+        self.version.put(u64::from(Layout::OLDEST.version));
+        self.hash.put(Layout::OLDEST.hash);
         self.bytes.put(bytes);
         self.owner.put(u64::from(owner));
         self.count.put(count);
@@ -68,19 +70,19 @@ impl SheetHeader {
         self.magic.set(magic as u64);
     }
 
-    /// Checks that this sheet has the expected kind and this program's layout.
+    /// Checks that this sheet has the expected kind, and a layout that this program understands.
     ///
     /// # Errors
     /// [`WrongSheet`] if the kind or the layout differs.
     pub fn check(&self, expected: Magic) -> Result<(), WrongSheet> {
-        let wrong = |what| Err(WrongSheet { expected, version: crate::LAYOUT_VERSION, what });
+        let wrong = |what| Err(WrongSheet { expected, version: Layout::OLDEST.version, what });
         if self.magic.read() != expected as u64 {
             return wrong("magic number differs");
         }
-        if self.version.peek() != u64::from(crate::LAYOUT_VERSION) {
+        if self.version.peek() != u64::from(Layout::OLDEST.version) {
             return wrong("layout version differs");
         }
-        if self.hash.peek() != crate::LAYOUT_HASH {
+        if self.hash.peek() != Layout::OLDEST.hash {
             return wrong("layout hash differs");
         }
         Ok(())

@@ -22,6 +22,7 @@ pub const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 /// Maximum number of simultaneous subscriptions of a client.
 pub const CURSORS: usize = if cfg!(loom) { 1 } else { 256 };
 
+#[cfg(not(feature = "next-layout-for-tests"))]
 structure! {
     /// A subscriber's position in one stream. Two lines: the producer reads the first only when its ring is full, and
     /// the second at every send. The second changes only when the subscriber goes to sleep or wakes.
@@ -38,6 +39,33 @@ structure! {
         24 stream: Word,
         /// Reserved; always 0.
         32 reserved: [Word; pad(4)],
+        /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber,
+        /// before it polls the ring's head again, with a fence between.
+        64 parked: Word,
+        /// Reserved; always 0.
+        72 reserved2: [Word; pad(7)],
+    }
+}
+
+#[cfg(feature = "next-layout-for-tests")]
+structure! {
+    /// A subscriber's position in one stream. Two lines: the producer reads the first only when its ring is full, and
+    /// the second at every send. The second changes only when the subscriber goes to sleep or wakes.
+    pub struct Cursor [128] {
+        /// Absolute number of the next message to take. Writer: the subscriber, after it has taken (leased) a message.
+        0 next: Word,
+        /// Messages that the subscriber missed. Writer: the subscriber. For monitoring only.
+        8 lost: Word,
+        /// The subscriber rings this bell when it advances `next`, if the producer sleeps on the bell.
+        16 bell: Bell,
+        /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for its
+        /// first message. From then on, in a stream that does not drop the oldest, `next` keeps that message and all later ones,
+        /// even if the stream ends: see [`Cursor::keeps`].
+        24 stream: Word,
+        /// 1 if the writer has set `stream` for a subscription; 0: not said. Writer: the subscriber, before `stream`.
+        32 follows: Word,
+        /// Reserved; always 0.
+        40 reserved: [Word; pad(3)],
         /// 0 awake, 1 asleep on the stream's bell, 2 wants a byte through its wake descriptor. Writer: the subscriber,
         /// before it polls the ring's head again, with a fence between.
         64 parked: Word,
@@ -78,6 +106,13 @@ structure! {
 }
 
 impl Cursor {
+    /// Subscriber: stores the id of the cursor's stream; 0: none.
+    pub fn set_stream(&self, id: u64) {
+        #[cfg(feature = "next-layout-for-tests")]
+        self.follows.set(u64::from(id != 0));
+        self.stream.set(id);
+    }
+
     /// Producer P of a deleted stream, after [`scan_fence`]: returns true if subscriber S may still
     /// read one of the stream's messages without a lease. `sent - 1` is the number of the last
     /// message.

@@ -7,6 +7,9 @@
 //! for each client. The daemon disconnects a client that breaks these rules.
 
 mod device;
+// The models of loom have no layout hash.
+#[cfg(not(loom))]
+mod hello;
 mod inspect;
 mod queue;
 mod refusal;
@@ -28,7 +31,10 @@ use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = if cfg!(feature = "next-layout-for-tests") { 8 } else { 7 };
+/// Oldest version of the control protocol that this build speaks. A newer version only adds kinds of
+/// messages, at the end of the lists of kinds.
+pub const PROTOCOL_OLDEST: u16 = 7;
 /// Longest packet in bytes, either way.
 pub const PACKET_BYTES_MAX: usize = 64 * 1024;
 /// Descriptors that one packet may carry.
@@ -59,30 +65,14 @@ pub struct Hello {
     pub protocol_min: u16,
     /// Newest protocol version that the client speaks.
     pub protocol_max: u16,
-    /// The client's layout version.
+    /// The layout version that the client offers: its own, or an older one that it understands.
     pub layout_version: u32,
-    /// The hash of the client's layout.
+    /// The hash of that layout.
     pub layout_hash: u64,
     /// Namespace to join. `None`: the private namespace of the client's uid.
     pub namespace: Option<String>,
     /// Name of this client in listings. The daemon stores at most 63 bytes.
     pub label: String,
-}
-
-// The models of loom have no layout hash.
-#[cfg(not(loom))]
-impl Hello {
-    /// Returns the hello of a client that was built with this crate.
-    pub fn new(namespace: Option<String>, label: impl Into<String>) -> Self {
-        Self {
-            protocol_min: PROTOCOL_VERSION,
-            protocol_max: PROTOCOL_VERSION,
-            layout_version: crate::LAYOUT_VERSION,
-            layout_hash: crate::LAYOUT_HASH,
-            namespace,
-            label: label.into(),
-        }
-    }
 }
 
 /// First message of a client that was connected to the previous daemon.
@@ -92,9 +82,9 @@ pub struct Return {
     pub protocol_min: u16,
     /// Newest protocol version that the client speaks.
     pub protocol_max: u16,
-    /// The client's layout version.
+    /// The layout version that the client offers, as in [`Hello`].
     pub layout_version: u32,
-    /// The hash of the client's layout.
+    /// The hash of that layout.
     pub layout_hash: u64,
     /// The client's namespace.
     pub namespace: String,

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::path::Path;
 use tensorlend_layout::describe::Structure;
+use tensorlend_layout::versions::LAYOUT_OLDEST;
 use tensorlend_layout::word::{Absorbed, Cell, LeaseWord, Member, OwnerWord, PlaceWord, RangeWord, TableWord};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION, STRUCTURES};
 
@@ -186,7 +187,8 @@ fn layout_md() -> String {
         `just layout` generates this page from the structures in shm-layout/src. A test fails if the page is out of date. \
         [protocol.md](protocol.md) explains the purpose of the words.\n\n\
         This page describes layout version {LAYOUT_VERSION} with the hash `{LAYOUT_HASH:016x}`. The hash is FNV-1a over the names, \
-        types and offsets below. A program that finds another version or hash does not attach.\n\n\
+        types and offsets below. Programs of the versions {LAYOUT_OLDEST} to {LAYOUT_VERSION} share memory: see \
+        [Versions](protocol.md#control-protocol). The header of a sheet contains version {LAYOUT_OLDEST} and its hash.\n\n\
         All numbers are little endian. A `Word` is an atomic of 64 bits. A `Bell` is an atomic of 32 bits (the futex) and 32 \
         unused bits. Offsets and lengths are in bytes. Reserved words stay 0.\n\n\
         # Structures\n"

@@ -168,7 +168,7 @@ void Client::config_set(const std::string config_param, const std::string value,
 
 void Client::save(const std::string address) {
     impl_->check_address(address);
-    log_warning(LLInfo, "save: nothing is written to disk, the daemon holds values in memory (see tensorlend save)");
+    log_warning(LLInfo, "save: this call writes no file, and the values stay in memory (see `tensorlend save`)");
 }
 
 } // namespace SmartRedis

@@ -9,6 +9,7 @@ use tensorlend::{
     TensorView, Version,
 };
 use tensorlend_tests::filled;
+use tensorlend_tests::traffic::{Pair, Traffic};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A little less than the timeout of the test, so that the test prints the agent's error.
@@ -26,6 +27,7 @@ struct Agent {
     claimed: Option<QueueItem>,
     server: Option<Server>,
     caller: Option<Caller>,
+    traffic: Option<Traffic>,
 }
 
 type Answer = Result<String, Box<dyn std::error::Error>>;
@@ -85,6 +87,21 @@ impl Agent {
                 let draft = filled::filled(self.client()?, number.parse()?)?;
                 Ok(self.streams.get(name).ok_or("no such stream")?.send(draft)?.to_string())
             }
+            // traffic ME PEER: begins the use of names, a list and streams
+            ["traffic", me, peer] => {
+                let pair = Pair { me: me.parse()?, peer: peer.parse()? };
+                self.traffic = Some(Traffic::begin(self.client()?, pair));
+                Ok(String::new())
+            }
+            // rounds: returns the number of rounds of that use
+            ["rounds"] => Ok(self.traffic.as_mut().ok_or("no traffic")?.rounds()?.to_string()),
+            // end-traffic: ends that use, and returns the number of its rounds
+            ["end-traffic"] => Ok(self.traffic.as_mut().ok_or("no traffic")?.end()?.to_string()),
+            // layout: returns the version of the session's layout
+            ["layout"] => Ok(self.client()?.layout_version().to_string()),
+            // added-words SOCKET LIST: checks the words that the next layout adds, as a client of that layout reads them
+            #[cfg(feature = "next-layout-for-tests")]
+            ["added-words", socket, list] => added_words(socket.as_ref(), list),
             ["disconnect"] => {
                 self.streams.clear();
                 (self.call, self.server, self.caller) = (None, None, None);
@@ -367,6 +384,33 @@ fn call(caller: &mut Caller, number: u64) -> Answer {
     })?;
     let answer = answer.as_tensor().ok_or("not a tensor")?;
     Ok(answer.as_slice::<u64>()?[0].to_string())
+}
+
+/// Returns the number of items of a list, and the numbers of cursors that follow a stream with and without the added
+/// word of the next layout. The added word of the list must be correct.
+#[cfg(feature = "next-layout-for-tests")]
+fn added_words(socket: &std::path::Path, list: &str) -> Answer {
+    use tensorlend_layout::{leases::LeaseTable, raw::Sheet};
+    use tensorlend_tests::hand::{Hand, map};
+    let hand = Hand::join(socket, None)?;
+    let key = tensorlend_layout::name::list_key(list);
+    let found = hand.directory.find(hand.directory.hash(&key), &key).map_err(|_| "the table was replaced")?;
+    let line = &hand.directory.lists[found.ok_or("no such list")?.owner_word.cell() as usize];
+    let (end, complement) = (line.end.read(), line.not_end.read());
+    if complement != !end {
+        return Err(format!("{complement:x} is not the complement of {end:x}").into());
+    }
+    let (mut with, mut without) = (0, 0);
+    for member in hand.directory.present().filter(|&member| member != hand.welcome.catalogue) {
+        // Members that have ended have no lease table.
+        let Ok((_, leases)) = hand.sheets_of(member) else { continue };
+        let table: Sheet<LeaseTable> =
+            Sheet::new(map(&leases, tensorlend_os::memfd::Access::Read)?).ok_or("too short")?;
+        for cursor in table.cursors.iter().filter(|cursor| cursor.stream.read() != 0) {
+            *if cursor.follows.read() == 1 { &mut with } else { &mut without } += 1;
+        }
+    }
+    Ok(format!("{end} {with} {without}"))
 }
 
 /// Makes a system call that nothing else here makes.

@@ -142,12 +142,11 @@ fn look(client: &Client, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Puts three items, gives one back in both ways, and confirms all in all ways.
+/// Puts three items, two of them together, gives one back in both ways, and confirms all in all ways.
 fn queue(client: &Client, value: u64) -> Result<(), Error> {
     let jobs = client.queue(JOBS)?;
-    for count in 0..3 {
-        jobs.put(filled(client, value + count)?, PATIENCE)?;
-    }
+    jobs.put(filled(client, value)?, PATIENCE)?;
+    jobs.put_many([filled(client, value + 1)?, filled(client, value + 2)?], PATIENCE)?;
     jobs.get(PATIENCE)?.give_back()?;
     drop(jobs.get(PATIENCE)?);
     for _ in 0..2 {

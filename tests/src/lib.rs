@@ -19,7 +19,9 @@ pub mod memory;
 pub mod place;
 pub mod queued;
 pub mod scenarios;
+pub mod stored;
 pub mod system;
+pub mod traffic;
 pub mod tree;
 pub mod users;
 pub mod witness;
@@ -85,6 +87,45 @@ pub fn binary(name: &str) -> PathBuf {
     let path = binaries().join(name);
     assert!(path.exists(), "{} is missing: run `cargo build --workspace --bins` first", path.display());
     path
+}
+
+/// The build of a program. Its layout of shared memory follows from the build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Build {
+    /// The build of this test.
+    Own,
+    /// A build with the feature `next-layout-for-tests`: as the next release would be.
+    Next,
+}
+
+impl Build {
+    /// Returns the path of a program of this build.
+    ///
+    /// # Panics
+    /// If the program has not been built.
+    pub fn binary(self, name: &str) -> PathBuf {
+        match self {
+            Self::Own => binary(name),
+            Self::Next => {
+                let path = next_binaries().join(name);
+                assert!(path.exists(), "{} is missing: run `scripts/next` first", path.display());
+                path
+            }
+        }
+    }
+}
+
+fn next_binaries() -> PathBuf {
+    std::env::var_os("TENSORLEND_NEXT_BIN_DIR").map_or_else(|| binaries().join("next"), PathBuf::from)
+}
+
+/// Returns true if this test cannot run because the programs of [`Build::Next`] are missing, and records that.
+pub fn skip_without_next() -> bool {
+    let is_missing = !next_binaries().join("tensorlend-agent").exists();
+    if is_missing {
+        skip("the programs with the next layout are missing (scripts/next builds them)");
+    }
+    is_missing
 }
 
 /// Runs a command to its end.

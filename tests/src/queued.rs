@@ -10,10 +10,13 @@ use tensorlend::Client;
 pub const QUEUE: &str = "jobs";
 /// The number of waiting items at which producers wait.
 pub const WAITING_MAX: u64 = 64;
+/// The number of items that `produce-many` puts in one request. It divides the number of all items.
+pub const TOGETHER: u64 = 8;
 /// The work on every so many items takes longer.
 const SLOW_EVERY: u64 = 16;
 
-/// `produce SOCKET FIRST COUNT`: puts items with the values from `FIRST` on, prints `ok` and ends. `consume SOCKET FILE`:
+/// `produce SOCKET FIRST COUNT`: puts items with the values from `FIRST` on, prints `ok` and ends. `produce-many` does the same
+/// with [`TOGETHER`] items in each request. `consume SOCKET FILE`:
 /// takes items until it is killed; writes the line `claimed VALUE` before its work and `done VALUE` after it. `items SOCKET FILE`
 /// does the same, and confirms each item with the request for the next one.
 ///
@@ -32,6 +35,15 @@ pub fn run(arguments: &[String]) -> Option<()> {
             let (client, queue) = queue(socket);
             for number in first..first + count {
                 queue.put(filled(&client, number).expect("there is memory"), None).expect("there is a daemon");
+            }
+            println!("ok");
+        }
+        ["produce-many", socket, first, count] => {
+            let (first, count): (u64, u64) = (first.parse().ok()?, count.parse().ok()?);
+            let (client, queue) = queue(socket);
+            for number in (first..first + count).step_by(TOGETHER as usize) {
+                let items = (number..number + TOGETHER).map(|value| filled(&client, value).expect("there is memory"));
+                queue.put_many(items, None).expect("there is a daemon");
             }
             println!("ok");
         }

@@ -402,6 +402,42 @@ fn a_daemon_killed_at_any_step_of_a_claim_loses_no_item_and_confirms_none_twice(
     }
 }
 
+#[test]
+fn a_daemon_killed_while_it_appends_several_items_keeps_all_or_none() {
+    let Some(build) = Build::find() else { return };
+    let points = build.points();
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        for (point, passage, kept) in [("daemon: item bound", 2, 0), ("daemon: items counted", 1, 3)] {
+            let number = points.iter().position(|it| it == point).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let begin = folder.path().join("begin");
+            let plan = ("TENSORLEND_CRASH".to_owned(), format!("{number}:{passage}:{}", begin.display()));
+            let mut daemon = Service::start_with(mode, build.0.join("tensorlendd"), Some(plan));
+            let client = daemon.client();
+            let queue = client.queue(queued::QUEUE).unwrap();
+            queue.put(filled::filled(&client, 1).unwrap(), None).unwrap();
+            std::fs::write(&begin, "").unwrap();
+            let drafts: Vec<_> = (2..5).map(|value| filled::filled(&client, value).unwrap()).collect();
+            let unknown = queue.put_many(drafts, None).unwrap_err();
+            assert!(unknown.is_disconnected(), "{point}: {unknown}");
+            eventually(&format!("{point}: the daemon's end"), || !daemon.is_running());
+            daemon.restart();
+            eventually(&format!("{point}: the next daemon"), || queue.waiting().is_ok());
+            assert_eq!(queue.waiting().unwrap(), 1 + kept, "{point}, {mode}");
+            // The next items follow those that the queue has.
+            let drafts = [filled::filled(&client, 5).unwrap(), filled::filled(&client, 6).unwrap()];
+            assert_eq!(queue.put_many(drafts, None).unwrap(), 1 + kept..3 + kept, "{point}, {mode}");
+            let mut values = Vec::new();
+            while let Ok(item) = queue.get(Duration::from_millis(100)) {
+                values.push(filled::value(item.value().tensor().unwrap()).unwrap());
+                assert!(item.done().unwrap());
+            }
+            let expected: Vec<u64> = (1..2 + kept).chain(5..7).collect();
+            assert_eq!(values, expected, "{point}, {mode}");
+        }
+    }
+}
+
 /// Hands items over to a consumer that waits, until each has an answer.
 fn hand_over(producer: &Client, consumer: &Client) {
     let (puts, gets) = (producer.queue("waits").unwrap(), consumer.queue("waits").unwrap());

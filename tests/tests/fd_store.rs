@@ -1,128 +1,14 @@
 //! `tensorlendd --fd-store`: a daemon without a service manager is killed, and the next one continues with all tensors.
 #![allow(unsafe_code)]
 
-use rustix::net::RecvFlags;
 use rustix::process::Signal;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use std::time::Duration;
 use tensorlend::{Client, DType, Start};
-use tensorlend_tests::hand::dial;
-use tensorlend_tests::{Agent, PATIENCE, binary, eventually, open_to_all, signal};
-
-/// An fd store and a daemon, each in a process of its own, which the test kills and starts again.
-struct Machine {
-    folder: TempDir,
-    store: Option<Child>,
-    daemon: Option<Child>,
-}
-
-impl Machine {
-    fn start(mode: &str) -> Self {
-        let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().unwrap();
-        open_to_all(folder.path());
-        let mut it = Self { folder, store: None, daemon: None };
-        let config = format!("mode = \"{mode}\"\nfd_store = \"{}\"\n", it.path("store").display());
-        std::fs::write(it.path("config.toml"), config).unwrap();
-        it.start_store();
-        it.start_daemon();
-        it
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn program(&self) -> Command {
-        let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut command = Command::new(binary("tensorlendd"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        command
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.path("log")).unwrap_or_default()
-    }
-
-    fn start_store(&mut self) {
-        self.store = Some(self.program().arg("--fd-store").arg(self.path("store")).spawn().unwrap());
-    }
-
-    fn start_daemon(&mut self) {
-        let mut command = self.program();
-        command.arg("--config").arg(self.path("config.toml")).arg("--socket").arg(self.path("socket"));
-        let mut child = command.spawn().unwrap();
-        let start = Instant::now();
-        while Client::builder().socket(self.path("socket")).connect().is_err() {
-            let ended = child.try_wait().unwrap();
-            assert!(ended.is_none() && start.elapsed() < PATIENCE, "the daemon is not up:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.daemon = Some(child);
-    }
-
-    fn kill_daemon(&mut self) {
-        end(&mut self.daemon, Signal::KILL);
-    }
-
-    fn restart_daemon(&mut self) {
-        self.kill_daemon();
-        self.start_daemon();
-    }
-
-    fn client(&self) -> Client {
-        Client::builder().socket(self.path("socket")).label("test").connect().unwrap()
-    }
-
-    fn agent(&self) -> Agent {
-        let mut agent = Agent::start();
-        agent.ok(&format!("connect {}", self.path("socket").display()));
-        agent
-    }
-
-    /// Returns the names that the store sends a new connection. No daemon may run.
-    fn stored(&self) -> Vec<String> {
-        let socket = dial(&self.path("store")).unwrap();
-        let mut names = Vec::new();
-        loop {
-            let packet = tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap();
-            match packet.bytes.split_first().unwrap() {
-                (b'+', name) => {
-                    assert_eq!(packet.descriptors.len(), 1);
-                    names.push(String::from_utf8(name.to_vec()).unwrap());
-                }
-                (b'.', capacity) => {
-                    assert!(u32::from_le_bytes(capacity.try_into().unwrap()) >= 100);
-                    return names;
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-}
-
-/// Ends a process with a signal.
-fn end(child: &mut Option<Child>, by: Signal) {
-    if let Some(mut child) = child.take() {
-        if matches!(child.try_wait(), Ok(None)) {
-            signal(child.id(), by);
-        }
-        child.wait().unwrap();
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        end(&mut self.daemon, Signal::KILL);
-        end(&mut self.store, Signal::KILL);
-        if std::thread::panicking() {
-            eprintln!("--- the log of store and daemons\n{}", self.log());
-        }
-    }
-}
+use tensorlend_tests::stored::{Machine, end};
+use tensorlend_tests::{PATIENCE, eventually, signal};
 
 const MODES: [&str; 2] = ["user", "system"];
 
@@ -314,7 +200,7 @@ fn an_embedded_daemon_continues_after_its_program() {
     };
     let (mut client, mut children) = (None, Vec::new());
     for round in 0..3 {
-        machine.daemon = Some(program(machine.folder.path()));
+        machine.daemon = Some(program(machine.folder()));
         eventually("the program", || machine.path(&format!("found-{round}")).exists());
         let client = client.get_or_insert_with(|| machine.client());
         // A client in another process continues, and finds the tensor of each program.

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use tensorlend_tests::{binary, run, skip};
+use tensorlend_tests::{binary, budget, run, skip};
+
+/// Numbers of rounds of each variant.
+const ROUNDS: (u32, u32) = (100_000, 400_000);
 
 #[test]
 fn the_fences_are_enough_and_are_needed() {
-    let output = run(&mut Command::new(binary("tensorlend-litmus")));
+    let output = run(Command::new(binary("tensorlend-litmus")).arg(budget(ROUNDS.0, ROUNDS.1).to_string()));
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     if said.starts_with("one processor") {

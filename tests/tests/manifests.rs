@@ -27,7 +27,7 @@ by = {one['kind']: one for one in documents}
 pod = by['DaemonSet']['spec']['template']['spec']
 labels = by['DaemonSet']['spec']['template']['metadata']['labels']
 assert by['DaemonSet']['spec']['selector']['matchLabels'].items() <= labels.items()
-(daemon,), (folder,) = pod['containers'], pod['initContainers']
+(daemon, store), (folder,) = pod['containers'], pod['initContainers']
 user = pod['securityContext']
 assert user['runAsNonRoot'] and 0 < user['runAsUser'] < 1000, 'a uid of the system, for system mode'
 assert pod['hostUsers'] is True, 'uids of clients come from the kernel'
@@ -36,7 +36,7 @@ assert daemon['securityContext']['capabilities']['drop'] == ['ALL'] and daemon['
 assert f\"{user['runAsUser']}\" in folder['command'] and folder['command'][-1] == '/run/tensorlend'
 assert daemon['readinessProbe']['exec']['command'] == ['tensorlend', 'ping'] and 'livenessProbe' not in daemon
 volumes = {one['name']: one for one in pod['volumes']}
-assert all(mount['name'] in volumes for one in (daemon, folder) for mount in one['volumeMounts'])
+assert all(mount['name'] in volumes for one in (daemon, folder, store) for mount in one['volumeMounts'])
 assert volumes['socket']['hostPath']['path'] == '/run/tensorlend'
 assert volumes['configuration']['configMap']['name'] == by['ConfigMap']['metadata']['name']
 unit = {'Gi': 2 ** 30, 'Mi': 2 ** 20}
@@ -45,7 +45,12 @@ resources = daemon['resources']
 assert resources['limits']['memory'] == resources['requests']['memory']
 import tomllib
 configuration = by['ConfigMap']['data']['tensorlendd.toml']
-pool = tomllib.loads(configuration)['pool']
+values = tomllib.loads(configuration)
+assert store['command'] == ['tensorlendd', '--fd-store', values['fd_store']] and store['image'] == daemon['image']
+mounts = [{mount['name']: mount['mountPath'] for mount in one['volumeMounts']} for one in (store, daemon)]
+assert mounts[0]['store'] == mounts[1]['store'] and values['fd_store'].startswith(mounts[0]['store'])
+assert 'socket' not in mounts[0], 'clients do not see the store'
+pool = values['pool']
 lent = sum(bytes(pool[key].removesuffix('B')) for key in ('bytes_max', 'sheet_bytes_max'))
 assert lent + 100 * 2 ** 20 <= bytes(resources['limits']['memory']), 'the pool fits into the limit'
 print(configuration, end='')
@@ -72,7 +77,7 @@ configuration = by['ConfigMap']['data']['tensorlendd.toml']
 values = tomllib.loads(configuration)
 pod, engines = (by[kind]['spec']['template']['spec'] for kind in ('DaemonSet', 'Deployment'))
 containers = {one['name']: one for one in pod['containers']}
-store, daemon = containers['fd-store'], containers['tensorlendd']
+store, daemon = containers['fd-store'], containers['daemon']
 assert store['command'] == ['tensorlendd', '--fd-store', values['fd_store']] and store['image'] == daemon['image']
 mounts = [{mount['name']: mount['mountPath'] for mount in one['volumeMounts']} for one in (store, daemon)]
 assert mounts[0]['store'] == mounts[1]['store'] and values['fd_store'].startswith(mounts[0]['store'])

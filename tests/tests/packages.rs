@@ -122,7 +122,7 @@ fn a_package_is_installed_upgraded_and_removed() {
 
     system.ok("dpkg", &["--purge", "tensorlend"]);
     assert_eq!(system.named("tensorlend"), before);
-    assert!(system.ok("getent", &["passwd", "tensorlend"]).contains("tensorlend broker"), "its user stays");
+    assert!(system.ok("getent", &["passwd", "tensorlend"]).contains("tensorlend daemon"), "its user stays");
     holder.exit();
 }
 

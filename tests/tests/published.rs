@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use tensorlend_tests::manager::workspace;
+use tensorlend_tests::manager::{SOCKET, skip_without_systemd, workspace};
+use tensorlend_tests::system::{INSIDE, System};
 use tensorlend_tests::{Daemon, run, skip, skip_without};
 
 /// The parts of a release.
@@ -258,4 +259,48 @@ fn the_library_needs_a_compiler_for_c_alone() {
     );
     let said = done(bare("sh").args(["-c", &script]));
     assert_eq!(said.matches("480 x 640 x 3 u8, first 128").count(), 2, "{said}");
+}
+
+/// All four packages in one disposable system: the first command starts the daemon, and a program in C uses the library.
+#[test]
+fn the_debian_packages_are_installed_together() {
+    const USER: u32 = 64_013;
+    const PACKAGES: [&str; 4] = ["tensorlend", "libtensorlend-dev", "tensorlend-gateway", "tensorlend-runner"];
+    let Some(published) = Published::copy() else { return };
+    if skip_without_systemd() || skip_without("dpkg-deb") || skip_without("deb-systemd-helper") {
+        return;
+    }
+    let system = match System::start() {
+        Ok(system) => system,
+        Err(why) => return skip(&format!("no system of its own here: {why}")),
+    };
+    for package in PACKAGES {
+        std::fs::copy(published.file(&format!("{package}_"), ".deb"), system.share().join("package.deb")).unwrap();
+        system.ok("dpkg", &["--install", &format!("{INSIDE}/package.deb")]);
+    }
+    assert_eq!(system.ok("systemctl", &["is-active", SOCKET]), "active");
+    for program in ["tensorlend", "tensorlendd", "tensorlend-gateway", "tensorlend-runner"] {
+        let version = format!("{program} {}", env!("CARGO_PKG_VERSION"));
+        assert_eq!(system.ok(&format!("/usr/bin/{program}"), &["--version"]), version);
+    }
+    let user = |arguments: &[&str]| done(system.command_as(USER, "tensorlend").args(arguments));
+    user(&["ping"]);
+    let library = published.unpack("libtensorlend-");
+    if !skip_without("gcc") && !skip_without("pkg-config") {
+        let examples = system.share().join("c");
+        done(Command::new("cp").arg("-r").arg(library.join("share/doc/libtensorlend/c")).arg(&examples));
+        let compile = |name: &str| {
+            format!("gcc -std=c11 {INSIDE}/c/{name}.c -o {INSIDE}/{name} $(pkg-config --cflags --libs tensorlend)")
+        };
+        system.ok("sh", &["-ec", &format!("{}\n{}", compile("producer"), compile("consumer"))]);
+        // The shared library is found without a variable.
+        done(&mut system.command_as(USER, &format!("{INSIDE}/producer")));
+        let said = done(&mut system.command_as(USER, &format!("{INSIDE}/consumer")));
+        assert!(said.contains("480 x 640 x 3"), "{said}");
+        assert!(user(&["ls"]).contains("camera/front"), "{}", user(&["ls"]));
+    }
+    for package in PACKAGES {
+        system.ok("dpkg", &["--purge", package]);
+    }
+    assert!(!system.has("/usr/bin/tensorlend") && !system.has("/usr/lib/libtensorlend.so"));
 }

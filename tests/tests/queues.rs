@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_tests::filled::{Random, filled, put, value};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::queued::{QUEUE, WAITING_MAX};
+use tensorlend_tests::queued::{QUEUE, TOGETHER, WAITING_MAX};
 use tensorlend_tests::{Agent, Daemon, eventually, settled, signal};
 
 const PRODUCERS: u64 = 3;
@@ -50,7 +50,10 @@ fn every_item_is_done_once_while_consumers_are_killed() {
     let socket = daemon.socket().display().to_string();
     let folder = tempfile::tempdir().unwrap();
     let mut producers: Vec<Agent> = (0..PRODUCERS)
-        .map(|n| Agent::worker(["queue", "produce", &socket, &(n * FIRST).to_string(), &ITEMS.to_string()]))
+        .map(|n| {
+            let how = ["produce", "produce-many"][n as usize % 2];
+            Agent::worker(["queue", how, &socket, &(n * FIRST).to_string(), &ITEMS.to_string()])
+        })
         .collect();
     let mut consumers: Vec<Consumer> = (0..CONSUMERS).map(|n| Consumer::start(&socket, folder.path(), n)).collect();
     let mut killed: Vec<Consumer> = Vec::new();
@@ -110,6 +113,64 @@ fn every_item_is_done_once_while_consumers_are_killed() {
     }
     println!("{} consumers killed, {redelivered} items delivered again", killed.len());
     assert_eq!(claimed.len() as u64, PRODUCERS * ITEMS, "nothing else was in the queue");
+    assert_eq!((queue.waiting().unwrap(), queue.claimed().unwrap()), (0, 0));
+}
+
+#[test]
+fn items_that_a_killed_producer_put_together_are_all_there_or_none() {
+    let daemon = Daemon::start("");
+    let client = daemon.client();
+    let queue = client.queue(QUEUE).unwrap();
+    let socket = daemon.socket().display().to_string();
+    let mut random = Random(11);
+    let mut values = BTreeSet::new();
+    for n in 1..=8 {
+        let mut producer = Agent::worker(["queue", "produce-many", &socket, &(n * FIRST).to_string(), "800000"]);
+        let before = values.len() as u64;
+        let mut kill_after = 1 + random.below(200);
+        let mut items = queue.items().prefetch(16);
+        while let Some(item) = items.next(Duration::from_millis(if kill_after > 0 { 10_000 } else { 0 })).unwrap() {
+            assert!(values.insert(value(item.value().tensor().unwrap()).unwrap()));
+            kill_after = kill_after.saturating_sub(1);
+            if kill_after == 0 && producer.ended().is_none() {
+                signal(producer.pid(), Signal::KILL);
+                assert!(!producer.wait().success());
+                // The daemon may still have a request of the killed process.
+                eventually("the producer's end", || client.stat().unwrap().clients == 1);
+            }
+        }
+        let from_this_one = values.len() as u64 - before;
+        assert!(from_this_one > 0 && from_this_one.is_multiple_of(TOGETHER), "{from_this_one} items");
+        assert!((n * FIRST..n * FIRST + from_this_one).all(|value| values.contains(&value)));
+    }
+}
+
+#[test]
+fn items_that_are_put_together_wait_for_room_for_all() {
+    let daemon = Daemon::start("");
+    let (client, other) = (daemon.client(), daemon.client());
+    let queue = client.queue(QUEUE).unwrap().max_waiting(3);
+    let drafts = |values: std::ops::Range<u64>| values.map(|value| filled(&client, value).unwrap()).collect::<Vec<_>>();
+    assert_eq!(queue.put_many(drafts(1..4), None).unwrap(), 0..3);
+    assert!(queue.put_many(drafts(4..6), Duration::ZERO).unwrap_err().is_timeout());
+    let none: [tensorlend::Draft; 0] = [];
+    assert_eq!((queue.put_many(none, None).unwrap(), queue.waiting().unwrap()), (0..0, 3));
+    let many = queue.put_many(drafts(4..8), None).unwrap_err().to_string();
+    assert!(many.contains("at most 3 items") && many.contains("not 4"), "{many}");
+    assert!(queue.put_many([filled(&other, 1).unwrap()], None).is_err(), "a draft of another client");
+    let theirs = other.queue(QUEUE).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| queue.put_many(drafts(4..6), None).unwrap());
+        let first = theirs.get(None).unwrap();
+        let second = theirs.next(first, None).unwrap();
+        assert_eq!(waiting.join().unwrap(), 3..5);
+        assert!(second.done().unwrap());
+    });
+    let mut items = theirs.items();
+    for expected in 3..6 {
+        assert_eq!(value(items.next(Duration::ZERO).unwrap().unwrap().value().tensor().unwrap()), Ok(expected));
+    }
+    assert!(items.done().unwrap());
     assert_eq!((queue.waiting().unwrap(), queue.claimed().unwrap()), (0, 0));
 }
 

@@ -302,7 +302,7 @@ fn without_a_directory_nothing_is_spilled_until_there_is_one() {
          [spill]\ndirectory = \"{}\"\n",
         place.display()
     ));
-    assert!(daemon.log().contains("nothing is spilled"), "{}", daemon.log());
+    assert!(daemon.log().contains("the daemon spills nothing"), "{}", daemon.log());
     std::fs::create_dir(&place).unwrap();
     for i in 0..8 {
         leave(&daemon, &format!("t{i}"), 16, i).unwrap();
@@ -465,4 +465,54 @@ fn without_a_directory_nothing_changes() {
     let refused = producer.stat().unwrap().refusals.total() - before;
     let pauses = start.elapsed().as_millis() as u64 / 100;
     assert!(refused < 60 + 2 * pauses, "the daemon refused {refused} requests in {pauses} pauses");
+}
+
+/// Readers that make no call keep no segment in memory that the daemon wants to spill, except those with leases.
+#[test]
+fn idle_readers_let_go_of_what_others_need() {
+    for mode in ["user", "system"] {
+        let (_folder, daemon) = daemon(mode, "");
+        let sums: Vec<String> = (0..4).map(|i| leave(&daemon, &format!("t{i}"), 15, i).unwrap()).collect();
+        let mut readers = [daemon.agent(), daemon.agent()];
+        for reader in &mut readers {
+            for (i, expected) in sums.iter().enumerate() {
+                assert_eq!(&sum(reader, &format!("t{i}")), expected);
+            }
+        }
+        readers[0].ok("hold t1");
+        // The readers make no call in the meantime, and have all segments of the full pool mapped.
+        for i in 4..10 {
+            leave(&daemon, &format!("t{i}"), 15, i).unwrap();
+        }
+        assert!(daemon.client().stat().unwrap().bytes_spilled >= 6 * 15 * MB);
+        assert_eq!(readers[0].ok("held t1"), sums[1], "a lease keeps its value");
+        for reader in &mut readers {
+            for (i, expected) in sums.iter().enumerate() {
+                assert_eq!(&sum(reader, &format!("t{i}")), expected, "t{i}, {mode}");
+            }
+        }
+    }
+}
+
+/// Owners that make no call release what they have published.
+#[test]
+fn idle_owners_let_go_of_what_they_published() {
+    for mode in ["user", "system"] {
+        let (_folder, daemon) = daemon(mode, "");
+        let mut owners: Vec<(Agent, String)> = (0..4)
+            .map(|i| {
+                let mut owner = daemon.agent();
+                let sum = owner.ok(&format!("put t{i} {} {i}", 15 * MB));
+                (owner, sum)
+            })
+            .collect();
+        for i in 4..8 {
+            leave(&daemon, &format!("t{i}"), 15, i).unwrap();
+        }
+        let mut reader = daemon.agent();
+        for (i, (owner, expected)) in owners.iter_mut().enumerate() {
+            assert_eq!(&sum(&mut reader, &format!("t{i}")), expected, "t{i}, {mode}");
+            assert_eq!(&sum(owner, &format!("t{i}")), expected);
+        }
+    }
 }

@@ -29,7 +29,7 @@ fn is_told<T>(daemon: &Daemon, what: &str, done: Result<T, Error>) {
     let error = done.err().unwrap_or_else(|| panic!("{what} succeeded"));
     let text = error.to_string();
     assert!(matches!(error, Error::NotAnswering { .. }) && error.is_disconnected(), "{what}: {text}");
-    assert!(text.starts_with(&format!("the daemon (pid {}) does not answer", daemon.pid())), "{what}: {text}");
+    assert!(text.starts_with(&format!("the daemon (pid {}) does not respond", daemon.pid())), "{what}: {text}");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn commands_say_that_the_daemon_does_not_answer() {
     let daemon = Daemon::start("");
     daemon.client().put("x", &[1u8]).unwrap();
     stop(&daemon);
-    let says = format!("the daemon (pid {}) does not answer", daemon.pid());
+    let says = format!("the daemon (pid {}) does not respond", daemon.pid());
     for words in [
         &["ping"][..],
         &["stat", "--daemon-timeout", "1"],

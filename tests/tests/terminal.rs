@@ -44,7 +44,7 @@ fn a_daemon_with_few_descriptors() {
     assert_eq!(status, Some(0), "a warning is no failure: {checks:#?}");
     // The doctor finds the configuration through the daemon's command line, if it may read that.
     let [state, _, found, _] = said(&checks, "huge pages");
-    assert_eq!((state.as_str(), found.as_str()), ("ok", "the configuration wants none"), "{checks:#?}");
+    assert_eq!((state.as_str(), found.as_str()), ("ok", "the configuration uses none"), "{checks:#?}");
 }
 
 #[test]

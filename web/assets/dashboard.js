@@ -134,7 +134,7 @@ const EVENTS = {
   client_joined: "client joined", client_ended: "client ended", stream_opened: "stream opened", stream_closed: "stream closed",
   stream_gone: "stream gone", segments_lent: "segments lent", segments_returned: "segments returned",
   requests_refused: "requests refused", sessions_revoked: "sessions revoked", names_expired: "names expired",
-  names_ephemeral_gone: "ephemeral names ended", daemon_away: "daemon does not answer", daemon_back: "daemon is back",
+  names_ephemeral_gone: "ephemeral names ended", daemon_away: "daemon does not respond", daemon_back: "daemon is back",
 };
 
 // ---- drawing
@@ -178,7 +178,7 @@ const SOON_MS = 10 * 60_000, OLD_S = 3600;
 function problems() {
   const found = [], ns = here(), s = status(), d = latest.status.daemon;
   const since = latest.status.at_ms - SOON_MS;
-  if (!d) found.push(["The daemon does not answer.", "#events"]);
+  if (!d) found.push(["The daemon does not respond.", "#events"]);
   if (s?.error) found.push([`The namespace cannot be sampled: ${s.error}.`, "#events"]);
   const refused = { limit: 0, invalid: 0, race: 0 };
   for (const e of latest.events) if (e.kind === "requests_refused" && e.at_ms > since && e.subject in refused) refused[e.subject] += e.count;
@@ -440,9 +440,9 @@ function judge() {
     // The server closes each connection after a while; the page reconnects immediately.
     if (s && age > LATE) why = `There is no connection to tensorlend web. The numbers are of ${clock(s.at_ms)}.`;
   } else if (!s.daemon) {
-    say("daemon does not answer", false);
+    say("daemon does not respond", false);
     const since = s.daemon_answered_ms ? ` since ${clock(s.daemon_answered_ms)}` : "";
-    why = `The daemon has not answered${since}. Its numbers are of then; the rest is what lies in shared memory.`;
+    why = `The daemon has not responded${since}. Its numbers are of then; the rest is what lies in shared memory.`;
   } else if (age > Math.max(LATE, 2 * s.interval_ms + 500)) {
     say("no news", false);
     why = `tensorlend web has sent nothing since ${clock(s.at_ms)}. The numbers are of then.`;

@@ -31,7 +31,7 @@ pub fn refuse(
     door: Door,
 ) -> Option<(StatusCode, &'static str)> {
     if method != Method::GET && method != Method::HEAD {
-        return Some((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered"));
+        return Some((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed"));
     }
     // Reject a body, because no request of this API has one.
     let has_body = headers.contains_key(header::TRANSFER_ENCODING)

@@ -156,7 +156,7 @@ impl Site {
 /// with ten thousand entries takes milliseconds.
 async fn made(make: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let answer = tokio::task::spawn_blocking(make).await;
-    answer.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"))
+    answer.unwrap_or_else(|_| problem(StatusCode::INTERNAL_SERVER_ERROR, "the response could not be created"))
 }
 
 /// Returns a part of the latest sample.
@@ -200,7 +200,7 @@ fn tell(what: &str, query: &Query, snapshot: &Snapshot, previews: bool) -> Resul
 /// Leases a value and reads it, in a session of its own. The end of the session unmaps all memory,
 /// because the daemon cannot free a segment that a process has mapped.
 fn look_into(connect: &Connect, name: &str, member: Option<&str>, picture: bool) -> Answer {
-    let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not answer") };
+    let Ok(client) = connect() else { return problem(StatusCode::BAD_GATEWAY, "the daemon does not respond") };
     let value = match client.get_value(name) {
         Ok(value) => value,
         Err(error) if error.is_not_found() => return problem(StatusCode::NOT_FOUND, "there is no such name"),

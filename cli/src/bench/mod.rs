@@ -161,7 +161,7 @@ fn measure(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
     let (placement_after, _) = floors::calibrate(cores)?;
     if placement_after != placement {
         output::note(&format!(
-            "the cores are {} now: a virtual machine moves them; of such a run read each ratio beside its floor's extremes",
+            "the cores are {} now, because the virtual machine moved them: compare each ratio of this run with the extremes of its floor",
             placement_after.name()
         ));
     }

@@ -29,7 +29,7 @@ pub fn names_held_by(client: &Client, pid: u32) -> Result<HashSet<String>, Failu
         return Err(Failure::NotFound(what));
     }
     if seen.truncated || seen.incomplete {
-        output::note("there is more than one look tells of: some names may be missing");
+        output::note("the namespace has more names than one sample contains: some names may be missing");
     }
     Ok(held(&seen, pid))
 }

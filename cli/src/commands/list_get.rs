@@ -60,7 +60,10 @@ impl ListGetArgs {
         while at < end {
             let items = client.get_range(&self.list, at..end.min(at + BATCH))?;
             if items.is_empty() {
-                return Err(Failure::NotFound(format!("list {:?} was cleared meanwhile, at item {at}", self.list)));
+                return Err(Failure::NotFound(format!(
+                    "a client cleared list {:?} during this command, at item {at}: see `tensorlend ls`",
+                    self.list
+                )));
             }
             for value in items {
                 let path = folder

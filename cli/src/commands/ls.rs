@@ -190,7 +190,7 @@ impl LsArgs {
         }
         if let Some(remote) = remote {
             if !remote.silent.is_empty() {
-                eprintln!("did not answer: {} (what lies here of them is listed)", remote.silent.join(", "));
+                eprintln!("did not respond: {} (their copies on this machine are listed)", remote.silent.join(", "));
             }
             if remote.more {
                 eprintln!("there is more than is listed: give a narrower glob");

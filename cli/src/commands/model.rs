@@ -288,7 +288,7 @@ fn missing(name: &str) -> Failure {
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     use std::io::Read;
     let fail = |cause: std::io::Error| {
-        let remedy = "is it there, and may it be read?";
+        let remedy = "check that the file exists, and that this user may read it";
         Failure::File(FileError::Io { path: file.to_owned(), doing: "read", source: cause, remedy })
     };
     let open = std::fs::File::open(file).map_err(fail)?;

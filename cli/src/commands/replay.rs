@@ -17,7 +17,7 @@ use crate::output::{self, Table, bytes_text, count};
 const EXAMPLES: &str = "\
 Examples:
   TENSORLEND_ALLOC_LOG=log.csv program            writes log.4711-0.csv, one file for each client
-  tensorlend replay log.4711-0.csv                against a broker of its own
+  tensorlend replay log.4711-0.csv                against a daemon of its own
   tensorlend replay log.4711-0.csv --pool 256MiB  would it do with so much?
 ";
 

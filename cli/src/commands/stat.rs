@@ -159,7 +159,7 @@ fn text(stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> String {
     row("segments", format!("{} lent", stat.segments));
     row("names", stat.names.to_string());
     row("clients", format!("{} connected, {} gone whose tensors live on", stat.clients, stat.frozen));
-    row("requests", format!("{} answered, {}", stat.requests, output::refused_text(&stat.refusals)));
+    row("requests", format!("{} completed, {}", stat.requests, output::refused_text(&stat.refusals)));
     row("wakeups", stat.wakeups.to_string());
     row(
         "ended",

@@ -19,7 +19,7 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   tensorlend web                                          http://127.0.0.1:9470/
-  tensorlend web --listen unix:/run/user/1000/web.sock    for this user alone
+  tensorlend web --listen unix:/run/user/1000/web.sock    for this user only
   tensorlend web --listen 0.0.0.0:9470 --token-file token for other machines: with a token
   curl http://127.0.0.1:9470/metrics
 ")]

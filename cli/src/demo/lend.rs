@@ -118,7 +118,9 @@ impl Lender {
         let answer = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(TIMEOUT))?;
         let t3 = monotonic_ns();
         self.acknowledged = answer.version();
-        let [t2, seen] = answer.as_slice::<u64>()? else { return Err("the consumer's answer is damaged".into()) };
+        let [t2, seen] = answer.as_slice::<u64>()? else {
+            return Err("the consumer's acknowledgement is damaged".into());
+        };
         if *seen != self.round {
             return Err(format!("the consumer saw exchange {seen}, not {}: its bytes were wrong", self.round).into());
         }

@@ -19,7 +19,7 @@ pub fn check(report: &mut Report, daemon: Option<&Stat>) {
             report.warn(
                 "CUDA",
                 unavailable.to_string(),
-                "nvidia-smi shows whether the driver works; without a GPU remove its library",
+                "nvidia-smi shows whether the driver works; on a machine without a GPU, remove the driver's library",
             );
             0
         }
@@ -33,9 +33,8 @@ pub fn check(report: &mut Report, daemon: Option<&Stat>) {
         report
             .ok("daemon's CUDA", format!("it lends memory of {}: {}", count(lent as u64, "device"), names.join(", ")));
     } else if seen > 0 {
-        let found = format!("{} seen from here, and the daemon lends none: {}", count(seen, "device"), stat.device);
-        let fix =
-            "name them in the daemon's configuration ([cuda] devices = [\"all\"]); under systemd let its unit see them";
+        let found = format!("this process sees {}, and the daemon lends none: {}", count(seen, "device"), stat.device);
+        let fix = "name the devices in the daemon's configuration ([cuda] devices = [\"all\"]); under systemd, allow them in the daemon's unit";
         report.warn("daemon's CUDA", found, fix);
     } else {
         report.ok("daemon's CUDA", format!("it lends no device memory: {}", stat.device));
@@ -62,7 +61,7 @@ fn devices(report: &mut Report, driver: &Driver) -> u64 {
             );
             for device in &devices {
                 if let Err(error) = device.require_sharing() {
-                    let fix = "its memory cannot be lent by `pool` and `arena`: leave it out of [cuda] devices";
+                    let fix = "the allocators `pool` and `arena` cannot lend this device's memory: remove the device from [cuda] devices";
                     report.warn("CUDA", format!("{}: {error}", device.name()), fix);
                 }
             }
@@ -71,7 +70,7 @@ fn devices(report: &mut Report, driver: &Driver) -> u64 {
         Err(error) => {
             report.warn(
                 "CUDA",
-                format!("the driver cannot tell its devices: {error}"),
+                format!("the driver cannot list its devices: {error}"),
                 "nvidia-smi and the kernel's log may say more",
             );
             0

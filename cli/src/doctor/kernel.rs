@@ -15,7 +15,8 @@ use tensorlend_os::{barrier, kernel};
 
 use super::report::Report;
 
-const SANDBOX: &str = "let it through the sandbox (the container's seccomp profile, SystemCallFilter= of a unit)";
+const SANDBOX: &str =
+    "allow this system call in the sandbox (the container's seccomp profile, SystemCallFilter= of a unit)";
 
 pub fn check(report: &mut Report) {
     let release = uname().release().to_string_lossy().into_owned();
@@ -37,9 +38,9 @@ pub fn check(report: &mut Report) {
     }
     futexes(report);
     if barrier::register() {
-        report.ok("membarrier", "reading threads need no fence of their own");
+        report.ok("membarrier", "threads that read need no memory fence");
     } else {
-        let found = "membarrier is not to be had: each look-up takes a fence, some 10 ns more";
+        let found = "membarrier does not work here: each lookup needs a memory fence, about 10 ns";
         report.warn("membarrier", found, SANDBOX);
     }
     clock(report);
@@ -51,7 +52,7 @@ fn memfds(report: &mut Report) {
         Ok(fd) => fd,
         Err(errno) => {
             let fix = match errno {
-                Errno::NOMEM | Errno::NOSPC => "leave this process, or its control group, some memory",
+                Errno::NOMEM | Errno::NOSPC => "free memory for this process or its control group",
                 _ => SANDBOX,
             };
             return report.fail("memfd", format!("memfd_create: {errno}"), fix);
@@ -62,17 +63,17 @@ fn memfds(report: &mut Report) {
         memfd::is_sealed(fd.as_fd())
     });
     match sealed {
-        Ok(true) => report.ok("memfd", "shared memory is made and sealed; /dev/shm is not used"),
-        Ok(false) => report.fail("memfd", "a seal did not hold", "run a newer kernel"),
+        Ok(true) => report.ok("memfd", "memfds can be created and sealed; tensorlend does not use /dev/shm"),
+        Ok(false) => report.fail("memfd", "a sealed memfd could still be changed", "run a newer kernel"),
         Err(errno) => {
-            let fix = "mount /proc where this runs, and let fcntl(F_ADD_SEALS) through the sandbox";
+            let fix = "mount /proc, and allow fcntl(F_ADD_SEALS) in the sandbox";
             report.fail("memfd", format!("a memfd cannot be reopened and sealed: {errno}"), fix);
         }
     }
     match memfd::is_quiescent(fd.as_fd()) {
-        Ok(_) => report.ok("file leases", "the kernel tells whether memory is still held"),
+        Ok(_) => report.ok("file leases", "the kernel reports whether a process can still write memory"),
         Err(errno) => {
-            let fix = "sysctl fs.leases-enable=1, and let fcntl(F_SETLEASE) through the sandbox";
+            let fix = "run sysctl fs.leases-enable=1, and allow fcntl(F_SETLEASE) in the sandbox";
             report.fail("file leases", format!("F_SETLEASE on a memfd: {errno}"), fix);
         }
     }
@@ -83,8 +84,10 @@ fn noexec(report: &mut Report) {
     match std::fs::read_to_string(path) {
         // tensorlend sets the flag of each memfd explicitly, so it works with any value of this
         // setting.
-        Ok(value) => report
-            .ok("memfd_noexec", format!("vm.memfd_noexec is {}: ours cannot be executed in any case", value.trim())),
+        Ok(value) => report.ok(
+            "memfd_noexec",
+            format!("vm.memfd_noexec is {}: tensorlend's memfds are never executable", value.trim()),
+        ),
         Err(_) => report.ok("memfd_noexec", "this kernel (before 6.3), or this namespace, has no vm.memfd_noexec"),
     }
 }
@@ -97,9 +100,10 @@ fn futexes(report: &mut Report) {
     wait.uaddr = futex::WaitPtr::new(std::ptr::from_ref(&value).cast_mut().cast());
     wait.flags = WaitFlags::SIZE_U32;
     match futex::waitv(&[wait], WaitvFlags::empty(), None, ClockId::Monotonic) {
-        Ok(_) | Err(Errno::AGAIN) => report.ok("futex_waitv", "several words can be waited for at once"),
+        Ok(_) | Err(Errno::AGAIN) => report.ok("futex_waitv", "a thread can wait for several futexes"),
         Err(errno) => {
-            let found = format!("futex_waitv: {errno}; who waits looks every millisecond instead");
+            let found =
+                format!("futex_waitv: {errno}; a thread that waits for several futexes polls every millisecond");
             report.warn("futex_waitv", found, SANDBOX);
         }
     }
@@ -121,10 +125,11 @@ fn clock(report: &mut Report) {
                 std::hint::black_box(Instant::now());
             }
             let each = begun.elapsed().max(Duration::from_nanos(1)) / 100;
-            let fix = "see why the kernel does not trust the tsc (its log says); clocksource=tsc";
-            report.warn("clock", format!("the clock is {slow}: each look at it takes {each:?}"), fix);
+            let fix =
+                "find out why the kernel does not use the TSC (see the kernel's log), or boot with clocksource=tsc";
+            report.warn("clock", format!("the clock source is {slow}: reading the clock takes {each:?}"), fix);
         }
         Ok(source) => report.ok("clock", source.to_owned()),
-        Err(_) => report.ok("clock", "what it is counted by is not told here"),
+        Err(_) => report.ok("clock", "the kernel does not show the clock source here"),
     }
 }

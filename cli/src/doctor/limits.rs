@@ -21,7 +21,7 @@ pub fn check(report: &mut Report, daemon: Option<&Stat>, config: Option<&Config>
         Some(bytes) => format!("{} may be locked (ulimit -l)", bytes_text(bytes)),
         None => "no limit (ulimit -l)".to_owned(),
     };
-    report.ok("locked memory", format!("{locked}; tensorlend itself locks none"));
+    report.ok("locked memory", format!("{locked}; tensorlend locks no memory by default"));
     memory(report, daemon);
     nodes(report);
     huge_pages(report, config);
@@ -65,16 +65,16 @@ fn daemon_descriptors(pid: u32) -> Option<u64> {
 fn memory(report: &mut Report, daemon: Option<&Stat>) {
     let Some(stat) = daemon else {
         let left = meminfo::available_bytes().map_or("?".into(), bytes_text);
-        return report.ok("memory", format!("{left} can be had on this machine"));
+        return report.ok("memory", format!("{left} are available on this machine"));
     };
     let (most, used) = (stat.pool_bytes_max, stat.pool_bytes);
     let total = meminfo::total_bytes();
     let pool = pool_text(used, most, total);
-    let smaller = "set pool.bytes_max lower";
+    let smaller = "lower pool.bytes_max";
     match tensorlend_daemon::memory_limit(stat.pid) {
         Some(limit) if limit < most => {
             let found = format!("{pool}, and the daemon's control group may have {}", bytes_text(limit));
-            report.fail("memory", found, format!("{smaller}, or MemoryMax= of the daemon's unit higher"));
+            report.fail("memory", found, format!("{smaller}, or raise MemoryMax= of the daemon's unit"));
         }
         _ if most < u64::MAX && total.is_some_and(|total| total < most) => {
             report.fail("memory", pool, format!("{smaller}: at most half of the machine's memory is the default"));
@@ -87,8 +87,8 @@ fn memory(report: &mut Report, daemon: Option<&Stat>) {
             };
             match meminfo::available_bytes() {
                 Some(left) if left < to_come => {
-                    let found = format!("{pool}, and {} can be had on this machine{group}", bytes_text(left));
-                    report.warn("memory", found, format!("{smaller}, or end something else"));
+                    let found = format!("{pool}, and {} are available on this machine{group}", bytes_text(left));
+                    report.warn("memory", found, format!("{smaller}, or end other programs"));
                 }
                 _ => report.ok("memory", format!("{pool}{group}")),
             }
@@ -100,7 +100,11 @@ fn memory(report: &mut Report, daemon: Option<&Stat>) {
             bytes_text(stat.bytes_in_use),
             bytes_text(most)
         );
-        report.warn("pool", found, "`tensorlend top` shows who has them; delete names, or set pool.bytes_max higher");
+        report.warn(
+            "pool",
+            found,
+            "`tensorlend top` shows which clients hold memory; delete names, or raise pool.bytes_max",
+        );
     }
 }
 
@@ -132,7 +136,7 @@ fn nodes(report: &mut Report) {
     match &all[..] {
         [] => report.ok("NUMA nodes", "the kernel lists none"),
         [one] => report.ok("NUMA nodes", one),
-        several => report.ok("NUMA nodes", format!("{}: pool.numa decides where segments lie", several.join(", "))),
+        several => report.ok("NUMA nodes", format!("{}: pool.numa selects the node", several.join(", "))),
     }
 }
 
@@ -149,7 +153,8 @@ fn huge_pages(report: &mut Report, config: Option<&Config>) {
     let (mib2, gib1) = (free(2048), free(1_048_576));
     let there = format!("shmem_enabled is {shmem}; {mib2} pages of 2 MiB and {gib1} of 1 GiB are reserved and free");
     let Some(config) = config else {
-        return report.ok("huge pages", format!("{there}; whether the daemon wants them is not known (--config)"));
+        return report
+            .ok("huge pages", format!("{there}; this command does not know whether the daemon uses them (--config)"));
     };
     let reserve = |kib: u32| {
         format!(
@@ -157,16 +162,16 @@ fn huge_pages(report: &mut Report, config: Option<&Config>) {
         )
     };
     match config.pool.huge_pages {
-        HugePages::Never => report.ok("huge pages", "the configuration wants none"),
+        HugePages::Never => report.ok("huge pages", "the configuration uses none"),
         HugePages::Advise if matches!(shmem, "never" | "deny" | "not there") => {
             let fix = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
-            report.warn("huge pages", format!("the configuration says \"advise\", and shmem_enabled is {shmem}"), fix);
+            report.warn("huge pages", format!("the configuration has \"advise\", and shmem_enabled is {shmem}"), fix);
         }
         HugePages::Reserved2M if mib2 == 0 => {
-            report.warn("huge pages", "the configuration wants pages of 2 MiB, and none is left", reserve(2048));
+            report.warn("huge pages", "the configuration uses pages of 2 MiB, and none is free", reserve(2048));
         }
         HugePages::Reserved1G if gib1 == 0 => {
-            report.warn("huge pages", "the configuration wants pages of 1 GiB, and none is left", reserve(1_048_576));
+            report.warn("huge pages", "the configuration uses pages of 1 GiB, and none is free", reserve(1_048_576));
         }
         _ => report.ok("huge pages", there),
     }

@@ -22,7 +22,7 @@ use report::{Report, State};
 ///
 /// Each check is printed as it ends: ok, a warning (it works, but not for everything) or a failure; the remedy stands
 /// below it. Without a daemon it works too, and reports the missing daemon as a failure. Kernel and limits are those of
-/// this process: run it where your programs run. Exit status 3 if no daemon answers, 1 if another check fails.
+/// this process: run it where your programs run. Exit status 3 if no daemon responds, 1 if another check fails.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -50,7 +50,7 @@ impl DoctorArgs {
         #[cfg(feature = "cuda")]
         cuda::check(&mut report, stat);
         if let Some(stat) = stat {
-            service::check(&mut report, stat);
+            service::check(&mut report, stat, config.as_ref());
         }
         report.printed()?;
         if self.json.on {
@@ -76,7 +76,7 @@ impl DoctorArgs {
                 report.fail(
                     "configuration",
                     error.to_string(),
-                    "tensorlendd --check-config says what is wrong with it",
+                    "run `tensorlendd --check-config` with this file: it explains the fault",
                 );
                 None
             }

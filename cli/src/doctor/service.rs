@@ -1,17 +1,32 @@
-//! Checks whether systemd's fd store preserves the daemon's descriptors across a restart.
+//! Checks whether an fd store preserves the daemon's descriptors across a restart: a process, or systemd.
 
 use std::fs::read_to_string;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tensorlend::Stat;
+use tensorlend_daemon::Config;
 
 use super::report::Report;
 
 /// Timeout of a `systemctl` process.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-pub fn check(report: &mut Report, stat: &Stat) {
+pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
+    // Do not connect: the fd store would take this process for the next daemon.
+    if let Some(path) = config.and_then(|config| config.fd_store.as_ref()) {
+        let at = path.display();
+        // A user without access to the folder cannot know.
+        if path.try_exists().unwrap_or(true) {
+            return report.ok("descriptor store", format!("the configuration names the fd store {at}"));
+        }
+        let found = format!("{at}, the fd store of the configuration, is not there: a restart loses all tensors");
+        return report.warn(
+            "descriptor store",
+            found,
+            format!("run `tensorlendd --fd-store {at}` as the daemon's user"),
+        );
+    }
     let groups = read_to_string(format!("/proc/{}/cgroup", stat.pid)).unwrap_or_default();
     let properties = unit(&groups).and_then(|unit| {
         let of = |is_users| {
@@ -26,11 +41,14 @@ pub fn check(report: &mut Report, stat: &Stat) {
     });
     let Some((name, most, kept)) = properties else {
         if stat.mode == "system" {
-            let found = "the daemon is no systemd unit: when it ends, all that it lent ends with it";
-            return report.warn("descriptor store", found, "run it as docs/service.md says");
+            let found = "the daemon is no systemd unit: when the daemon ends, all tensors end";
+            return report.warn(
+                "descriptor store",
+                found,
+                "run the daemon as a service (docs/service.md), or with an fd store (docs/how-to/fd-store.md)",
+            );
         }
-        let found =
-            "the daemon is no systemd unit: clients bring back what they have; what belonged to others ends with it";
+        let found = "the daemon is no systemd unit: after a restart, clients return the memory that they have; tensors of clients that have ended are lost";
         return report.ok("descriptor store", found);
     };
     let (most, kept) = (most.unwrap_or(0), kept.unwrap_or(0));

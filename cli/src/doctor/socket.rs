@@ -23,13 +23,13 @@ pub struct Answered {
 pub fn check(report: &mut Report, at: &Connection) -> Option<Answered> {
     let paths = at.socket().map_or_else(tensorlend::default_sockets, |path| vec![path.to_owned()]);
     if at.socket().is_none() && std::env::var_os("XDG_RUNTIME_DIR").is_none_or(|folder| folder.is_empty()) {
-        report.ok("socket", "XDG_RUNTIME_DIR is not set: a user's own daemon is not looked for");
+        report.ok("socket", "XDG_RUNTIME_DIR is not set: clients do not look for a daemon of this user");
     }
     let mut found = Vec::new();
     for path in &paths {
         match probe(path, at.daemon_timeout()) {
             Ok(whose) => {
-                report.ok("socket", format!("{}: {whose}, and somebody listens", path.display()));
+                report.ok("socket", format!("{}: {whose}, and a process listens", path.display()));
                 // The client library also uses the first reachable socket, in the same order.
                 return connect(report, at);
             }
@@ -58,7 +58,7 @@ fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),
         Err(error) => {
-            let fix = format!("let this user enter {}", folder(path).display());
+            let fix = format!("allow this user to enter {}", folder(path).display());
             return Err(Wrong { found: error.to_string(), fix });
         }
     };
@@ -74,14 +74,14 @@ fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
             let found = format!("is {whose}: user {me} may not connect");
             wrong(
                 found,
-                "connect as its user; for all users let the daemon have a uid of its own (system mode), or set socket_mode",
+                "connect as that user; to serve all users, run the daemon under a uid of its own (system mode), or set socket_mode",
             )
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            wrong(format!("is {whose}, and nobody listens: the daemon has ended"), start)
+            wrong(format!("is {whose}, and no process listens: the daemon has ended"), start)
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            let found = format!("is {whose}, and takes no more connections: the daemon is stopped, or it hangs");
+            let found = format!("is {whose}, and accepts no more connections: the daemon is stopped, or it hangs");
             wrong(found, "check its process (`ps -C tensorlendd -o pid,stat`: T is stopped) and its log, or restart it")
         }
         Err(error) => wrong(format!("is {whose}: {error}"), start),
@@ -107,7 +107,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
     };
     match open() {
         Ok(it) => {
-            versions(report, &it.stat);
+            versions(report, &it);
             let (stat, namespace) = (&it.stat, it.client.namespace());
             report.ok(
                 "daemon",
@@ -119,16 +119,16 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
             let fix = match &failure {
                 crate::failure::Failure::Client(Error::Refused { refusal, .. }) => match refusal {
                     Refusal::Protocol { .. } | Refusal::Layout { .. } => {
-                        "install daemon and client of one version, and restart the daemon"
+                        "upgrade the older of daemon and client, and restart the daemon"
                     }
                     Refusal::Namespace(_) => {
-                        "name another with --namespace, or have this user added to it in the daemon's configuration"
+                        "name another namespace with --namespace, or ask the administrator to add this user to the namespace in the daemon's configuration"
                     }
-                    _ => "the daemon's log says more (journalctl -u tensorlendd)",
+                    _ => "see the daemon's log (journalctl -u tensorlendd)",
                 },
                 crate::failure::Failure::Client(Error::Descriptors { .. }) => "raise `ulimit -n`",
                 crate::failure::Failure::Usage(_) => "give one namespace",
-                _ => "see whether the daemon hangs (its log, its process); restart it: clients go on by themselves",
+                _ => "check the daemon's log and process; restart the daemon: clients resume their sessions",
             };
             report.fail("daemon", failure.to_string(), fix);
             None
@@ -137,14 +137,14 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
 }
 
 /// Compares the release versions. The client has compared the versions of protocol and layout when it connected.
-fn versions(report: &mut Report, stat: &Stat) {
+fn versions(report: &mut Report, Answered { client, stat }: &Answered) {
     let own = env!("CARGO_PKG_VERSION");
-    let common =
-        format!("protocol {}, layout {}", tensorlend_layout::wire::PROTOCOL_VERSION, tensorlend_layout::LAYOUT_VERSION);
+    let protocol = tensorlend_layout::wire::PROTOCOL_VERSION;
+    let common = format!("protocol {protocol}, layout {}", client.layout_version());
     if stat.version == own {
         report.ok("versions", format!("daemon and client are {own}; {common}"));
     } else {
         let found = format!("the daemon is {}, this client {own}; both speak {common}", stat.version);
-        report.warn("versions", found, "install both of one version when it suits");
+        report.warn("versions", found, "install client and daemon of the same version at the next upgrade");
     }
 }

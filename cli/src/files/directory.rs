@@ -49,7 +49,7 @@ pub(super) fn check(input: &Input) -> Result<u64, Fault> {
         (number(end, 8, 2), number(end, 12, 4), number(end, 16, 4), end_at)
     };
     if start.checked_add(size) != Some(directory_end) {
-        return Err(Fault::damaged("its directory does not lie where it says"));
+        return Err(Fault::damaged("its directory is not at the place that its end names"));
     }
     if members > MEMBERS_MAX {
         return Err(Fault::unsupported(

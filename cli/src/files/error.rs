@@ -86,10 +86,10 @@ impl From<io::Error> for Fault {
 fn io_remedy(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::NotFound => "check the path",
-        io::ErrorKind::PermissionDenied => "check who may use the file and its folder",
+        io::ErrorKind::PermissionDenied => "check the permissions of the file and its folder",
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or choose another disk",
         io::ErrorKind::ReadOnlyFilesystem => "choose a folder that can be written",
-        io::ErrorKind::UnexpectedEof => "it became shorter meanwhile: wait until its writer is done",
+        io::ErrorKind::UnexpectedEof => "it became shorter during the read: wait until its writer is done",
         _ => "check the disk and try again",
     }
 }

@@ -182,10 +182,10 @@ pub fn open(path: &Path, raw: Option<RawSpec>) -> Result<Vec<Entry>, FileError> 
     let format = match (Format::from_path(path), raw) {
         (Ok(Format::Raw) | Err(_), Some(spec)) => return open_raw(&Input::open(path)?, spec),
         (Ok(Format::Raw), None) => {
-            return Err(usage("raw bytes do not say what they are", "give their dtype and shape"));
+            return Err(usage("a raw file has no dtype and no shape", "give their dtype and shape"));
         }
         (Ok(_), Some(_)) => {
-            return Err(usage("a file of this format says its dtype and shape itself", "leave them out"));
+            return Err(usage("a file of this format has its own dtype and shape", "leave them out"));
         }
         (format, None) => format?,
     };

@@ -100,7 +100,7 @@ pub(super) fn open(input: &Input) -> Result<Vec<Entry>, FileError> {
 /// states.
 pub(super) fn wrong_length(header: &Header, there: u64) -> Fault {
     Fault::damaged(format!(
-        "its header says {} of shape {:?}, that is {} bytes, and {there} bytes follow",
+        "its header has {} of shape {:?}, which needs {} bytes, and {there} bytes follow",
         header.dtype, header.shape, header.data_bytes
     ))
 }

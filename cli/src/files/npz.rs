@@ -45,7 +45,7 @@ impl Member {
             .and_then(|_| self.layout.read(dtype, shape, &mut file, out))
             .and_then(|()| match file.read(&mut [0])? {
                 0 => Ok(()),
-                _ => Err(io::Error::other("there is more than its header says")),
+                _ => Err(io::Error::other("it has more bytes than its header needs")),
             })
             .map_err(|e| broken(e).of_array(&self.name))
     }
@@ -105,7 +105,8 @@ fn describe(archive: &mut ZipArchive<InputReader>, index: usize) -> Result<(Stri
         let what = format!("it claims to unpack {packed} bytes to {whole}");
         return Err(Fault::damaged(what).of_array(&name));
     }
-    let data_start = file.data_start().ok_or_else(|| Fault::damaged("its bytes lie nowhere").of_array(&name))?;
+    let data_start =
+        file.data_start().ok_or_else(|| Fault::damaged("its bytes are outside of the file").of_array(&name))?;
     let end = data_start.saturating_add(packed);
     Ok((name, (file.header_start(), end)))
 }
@@ -145,7 +146,7 @@ fn check_apart(mut spans: Vec<((u64, u64), String)>, directory_at: u64) -> Resul
     let mut free_from = 0;
     for ((start, end), name) in spans {
         if start < free_from || end > directory_at {
-            let what = "its bytes lie in those of another, or beyond the end";
+            let what = "its bytes overlap another member, or end after the file";
             return Err(Fault::damaged(what).of_array(&name));
         }
         free_from = end;

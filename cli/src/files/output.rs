@@ -57,10 +57,7 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
     let mode = match fs::metadata(&target) {
         Ok(meta) if meta.is_file() => Some(meta.permissions()),
         Ok(_) => {
-            return Err(Fault::unsupported(
-                "there is something of that name which is not a file",
-                "choose another name",
-            ));
+            return Err(Fault::unsupported("another object than a file has this name", "choose another name"));
         }
         Err(_) => None,
     };
@@ -124,6 +121,6 @@ mod tests {
     fn a_folder_in_the_way_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let error = replace(folder.path(), |_| Ok(())).unwrap_err();
-        assert!(error.to_string().contains("not a file"), "{error}");
+        assert!(error.to_string().contains("another object than a file"), "{error}");
     }
 }

@@ -101,7 +101,7 @@ fn entries(input: &Input, header: &[u8]) -> Result<(Vec<Entry>, Notes), Fault> {
     let there = input.bytes() - data_at;
     if there != metadata.data_len() as u64 {
         return Err(Fault::damaged(format!(
-            "its header says that {} bytes follow, and {there} do",
+            "its header needs {} bytes after it, and {there} follow",
             metadata.data_len()
         )));
     }

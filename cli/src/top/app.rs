@@ -256,7 +256,7 @@ impl App {
                 _ => Err("that client is gone".to_owned()),
             },
             Subject::Segment(_) => {
-                Err("a segment ends with what lies in it, or with its owner: see Clients".to_owned())
+                Err("a segment ends with its last tensor, or with its owner: see Clients".to_owned())
             }
             Subject::Other => {
                 Err("names, streams and clients can be ended here; a list by `tensorlend rm --list`".into())

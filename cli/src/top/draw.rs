@@ -73,7 +73,7 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
                 format!(", up {}", age_text(Duration::from_nanos(stat.uptime_ns))),
             ],
         ),
-        None => "  no figures of the daemon".to_owned(),
+        None => "  no metrics of the daemon".to_owned(),
     };
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let first = Line::from(vec![
@@ -106,8 +106,8 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
     }
     for (is_so, what) in [
         (seen.truncated, "; more than is shown"),
-        (seen.incomplete, "; not all was seen yet"),
-        (seen.damaged > 0, "; some clients write nonsense"),
+        (seen.incomplete, "; not all names are read yet"),
+        (seen.damaged > 0, "; some clients write invalid data"),
     ] {
         counts.extend(is_so.then(|| what.to_owned()));
     }
@@ -294,13 +294,19 @@ fn draw_details(app: &App, area: Rect, buffer: &mut Buffer) {
 fn question_text(question: &Question) -> String {
     match question {
         Question::DeleteName(name) => {
-            format!(" Delete the name \"{}\"?\n Who reads it keeps it until done.\n\n y/N ", printable(name))
+            format!(
+                " Delete the name \"{}\"?\n Readers keep it until they drop their leases.\n\n y/N ",
+                printable(name)
+            )
         }
         Question::DeleteStream(name) => {
-            format!(" Delete the stream \"{}\"?\n Its producer and its subscribers are told.\n\n y/N ", printable(name))
+            format!(
+                " Delete the stream \"{}\"?\n Its producer and its subscribers get an error.\n\n y/N ",
+                printable(name)
+            )
         }
         Question::End(process) => format!(
-            " Ask process {} of user {} to end (SIGTERM)?\n {}\n What it published stays, what it reads is let go.\n\n y/N ",
+            " Ask process {} of user {} to end (SIGTERM)?\n {}\n Its published values stay, and its leases end.\n\n y/N ",
             process.pid,
             process.uid,
             printable(&process.command)

@@ -149,7 +149,7 @@ impl Sampler {
             Ok(Sampled { seen, states, rates, lost }) => {
                 let mut uses = uses(&seen, stat.as_ref());
                 self.history.take_in(&mut uses);
-                let error = stat.is_none().then(|| "the daemon does not answer".to_owned());
+                let error = stat.is_none().then(|| "the daemon does not respond".to_owned());
                 self.last = Facts { seen, stat, states, rates, lost, uses, error };
             }
             Err(error) => self.last.error = Some(error.to_string()),

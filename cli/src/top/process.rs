@@ -30,7 +30,7 @@ impl Process {
             return Err("that client has ended already".into());
         }
         let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-            return Err("its process is not seen from here: it is in a pid namespace of its own".into());
+            return Err("this program cannot see the process, which is in another pid namespace".into());
         };
         // Open the pidfd before the checks, so that they apply to the process to which the pidfd refers.
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
@@ -42,7 +42,9 @@ impl Process {
         let is_it = has_uid(&read("status"), client.uid)
             && started_ns(&read("stat")).is_some_and(|started| started <= since_ns.saturating_add(TICK_NS));
         if !is_it {
-            return Err(format!("process {pid} is another one by now, or in this pid namespace: it is left alone"));
+            return Err(format!(
+                "process {pid} is now another process, or the number belongs to another pid namespace: no signal was sent"
+            ));
         }
         let command = client.command.clone().unwrap_or_else(|| client.label.clone());
         Ok(Self { descriptor, pid, uid: client.uid, command })
@@ -88,9 +90,9 @@ mod tests {
         let seen = ClientSeen { pid: child.id(), uid, ..ClientSeen::default() };
         let refused = |seen: &ClientSeen, at_ns| Process::of(seen, at_ns).unwrap_err();
         let later = ClientSeen { age: Duration::from_hours(1), ..seen.clone() };
-        assert!(refused(&later, boottime_ns()).contains("another one"), "it began after the client had connected");
-        assert!(refused(&ClientSeen { uid: uid + 1, ..seen.clone() }, boottime_ns()).contains("another one"));
-        assert!(refused(&ClientSeen { pid: 0, ..seen.clone() }, boottime_ns()).contains("not seen"));
+        assert!(refused(&later, boottime_ns()).contains("another process"), "it began after the client had connected");
+        assert!(refused(&ClientSeen { uid: uid + 1, ..seen.clone() }, boottime_ns()).contains("another process"));
+        assert!(refused(&ClientSeen { pid: 0, ..seen.clone() }, boottime_ns()).contains("cannot see the process"));
         assert!(refused(&ClientSeen { is_observer: true, ..seen.clone() }, boottime_ns()).contains("this program"));
         assert!(
             refused(&ClientSeen { state: ClientState::Ended, ..seen.clone() }, boottime_ns()).contains("ended already")

@@ -102,7 +102,9 @@ fn sample_on(mut sampler: Sampler, interval: Duration, todo: &Receiver<Order>, t
 }
 
 fn carry_out(sampler: &Sampler, order: &Order) -> String {
-    let Some(client) = sampler.client() else { return "an observer changes nothing: join the namespace".to_owned() };
+    let Some(client) = sampler.client() else {
+        return "an observer cannot change anything: join the namespace".to_owned();
+    };
     let (what, done) = match order {
         Order::DeleteName(name) => (format!("name \"{name}\""), client.delete(name)),
         Order::DeleteStream(name) => (format!("stream \"{name}\""), client.delete_stream(name)),

@@ -104,7 +104,7 @@ fn next(news: &Receiver<News>, until: Option<Instant>) -> Result<Option<Event>, 
     match told {
         Ok(event) => Ok(Some(event?)),
         Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => Err(Failure::Other("the threads that look have ended".into())),
+        Err(RecvTimeoutError::Disconnected) => Err(Failure::Other("the threads that take samples have ended".into())),
     }
 }
 

@@ -56,7 +56,7 @@ fn each_place_is_named_and_what_is_wrong_with_it() {
     let socket = bench.path("left");
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
     let left = at(socket.to_str().unwrap());
-    assert!(left.contains("nobody listens"), "{left}");
+    assert!(left.contains("no process listens"), "{left}");
     // The default place of the socket.
     let done = run(program(&["doctor", "--json"]).env("XDG_RUNTIME_DIR", bench.path("run")));
     let found = report(&done);
@@ -80,6 +80,24 @@ fn with_a_daemon_all_is_well() {
 }
 
 #[test]
+fn the_fd_store_of_the_configuration_is_found() {
+    let bench = Bench::new();
+    let store = bench.path("store.sock");
+    bench.write("stored.toml", &format!("fd_store = {store:?}\n"));
+    let check = || {
+        let found = report(&bench.run(&["doctor", "--json", "--config", "stored.toml"]));
+        let (state, what, fix) = said(&found, "descriptor store")[0];
+        [state, what, fix].map(str::to_owned)
+    };
+    let [state, what, fix] = check();
+    assert!(state == "warning" && what.contains("store.sock") && what.contains("is not there"), "{what}");
+    assert!(fix.contains("tensorlendd --fd-store"), "{fix}");
+    bench.write("store.sock", "");
+    let [state, what, _] = check();
+    assert!(state == "ok" && what.contains("names the fd store") && what.contains("store.sock"), "{what}");
+}
+
+#[test]
 fn a_full_pool_is_a_warning() {
     let bench = Bench::with(|config| config.pool.bytes_max = Some(tensorlend_daemon::Bytes(4 << 20)));
     let client = bench.client();
@@ -95,7 +113,7 @@ fn a_configuration_is_compared_with_the_machine() {
     let bench = Bench::new();
     bench.write("good.toml", "[pool]\nhuge_pages = \"never\"\n");
     let found = report(&bench.run(&["doctor", "--json", "--config", "good.toml"]));
-    assert_eq!(said(&found, "huge pages")[0], ("ok", "the configuration wants none", ""));
+    assert_eq!(said(&found, "huge pages")[0], ("ok", "the configuration uses none", ""));
     bench.write("bad.toml", "[pool]\nhuge = 1\n");
     let done = bench.run(&["doctor", "--json", "--config", "bad.toml"]);
     assert_eq!((said(&report(&done), "configuration")[0].0, done.status), ("failure", 1));

@@ -161,7 +161,7 @@ fn nodes_are_listed_and_their_names_are_read() {
     let nodes = bench.ok(&["nodes"]);
     assert!(nodes.contains("cannot be reached"), "{nodes}");
     let listed = bench.run(&["ls", "--all-nodes", "there/*"]);
-    assert!(listed.err.contains("did not answer: there"), "{}", listed.err);
+    assert!(listed.err.contains("did not respond: there"), "{}", listed.err);
     assert!(listed.out.contains("old copy"), "{}", listed.out);
     bench.ok(&["get", "there/sim/iris", "-o", "again.npy"]);
     assert_eq!(bench.read("again.npy"), bench.read("iris.npy"));

@@ -170,12 +170,12 @@ fn libraries_of_all_kinds() {
     let cases = [
         (Library { ..GOOD }, "13.0 true true"),
         (Library { version: 12020, ..GOOD }, "12.2 true true"),
-        (Library { version: 12010, ..GOOD }, "speaks CUDA 12.1, and 12.2 or newer is needed"),
+        (Library { version: 12010, ..GOOD }, "supports CUDA 12.1, and tensorlend needs 12.2 or newer"),
         (Library { init: 34, ..GOOD }, "stub of the CUDA toolkit"),
         (Library { init: 100, ..GOOD }, "finds no device"),
         (Library { devices: 0, ..GOOD }, "finds no device"),
-        (Library { init: 803, ..GOOD }, "cuInit answered A_NAME (803); nvidia-smi"),
-        (Library { init: 123456, ..GOOD }, "cuInit answered A_NAME (123456)"),
+        (Library { init: 803, ..GOOD }, "cuInit returned A_NAME (803): see nvidia-smi"),
+        (Library { init: 123456, ..GOOD }, "cuInit returned A_NAME (123456)"),
         (Library { without: "cuInit", ..GOOD }, "too old: its libcuda lacks cuInit;"),
         (Library { without: "cuGetErrorString", ..GOOD }, "lacks cuGetErrorString;"),
         (Library { without: "cuMemCreate", ..GOOD }, "lacks cuMemCreate;"),
@@ -192,7 +192,7 @@ fn libraries_of_all_kinds() {
 #[test]
 fn a_call_that_fails_is_told() {
     if let Some(text) = with(&Library { fails: "cuDeviceGet", ..GOOD }, "devices") {
-        assert_eq!(text, "asking about device 0: cuDeviceGet answered A_NAME (801)");
+        assert_eq!(text, "asking about device 0: cuDeviceGet returned A_NAME (801)");
     }
 }
 

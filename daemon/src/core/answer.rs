@@ -5,6 +5,7 @@ use super::effect::Lending;
 use super::event::{ConnId, MemId};
 use super::orders::Making;
 use super::settings::Role;
+use super::versions::Versions;
 use tensorlend_layout::wire::{Policy, Refusal, Reply};
 
 /// Maximum time for which a client may delay other clients by not acknowledging memory, counted
@@ -107,6 +108,7 @@ pub struct Joining {
     pub number: u16,
     pub label: String,
     pub role: Role,
+    pub versions: Versions,
 }
 
 /// A request for a stream's ring.

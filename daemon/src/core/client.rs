@@ -4,6 +4,7 @@ use super::event::ConnId;
 use super::event::MemId;
 use super::orphans::FormerWriter;
 use super::settings::Role;
+use super::versions::Versions;
 use super::who::Who;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::Catalogue;
@@ -88,6 +89,9 @@ pub struct Client {
     pub command: String,
     pub label: String,
     pub role: Role,
+    /// The versions of the session. Those of this daemon until the client of a previous daemon has
+    /// reconnected.
+    pub versions: Versions,
     pub state: ClientState,
     pub member: Member,
     /// The owners whose memory this daemon has shown to the client. `None`: a previous daemon may

@@ -168,6 +168,12 @@ pub enum Effect {
         /// The directory.
         directory: MemId,
     },
+    /// Wakes the clients that watch for segments that the daemon wants out of memory. The core has rung
+    /// the directory's bell before.
+    WakeWanted {
+        /// The directory.
+        directory: MemId,
+    },
     /// Writes a segment to a file on a worker thread, unless another process holds the segment.
     /// [`super::Event::Spilled`] reports the result.
     Spill {

@@ -8,6 +8,10 @@ use super::label::Label;
 /// threads make longer sheets and parts.
 pub const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
+/// Maximum length of a segment that the daemon's loop makes itself. A client waits for its first segment, and the way to a
+/// worker thread and back takes longer than the work.
+pub const PROMPT_SEGMENT_BYTES_MAX: u64 = 128 << 10;
+
 /// The effects of the current step, in order.
 #[derive(Debug, Default)]
 pub struct Effects(Vec<Effect>);

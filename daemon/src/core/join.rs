@@ -15,12 +15,13 @@ use super::namespace::Namespace;
 use super::orders::Making;
 use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
+use super::versions::Versions;
 use super::who::plain;
 use std::collections::BTreeSet;
 use tensorlend_layout::catalogue::FIRST_CELLS;
 use tensorlend_layout::directory::{MemberEntry, key_word};
 use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{PROTOCOL_VERSION, Reply, Welcome};
+use tensorlend_layout::wire::{Reply, Welcome};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
 
 impl Namespace {
@@ -40,6 +41,7 @@ pub struct Newcomer<'a> {
     pub label: &'a str,
     pub role: Role,
     pub admission: Admission,
+    pub versions: Versions,
 }
 
 impl Members {
@@ -49,7 +51,7 @@ impl Members {
         env: &mut Env,
         context: &Context,
         conn: ConnId,
-        Newcomer { peer, label, role, admission: Admission { administrator, beyond } }: Newcomer<'_>,
+        Newcomer { peer, label, role, admission: Admission { administrator, beyond }, versions }: Newcomer<'_>,
     ) -> Answer {
         if !beyond {
             context.ledger.check_table_share(Table::Members, peer.uid, self.lines())?;
@@ -81,7 +83,7 @@ impl Members {
             env.orders.sheet_for(&mut env.effects, conn, bytes[0], catalogue, first, administrator),
             env.orders.sheet_for(&mut env.effects, conn, bytes[1], leases, second, administrator),
         ];
-        let joining = Joining { number, label: plain(label), role };
+        let joining = Joining { number, label: plain(label), role, versions };
         let what = What::Join { namespace: context.ledger.id(), joining };
         Ok(Outcome::Working(Work { what, making }))
     }
@@ -93,7 +95,7 @@ impl Members {
         context: &Context,
         conn: ConnId,
         peer: &Peer,
-        Joining { number, label, role }: Joining,
+        Joining { number, label, role, versions }: Joining,
         work: Vec<Making>,
     ) -> Outcome {
         let [catalogue, leases] = <[Making; 2]>::try_from(work).expect("a catalogue and a lease table");
@@ -126,6 +128,7 @@ impl Members {
             command: peer.command.clone(),
             label,
             role,
+            versions,
             state: ClientState::Live(conn),
             member,
             shown: Some(BTreeSet::new()),
@@ -142,7 +145,15 @@ impl Members {
         };
         let (namespace, who) = (context.ledger.name(), client.who(number));
         let (pid, uid, label) = (peer.pid, peer.uid, client.label.as_str());
-        tracing::info!(namespace, client = number, pid, uid, label, "{who} joined namespace {namespace}");
+        tracing::info!(
+            namespace,
+            client = number,
+            pid,
+            uid,
+            label,
+            "{who} joined namespace {namespace}{}",
+            versions.note()
+        );
         self.insert(number, client);
         Outcome::Lend(Reply::Welcome(self.welcome(env, context, number)), lend, Lent::Welcome)
     }
@@ -151,7 +162,7 @@ impl Members {
     pub fn welcome(&self, env: &Env, context: &Context, number: u16) -> Welcome {
         let client = &self[number];
         Welcome {
-            protocol: PROTOCOL_VERSION,
+            protocol: client.versions.protocol,
             daemon: env!("CARGO_PKG_VERSION").into(),
             catalogue: number,
             member: client.member.0,

@@ -55,6 +55,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod values;
+mod versions;
 pub(crate) mod who;
 
 pub use effect::{Effect, Lending, SheetPlan};

@@ -73,6 +73,7 @@ impl Opening {
         head.bytes_max.set(limits.bytes_max);
         let directory = Directory::new(view).expect("its tables lie inside");
         directory.head().wants_nudge.set(1);
+        Segments::announce_spill(env, &directory);
         let (namespace, name) = (self.ledger.id(), self.ledger.name().to_owned());
         env.effects.keep(self.mem, Label::Directory { namespace, life: 0, uid: self.private, name });
         let names = Names::new(&directory, limits.names_max, !env.settings.is_user_mode(), env.seed());

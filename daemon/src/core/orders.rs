@@ -4,7 +4,7 @@
 use super::account::{Charge, NamespaceId};
 use super::device::DeviceNumber;
 use super::effect::{Effect, SheetPlan};
-use super::effects::{Effects, PROMPT_BYTES_MAX};
+use super::effects::{Effects, PROMPT_BYTES_MAX, PROMPT_SEGMENT_BYTES_MAX};
 use super::event::{ConnId, MemId};
 use super::range::SlotRange;
 use super::spills::Whose;
@@ -125,7 +125,8 @@ impl Orders {
         reserved: bool,
     ) -> MemId {
         let mem = self.order(purpose);
-        let background = sheet.is_none() || bytes_first > PROMPT_BYTES_MAX;
+        let prompt_bytes_max = if sheet.is_none() { PROMPT_SEGMENT_BYTES_MAX } else { PROMPT_BYTES_MAX };
+        let background = bytes_first > prompt_bytes_max;
         effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved });
         mem
     }

@@ -3,6 +3,7 @@
 
 mod device;
 pub mod spill;
+pub mod wanted;
 
 use super::account::{Charge, Kind, limit};
 use super::answer::{Answer, Lent, Outcome, Requester, Wait, What, Work};
@@ -219,6 +220,7 @@ impl Segments {
         line.bytes.put(bytes);
         line.since_ns.put(env.clock.now_ns());
         line.place.put(0);
+        context.directory.head().want_out(entry, false);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
@@ -239,6 +241,7 @@ impl Segments {
             residence: Residence::Memory,
             released_ns: None,
             tried_ns: None,
+            wanted_ns: None,
             device: None,
         };
         let client = members.me(catalogue);
@@ -281,6 +284,7 @@ impl Segments {
         if let Some(answer) = Self::recall(env, context, members, catalogue, base) {
             return answer;
         }
+        Self::want_no_more(context, members.me(catalogue).segments.get_mut(base).expect("found above"));
         let client = members.client(catalogue)?;
         let uid = client.uid;
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
@@ -396,6 +400,7 @@ impl Segments {
         context.directory.segments[segment.entry as usize].range.set(0);
         tensorlend_layout::crash_point!("daemon: range taken back");
         context.directory.entry(catalogue).geometry.add(1);
+        context.directory.head().want_out(segment.entry, false);
         self.free.push(segment.entry);
         if segment.device.is_none() && segment.residence.is_in_memory() {
             context.directory.count_bytes(catalogue, segment.bytes, false);

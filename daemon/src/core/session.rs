@@ -14,6 +14,7 @@ mod staged;
 mod succession;
 mod turn;
 mod waiting;
+mod wanted;
 mod work;
 
 use super::account::NamespaceId;
@@ -246,7 +247,7 @@ impl Core {
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
             (Some(_), Phase::Lent(_), _) => Some("a request before the last reply's descriptors were acknowledged"),
             (Some(_), Phase::Working(_) | Phase::Later { .. } | Phase::Blocked { .. }, _) => {
-                Some("a request before the last was answered")
+                Some("a request before the response to the last one")
             }
             (Some(request), _, Some(_)) if request.begins() => Some("a second hello"),
             (Some(request), _, None) if request.begins() || matches!(request, Request::Inspect(_)) => None,

@@ -38,6 +38,8 @@ pub struct Spills {
     scan_ns: u64,
     /// Earliest time of the next write because of the fill level, after a failed write.
     pause_ns: u64,
+    /// Time before which a refused request waits, and does not look for a segment to spill.
+    look_ns: u64,
 }
 
 impl Spills {
@@ -113,6 +115,17 @@ impl Spills {
     /// event.
     pub fn scan_at(&mut self, at: u64) {
         self.scan_ns = at;
+    }
+
+    /// Returns true if a refused request should look for a segment to spill now.
+    pub fn may_look(&self, now_ns: u64) -> bool {
+        now_ns >= self.look_ns
+    }
+
+    /// Records that no segment could be spilled for a request, and when the next look is due. So many
+    /// waiting requests cost one look in this time.
+    pub fn look_at(&mut self, at: u64) {
+        self.look_ns = at;
     }
 
     /// Records a failed write. The daemon writes the next file because of the fill level at this time or later.

@@ -65,6 +65,24 @@ impl Backing {
         map::populate(sheet, at, bytes)
     }
 
+    /// Allocates the pages of a new sheet, into which nothing has been written.
+    pub fn allocate_new(
+        self,
+        fd: BorrowedFd<'_>,
+        sheet: &View,
+        bytes: u64,
+        claim: Claim,
+        go_on: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        if self.pages == Pages::Advised {
+            return self.allocate(fd, sheet, 0, bytes, claim, go_on);
+        }
+        cgroup::make_room(bytes, claim)?;
+        memfd::allocate(fd, 0, bytes, go_on)?;
+        // A write zeroes the pages faster than the faults of a mapping, which the daemon soon unmaps.
+        Ok(memfd::zero(fd, bytes, go_on)?)
+    }
+
     /// Creates a segment of zeroed bytes, and allocates all its pages.
     pub fn make(self, bytes: u64, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         if let Pages::Reserved(page) = self.pages

@@ -15,7 +15,7 @@ use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::Refusal;
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::toll::Toll;
 
@@ -275,10 +275,10 @@ impl Shell {
         uid == 0 || (uid == rustix::process::geteuid().as_raw() && self.refused_uid != Some(uid))
     }
 
-    /// Sends a refusal to each client with a pending request, because the daemon is stopping.
+    /// Refuses all requests that have arrived, because the daemon is stopping.
     pub(super) fn say_goodbye(&mut self) {
-        for connection in self.connections.values_mut().filter(|c| c.busy) {
-            let _ = connection.send(&Reply::Refused(Refusal::Stopping), vec![], &self.closer);
+        for connection in self.connections.values_mut() {
+            connection.say_goodbye(&self.closer);
         }
     }
 }
@@ -307,6 +307,7 @@ mod tests {
     };
     use std::os::fd::AsFd;
     use std::path::Path;
+    use tensorlend_layout::wire::{Reply, Request, decode, encode};
     use tensorlend_os::packet;
 
     fn listening(path: &Path) -> Shell {
@@ -342,6 +343,25 @@ mod tests {
         assert_eq!(recv(&ours, &mut [0; 1], RecvFlags::DONTWAIT).err(), Some(Errno::AGAIN), "the loop closed it");
         drop(stuck);
         assert!(matches!(recv(&ours, &mut [0; 1], RecvFlags::empty()), Ok((0, _))));
+    }
+
+    /// A client repeats a request only if it knows that the daemon has not carried it out.
+    #[test]
+    fn a_stopping_daemon_leaves_no_request_without_a_reply() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mut shell = listening(&path);
+        let (asks, _) = connected(&mut shell, &path);
+        let (idle, _) = connected(&mut shell, &path);
+        let request = encode(&Request::ListDelete { list: "x".into() });
+        packet::send(&asks, &request, &[], SendFlags::empty()).unwrap();
+        shell.say_goodbye();
+        let reply = packet::receive(&asks, RecvFlags::DONTWAIT).unwrap();
+        assert_eq!(decode(&reply.bytes), Some(Reply::Refused(Refusal::Stopping)));
+        for socket in [asks, idle] {
+            assert_eq!(packet::send(&socket, &request, &[], SendFlags::empty()).err(), Some(Errno::PIPE));
+            assert_eq!(packet::receive(&socket, RecvFlags::DONTWAIT).err(), Some(Errno::AGAIN), "no further reply");
+        }
     }
 
     #[test]

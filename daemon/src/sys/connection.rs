@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use tensorlend_layout::wire::{Refusal, Reply, encode};
+use tensorlend_layout::wire::{QueueRequest, Refusal, Reply, Request, decode, encode};
 use tensorlend_os::fork::Unshared;
 use tensorlend_os::packet::{self, Packet};
 use tensorlend_os::toll::Toll;
@@ -94,6 +94,31 @@ impl Connection {
             close(unsent, closer);
         }
         self.flush(closer)
+    }
+
+    /// Refuses the request that has arrived and has no reply, because the daemon is stopping. From now on the client's
+    /// sends fail. So the client knows that the daemon does not carry out its request, and repeats the request at the next
+    /// daemon.
+    pub fn say_goodbye(&mut self, closer: &Closer) {
+        // The kernel keeps the packets that have arrived.
+        let _ = shutdown(&self.fd, Shutdown::Read);
+        // A correct client has at most one request. The toll bounds what another client makes the daemon wait.
+        while !self.busy
+            && !self.toll.is_excessive()
+            && let Ok(packet) = self.receive()
+        {
+            if !packet.descriptors.is_empty() {
+                closer.close(packet.descriptors);
+            }
+            if packet.bytes.is_empty() {
+                break;
+            }
+            self.busy = !matches!(decode(&packet.bytes), Some(Request::Ack | Request::Queue(QueueRequest::Stop)));
+        }
+        // A pending reply belongs to a request that the daemon has carried out.
+        if self.busy && self.stuck.is_none() {
+            let _ = self.send(&Reply::Refused(Refusal::Stopping), vec![], closer);
+        }
     }
 
     /// Sends the pending reply, if the socket accepts it now.

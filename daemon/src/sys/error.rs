@@ -57,7 +57,9 @@ pub enum DaemonError {
     #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
     Running(PathBuf),
     /// The daemon that was ordered to reload its configuration does not respond.
-    #[error("process {pid} was ordered to reload, but at {path:?} {what}: is it the daemon of this configuration?")]
+    #[error(
+        "process {pid} was asked to reload, but at {path:?} {what}: check that it is the daemon of this configuration"
+    )]
     NoAnswer {
         /// The daemon's pid.
         pid: i32,

@@ -288,7 +288,7 @@ fn principal(who: &str) -> Result<Principal, String> {
 /// all groups that this process's user namespace does not map. The result omits `unknown`.
 pub fn groups(connection: &impl AsFd, gid: u32, unknown: Option<u32>) -> Vec<u32> {
     let mut gids = tensorlend_os::inherited::peer_groups(connection.as_fd()).unwrap_or_else(|error| {
-        tracing::warn!("the kernel does not tell a client's groups: {error}");
+        tracing::warn!("the kernel does not report a client's groups: {error}");
         Vec::new()
     });
     gids.push(gid);

@@ -92,7 +92,7 @@ impl Listener {
         let bound = match bind(&fd, &address) {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
-                tracing::info!("replacing {}: nobody listens on it", path.display());
+                tracing::info!("replacing {}: no process listens on it", path.display());
                 // A client that waits for the next daemon stops waiting if the file is missing. So
                 // the new socket is bound to another path, and replaces the stale one by a rename.
                 bind_beside(&fd, path)?

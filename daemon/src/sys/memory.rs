@@ -177,7 +177,11 @@ pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> 
     let writable = map::sheet(&fd, length, Access::Write)?;
     backing.ask(&writable);
     let claim = if reserved { Claim::Administrators } else { Claim::Users };
-    backing.allocate(fd.as_fd(), &writable, 0, bytes_first, claim, go_on)?;
+    if plan.magic == Magic::Directory {
+        backing.allocate(fd.as_fd(), &writable, 0, bytes_first, claim, go_on)?;
+    } else {
+        backing.allocate_new(fd.as_fd(), &writable, bytes, claim, go_on)?;
+    }
     plan.initialise(&writable);
     if plan.magic != Magic::Directory {
         let view = map::sheet(&fd, length, Access::Read)?;
@@ -306,7 +310,7 @@ impl Memories {
         match self.get(mem).and_then(|fd| Ok(memfd::is_quiescent(fd.as_fd())?)) {
             Ok(quiescent) => quiescent,
             Err(error) => {
-                tracing::warn!("asking whether {mem:?} is quiet: {error}");
+                tracing::warn!("checking whether a process can still write {mem:?}: {error}");
                 false
             }
         }

@@ -436,6 +436,7 @@ impl Shell {
             Effect::Close { conn } => self.close(conn.0),
             Effect::Wake { directory } => self.memories.wake(directory, |head| &head.bell),
             Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
+            Effect::WakeWanted { directory } => self.memories.wake(directory, |head| &head.wanted_out),
             Effect::CreateOnDevice { mem, device, borrower, bytes } => {
                 self.workers.order_on_device(mem, device, borrower, bytes);
             }

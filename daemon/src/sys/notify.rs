@@ -40,7 +40,7 @@ pub fn ready(status: &str) {
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!("the service manager could not be told: {error}"),
+        Err(error) => tracing::warn!("cannot notify the service manager: {error}"),
     }
 }
 
@@ -51,7 +51,7 @@ pub fn stopping() {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = send(states, &[], SEND_MAX) {
-        tracing::warn!("the service manager could not be told: {error}");
+        tracing::warn!("cannot notify the service manager: {error}");
     }
 }
 
@@ -108,7 +108,7 @@ impl Watchdog {
         if self.is_due(now_ns)
             && let Err(error) = send(&[NotifyState::Watchdog], &[], Duration::ZERO)
         {
-            tracing::warn!("the service manager's watchdog could not be told: {error}");
+            tracing::warn!("cannot notify the service manager's watchdog: {error}");
         }
     }
 

@@ -44,7 +44,7 @@ impl Reloader {
     pub fn with_faults(mut self, unknown: Vec<String>, spill: Option<ConfigError>) -> Self {
         self.spill_fault = spill.map(|error| error.to_string());
         if let Some(fault) = &self.spill_fault {
-            tracing::warn!("nothing is spilled until this is put right: {fault}");
+            tracing::warn!("the daemon spills nothing until you correct this: {fault}");
         }
         self.note_unknown(unknown);
         self
@@ -118,7 +118,7 @@ impl Reloader {
 
     fn note_unknown(&mut self, unknown: Vec<String>) {
         for it in unknown.iter().filter(|it| !self.unknown.contains(it)) {
-            tracing::warn!("{it}: this entry grants nothing until it can be found");
+            tracing::warn!("{it}: this entry grants nothing until the name exists");
         }
         for it in self.unknown.iter().filter(|it| !unknown.contains(it)) {
             tracing::info!("no longer so: {it}");

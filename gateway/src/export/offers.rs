@@ -126,7 +126,7 @@ impl Offers {
             Ok(Ok(NameAnswer::Done)) => RemoteAnswer::Here { stale: false },
             Ok(Ok(NameAnswer::Refused(why))) => RemoteAnswer::Refused { why: format!("{node}: {why}") },
             Ok(other) => {
-                let why = other.map_or_else(|bad| bad.to_string(), |_| "not an answer to an offer".to_owned());
+                let why = other.map_or_else(|bad| bad.to_string(), |_| "the reply does not fit the offer".to_owned());
                 context.drop_message(node.as_str(), &why);
                 RemoteAnswer::Refused { why: format!("{node}: {why}") }
             }

@@ -183,6 +183,6 @@ fn answer(client: &Client, call: Call, names: &RemoteNames) {
         Err(error) => call.fail(error),
     };
     if let Err(error) = done {
-        tracing::warn!(%error, "a client could not be answered");
+        tracing::warn!(%error, "a response to a client could not be sent");
     }
 }

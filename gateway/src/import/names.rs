@@ -206,7 +206,7 @@ impl Imports {
             Ok(answer) => answer,
             Err(why) => {
                 context.drop_message(name.node.as_str(), &why);
-                let why = format!("what {} says cannot be read: {why}", name.node);
+                let why = format!("the reply of {} cannot be decoded: {why}", name.node);
                 self.fail(context, fetch, &Failure::Refused(why), now);
                 return None;
             }
@@ -264,7 +264,7 @@ impl Imports {
                 });
             }
             NameAnswer::Unchanged | NameAnswer::Bytes(_) | NameAnswer::Superseded(_) | NameAnswer::Done => {
-                let why = "not an answer to what was asked";
+                let why = "the reply does not fit the request";
                 context.drop_message(name.node.as_str(), &why);
                 self.fail(context, fetch, &Failure::Refused(why.into()), now);
             }

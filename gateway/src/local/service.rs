@@ -48,12 +48,12 @@ fn serve(client: &Client, mut server: Server, space: usize, events: &EventSender
             },
             Err(error) if error.is_timeout() => {}
             Err(error @ tensorlend::Error::SessionEnded) => {
-                tracing::error!(%error, "the broker's service has ended");
+                tracing::error!(%error, "the daemon has ended this session");
                 events.post(Event::Ended);
                 return;
             }
             Err(error) => {
-                tracing::warn!(%error, "what clients ask cannot be heard");
+                tracing::warn!(%error, "cannot receive the requests of clients");
                 std::thread::sleep(NAP);
             }
         }
@@ -82,6 +82,6 @@ pub fn answer(client: &Client, call: Call, answer: &RemoteAnswer) {
         Err(error) => call.fail(error),
     };
     if let Err(error) = done {
-        tracing::warn!(%error, "a client could not be answered");
+        tracing::warn!(%error, "a response to a client could not be sent");
     }
 }

@@ -312,7 +312,7 @@ impl<P> Transfers<P> {
             Ok(NameAnswer::Superseded(_) | NameAnswer::Nothing) => self.finish(context, number, Outcome::Superseded),
             Ok(NameAnswer::Refused(why)) => self.finish(context, number, Outcome::Refused(why)),
             other => {
-                let why = other.map_or_else(|bad| bad.to_string(), |_| "not an answer to what was asked".to_owned());
+                let why = other.map_or_else(|bad| bad.to_string(), |_| "the reply does not fit the request".to_owned());
                 context.drop_message(node.as_str(), &why);
                 if running.ranges.on_bytes(range, now) {
                     running.ranges.on_landed(range, false, now, &mut context.budget.of(&node));

@@ -32,10 +32,10 @@ pub struct Frame {
 pub enum Trouble {
     /// No response will come. Nothing serves this key, the link was lost, or the node dropped the
     /// request.
-    #[error("nobody answers")]
+    #[error("no gateway responds")]
     Nobody,
     /// The response timed out.
-    #[error("no answer in time")]
+    #[error("no response in time")]
     Timeout,
     /// An error of the engine.
     #[error("{0}")]

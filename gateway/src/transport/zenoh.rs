@@ -183,7 +183,7 @@ impl Transport for Zenoh {
                             // The requester waits, so send the response without waiting for a batch.
                             .express(true);
                         if let Err(error) = reply.wait() {
-                            tracing::debug!(%error, "an answer could not be sent");
+                            tracing::debug!(%error, "a response could not be sent");
                         }
                     }),
                 });

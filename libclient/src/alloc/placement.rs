@@ -9,8 +9,10 @@
 use crate::alloc::extents::Extents;
 use tensorlend_layout::tensor::{ALIGN, PAGE};
 
-/// Length in bytes of the first segment of small slots, for which a new client waits, and of the later segments.
-const FIRST_BYTES: (u64, u64) = (512 << 10, 1 << 20);
+/// Length in bytes of the first segment of small slots, for which a new client waits.
+const FIRST_BYTES: u64 = 128 << 10;
+/// Minimum length in bytes of the further segments of small slots, and of the segments of other slots.
+const LEAST_BYTES: (u64, u64) = (512 << 10, 1 << 20);
 /// Slots shorter than an ordinary segment's length divided by 2^`SMALL_LOG2` are small. Segments for other slots have
 /// 2^`SMALL_LOG2` slot numbers.
 const SMALL_LOG2: u8 = 8;
@@ -18,8 +20,13 @@ const SMALL_LOG2: u8 = 8;
 const LONG: u64 = 8;
 /// The lengths of segments are multiples of an ordinary segment's length divided by this number.
 const ROUND: u64 = 32;
+/// A further segment is as long as all segments of its kind together, until it reaches an ordinary segment's length
+/// divided by [`STEP`]. From then on, it has the larger of this length and the total divided by [`GROWTH`]. So a client
+/// leaves at most this length or this part unused.
+const STEP: u64 = 16;
+const GROWTH: u64 = 4;
 /// log2 of the number of slots of a small segment: for the first segment, for the next segments at first, and at most.
-const SLOTS_LOG2: (u8, u8, u8) = (10, 12, 18);
+const SLOTS_LOG2: (u8, u8, u8) = (9, 12, 18);
 /// The client keeps unused segments while at most this many bytes are free, or at most as many as are in use.
 const IDLE_BYTES_MIN: u64 = 256 << 20;
 
@@ -161,16 +168,19 @@ impl Placement {
         }
         if self.is_long(length) {
             let bytes = length.next_multiple_of((self.ordinary / ROUND).max(PAGE));
-            // For more than half of an ordinary segment's length, request an ordinary segment: the daemon may have one
-            // ready.
-            return (if bytes > self.ordinary / 2 { self.ordinary } else { bytes }, SMALL_LOG2);
+            // For more than three quarters of an ordinary segment's length, request an ordinary segment: the daemon may
+            // have one ready.
+            return (if bytes > self.ordinary / 4 * 3 { self.ordinary } else { bytes }, SMALL_LOG2);
         }
-        // Request as many bytes as the client already has in segments of this kind. So a client that publishes one small
-        // tensor does not hold 64 MiB for it.
         let small = self.is_small(length);
         let bytes: u64 = spaces.filter(|(_, space)| space.small == small).map(|(_, space)| space.bytes).sum();
         let is_first = bytes == 0;
-        let least = if small { FIRST_BYTES.0 } else { FIRST_BYTES.1 };
+        let least = match (small, is_first) {
+            (true, true) => FIRST_BYTES,
+            (true, false) => LEAST_BYTES.0,
+            (false, _) => LEAST_BYTES.1,
+        };
+        let bytes = bytes.min((self.ordinary / STEP).max(bytes / GROWTH)).next_multiple_of(PAGE);
         let bytes = bytes.clamp(least.min(self.ordinary), self.ordinary).max(length);
         let slots_log2 = match (small, is_first) {
             (true, true) => SLOTS_LOG2.0,
@@ -262,7 +272,7 @@ mod tests {
             // Rounds as the daemon does.
             let ordinary = self.placement.ordinary;
             let bytes = wanted.next_multiple_of(PAGE);
-            let bytes = if bytes > ordinary / 2 { bytes.max(ordinary) } else { bytes };
+            let bytes = if bytes > ordinary / 8 * 7 { bytes.max(ordinary) } else { bytes };
             assert!(bytes == wanted || wanted > ordinary || length < ordinary / LONG, "the client knows what it gets");
             self.spaces.push((self.next, Space::new(bytes, slots_log2)));
             self.next += 1;
@@ -321,9 +331,34 @@ mod tests {
     fn sizes_that_never_repeat_need_little_more_than_they_are() {
         let found: Vec<(f64, f64)> = (0..24).map(never_repeating).collect();
         let mean = found.iter().map(|(peak, _)| peak).sum::<f64>() / found.len() as f64;
-        assert!(mean <= 1.32, "on average, segments at their peak are {mean} times what lives at its peak");
+        assert!(mean <= 1.29, "on average, segments at their peak are {mean} times what lives at its peak");
         assert!(found.iter().all(|(peak, _)| *peak <= 1.6), "{found:?}");
         assert!(found.iter().all(|(_, hits)| *hits >= 0.95), "{found:?}");
+    }
+
+    #[test]
+    fn a_client_leaves_little_unused() {
+        for length in [20_480, 100_000, 300_000, MIB, 3 * MIB, 7 * MIB] {
+            let mut heap = Simulated::new(64 * MIB);
+            while heap.used < 300 * MIB {
+                heap.take(length);
+                let unused = heap.segments - heap.used;
+                // Each full segment has room for less than one slot.
+                let fit = heap.next * length;
+                assert!(
+                    unused <= (heap.used * 3 / 10).max(4 * MIB) + fit,
+                    "{unused} of {} for {length}",
+                    heap.segments
+                );
+                assert!(heap.used > 6 * MIB || heap.segments <= 10 * MIB, "100 small clients hold 1000 MiB at most");
+            }
+            assert!(heap.requests <= 60, "{} requests for {length}", heap.requests);
+        }
+        for length in 8..=64 {
+            let mut heap = Simulated::new(64 * MIB);
+            heap.take(length * MIB);
+            assert!(heap.segments * 3 <= heap.used * 4, "{} for {length} MiB", heap.segments);
+        }
     }
 
     #[test]
@@ -334,10 +369,10 @@ mod tests {
         let long = heap.take(20 * MIB + 1);
         let ids = [small.0, middle.0, other.0, long.0];
         assert_eq!(ids, [0, 1, 2, 3], "a megabyte fills the first segment of its kind");
-        assert_eq!(heap.segments, MIB / 2 + MIB + MIB + 22 * MIB);
+        assert_eq!(heap.segments, MIB / 8 + MIB + MIB + 22 * MIB);
         // Other slots, except small ones, may use the rest of the long slot's segment.
         assert_eq!(heap.take(MIB).0, long.0);
-        assert_eq!(heap.take(200_000).0, small.0);
+        assert_eq!(heap.take(100_000).0, small.0);
         // An unused segment is the last choice.
         heap.give(middle);
         heap.give(other);
@@ -371,6 +406,6 @@ mod tests {
         for _ in 0..10_000 {
             heap.take(1);
         }
-        assert_eq!(heap.spaces.iter().map(|(_, space)| space.count).collect::<Vec<_>>(), [1 << 10, 1 << 13, 1 << 14]);
+        assert_eq!(heap.spaces.iter().map(|(_, space)| space.count).collect::<Vec<_>>(), [1 << 9, 1 << 13, 1 << 13]);
     }
 }

@@ -209,7 +209,7 @@ impl Client {
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
     /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
-    /// println!("the daemon answers in {:?}", client.ping()?);
+    /// println!("the daemon responds in {:?}", client.ping()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

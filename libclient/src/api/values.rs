@@ -6,6 +6,7 @@ use crate::lease::assemble;
 use crate::lease::by_name::{exists, lease_key, peek};
 use crate::lease::dataset::Dataset;
 use crate::lease::lease::Lease;
+use crate::lease::many::lease_names;
 use crate::lease::rename;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
@@ -227,6 +228,35 @@ impl Client {
     /// The errors of [`Client::get`], except [`Error::Kind`].
     pub fn get_value(&self, name: &str) -> Result<Value> {
         assemble::value(self.session(), self.lease_of(name)?, name)
+    }
+
+    /// Leases the values that the names hold now, one result for each name, in the order of the names.
+    ///
+    /// Equivalent to one [`Client::get_value`] for each name, and faster: the cache misses of up to 64 names overlap. Each
+    /// result is the value of its name at some moment during the call. The results together are not a snapshot: another
+    /// client may publish between two of these moments. A name that fails does not affect the other names.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// use tensorlend::Value;
+    ///
+    /// client.put("a", &[1u8])?;
+    /// client.put("b", &[2u8])?;
+    /// let values = client.get_many(&["a", "b", "nothing"]);
+    /// assert_eq!(values[1].as_ref().unwrap().tensor()?.bytes(), [2]);
+    /// assert!(values[2].as_ref().unwrap_err().is_not_found());
+    ///
+    /// let all: Result<Vec<Value>, _> = client.get_many(&["a", "b"]).into_iter().collect();
+    /// assert_eq!(all?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Each result has the errors of [`Client::get_value`]. In particular, a client holds at most 4096 leases, so at most
+    /// this many names succeed.
+    pub fn get_many(&self, names: &[impl AsRef<str>]) -> Vec<Result<Value>> {
+        lease_names(self.session(), names, |name| self.get_value(name))
     }
 
     /// Leases like [`Client::get_value`], on this machine only: asks no other machine and never waits. Returns `None`

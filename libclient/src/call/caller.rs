@@ -208,7 +208,7 @@ impl Caller {
         match self.outstanding() {
             0 => Ok(()),
             some => Err(Error::Argument(format!(
-                "{some} requests to {:?} are on their way: take their answers with recv first",
+                "{some} requests to {:?} have no response yet: receive their responses with recv first",
                 self.service.name
             ))),
         }
@@ -429,7 +429,7 @@ impl Caller {
     fn send_until(&mut self, request: impl Sendable, deadline: Deadline) -> Result<u64> {
         if self.outstanding() >= u64::from(self.capacity) {
             return Err(Error::Argument(format!(
-                "{} requests to {:?} are on their way, as many as can be: take answers with recv, or open the caller with more capacity",
+                "{} requests to {:?} have no response yet, which is the caller's capacity: receive responses with recv, or open the caller with more capacity",
                 self.outstanding(),
                 self.service.name
             )));
@@ -467,7 +467,7 @@ impl Caller {
     ) -> (u64, Result<Option<Value>>) {
         let number = self.sent - self.outstanding();
         let Some(channel) = self.channels.first_mut().filter(|channel| channel.outstanding() > 0) else {
-            let none = format!("no request to {:?} is on its way: send one first", self.service.name);
+            let none = format!("no request to {:?} waits for a response: send one first", self.service.name);
             return (0, Err(Error::Argument(none)));
         };
         let answer = match receive(&mut channel.answers) {

@@ -546,11 +546,13 @@ impl Reply {
     fn check(&self, draft: &ValueDraft) -> Result<()> {
         use crate::tensor::sendable::sealed::{INSIDE, Message as _};
         if !Arc::ptr_eq(draft.session(INSIDE), self.client.session()) {
-            return Err(Error::Argument("the draft of the answer was made by another client".into()));
+            return Err(Error::Argument(
+                "the draft of the response was made by another client: create it with the client that serves".into(),
+            ));
         }
         match draft {
             ValueDraft::Dataset(several) if several.is_empty() => Err(Error::Argument(
-                "the dataset has no tensor, which stands for a failure: give it one, or refuse the request with fail"
+                "the dataset has no tensor, and an empty response reports a failure: add a tensor, or refuse the request with fail"
                     .into(),
             )),
             _ => Ok(()),

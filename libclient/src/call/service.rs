@@ -101,7 +101,7 @@ pub fn no_server(service: &str) -> String {
 
 /// Returns the text for a wait that ended without a response, with the probable reason.
 pub fn no_response(service: &str) -> String {
-    format!("a response from {service:?}: its server is busy or stuck, and may still answer")
+    format!("a response from {service:?}: its server is busy or hangs, and may still respond")
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ impl Client {
     ///
     /// ```no_run
     /// let client = tensorlend::Client::connect()?;
-    /// println!("the daemon answers in {:?}", client.ping()?);
+    /// println!("the daemon responds in {:?}", client.ping()?);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -266,6 +266,13 @@ impl Client {
     /// Returns the name of the namespace that this client has joined.
     pub fn namespace(&self) -> &str {
         &self.session.welcome.namespace
+    }
+
+    /// Returns the version of the shared memory layout that this client and its daemon use. It changes when a daemon of
+    /// another version replaces the daemon.
+    #[doc(hidden)]
+    pub fn layout_version(&self) -> u32 {
+        self.session.layout()
     }
 
     /// Returns the version of the daemon that opened this session, such as `0.1.0`.

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(format!("{error:?}"), "timed out after 1.5 s waiting for \"x\"");
         // `fn main() -> Result<(), tensorlend::Error>` prints this text after "Error: ".
         let none = Error::NoDaemon { tried: "/nowhere".into(), cause: std::io::ErrorKind::NotFound.into() };
-        assert!(format!("{none:?}").starts_with("no tensorlend daemon answers at /nowhere ("), "{none:?}");
+        assert!(format!("{none:?}").starts_with("no tensorlend daemon responds at /nowhere ("), "{none:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::tensor::layout_of::copy_index;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tensorlend_layout::dataset::Index;
+use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::{BadTensor, METADATA_INLINE, SlotInfo, check_extent};
 
 /// A decoded dataset. The struct is small, so that programs can quickly create, move and drop a `Vec` with many of
@@ -58,6 +59,20 @@ pub enum NotPlain {
     Damaged(BadTensor),
 }
 
+fn unpack(summary: &HeaderSummary, generation: u64) -> std::result::Result<SlotInfo, NotPlain> {
+    SlotInfo::of_summary(summary, generation).ok_or(NotPlain::Records)?.map_err(NotPlain::Damaged)
+}
+
+/// Checks a member's summary like [`SlotInfo::check_summary`], and finds the reason for which it is invalid.
+#[cold]
+fn check(summary: &HeaderSummary, generation: u64, segment_bytes: u64) -> std::result::Result<(), NotPlain> {
+    let info = unpack(summary, generation)?;
+    info.check(generation, segment_bytes).map_err(NotPlain::Damaged)?;
+    let shape = &info.dims[..usize::from(info.ndim)];
+    let extent = check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes);
+    extent.map(|_| ()).map_err(NotPlain::Damaged)
+}
+
 impl Group {
     /// Returns a group from the index alone, as [`copy_group`] copied it. The record must not be extended. This function
     /// checks every member as the index describes it. `own` is the index's segment, and `segment_of` finds the segment of
@@ -74,12 +89,13 @@ impl Group {
         let mut more: Option<Box<More>> = None;
         for at in 0..index.len() {
             let (slot, generation, summary) = index.place(at);
-            let info =
-                SlotInfo::of_summary(&summary, generation).ok_or(NotPlain::Records)?.map_err(NotPlain::Damaged)?;
             let segment = if own.holds(slot) {
                 own
             } else {
-                let segment = segment_of(slot).ok_or(NotPlain::Segment(slot))?;
+                let Some(segment) = segment_of(slot) else {
+                    unpack(&summary, generation)?;
+                    return Err(NotPlain::Segment(slot));
+                };
                 let segments = &mut more.get_or_insert_default().segments;
                 if !segments.iter().any(|s| Arc::ptr_eq(s, segment)) {
                     segments.push(segment.clone());
@@ -87,9 +103,10 @@ impl Group {
                 segment
             };
             // Check the same copy from which the tensor is built later.
-            info.check(generation, segment.map.bytes() as u64).map_err(NotPlain::Damaged)?;
-            let shape = &info.dims[..usize::from(info.ndim)];
-            check_extent(info.dtype, shape, None, info.byte_offset, info.data_bytes).map_err(NotPlain::Damaged)?;
+            let bytes = segment.map.bytes() as u64;
+            if !SlotInfo::check_summary(&summary, bytes) {
+                check(&summary, generation, bytes)?;
+            }
         }
         let (from, end) = (place.start as u32, place.end as u32);
         Ok(Self { words: words.clone(), from, end, more, tensors: OnceLock::new() })

@@ -1,6 +1,7 @@
 //! Leases: the right to read a value, and the steps that acquire this right.
 
 pub mod assemble;
+pub mod batch;
 pub mod by_name;
 mod companion;
 pub mod copies;
@@ -12,6 +13,7 @@ pub mod group;
 pub mod items;
 #[expect(clippy::module_inception, reason = "a lease")]
 pub mod lease;
+pub mod many;
 pub mod member;
 pub mod pin;
 pub mod raw;

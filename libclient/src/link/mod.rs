@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::segment::lendings::Lendings;
 use shards::Shards;
 use std::any::Any;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::wire::Welcome;
@@ -23,6 +24,8 @@ use tensorlend_os::fork;
 pub struct Link {
     pub control: Control,
     pub welcome: Welcome,
+    /// The version of the layout that this client and its daemon support.
+    layout: AtomicU32,
     pub directory: Directory,
     pub shards: Arc<Shards>,
     /// Device memory that the daemon lent to this session: its own and other clients'.
@@ -46,9 +49,9 @@ impl Drop for Link {
 
 impl Link {
     /// Returns the link of a session that the daemon has accepted.
-    pub fn new(control: Control, welcome: Welcome, directory: Directory, shards: Arc<Shards>) -> Self {
-        let (lendings, session) = (Arc::default(), OnceLock::new());
-        Self { control, welcome, directory, shards, lendings, session, forks: fork::generation() }
+    pub fn new(control: Control, welcome: Welcome, layout: u32, directory: Directory, shards: Arc<Shards>) -> Self {
+        let (lendings, session, layout) = (Arc::default(), OnceLock::new(), AtomicU32::new(layout));
+        Self { control, welcome, layout, directory, shards, lendings, session, forks: fork::generation() }
     }
 
     /// Returns [`Error::Forked`] in a forked child, and otherwise success.
@@ -76,6 +79,17 @@ impl Link {
     pub fn is_member(&self) -> bool {
         // If the daemon was replaced, the mapped directory may no longer have a writer.
         !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
+    }
+
+    /// Returns the version of the layout that this client and its daemon support. The daemon maintains no word of the
+    /// directory that a later version has added.
+    pub fn layout(&self) -> u32 {
+        self.layout.load(Ordering::Relaxed)
+    }
+
+    /// Records the version of the layout that the new daemon supports.
+    pub fn set_layout(&self, version: u32) {
+        self.layout.store(version, Ordering::Relaxed);
     }
 
     /// Returns this client's catalogue number.

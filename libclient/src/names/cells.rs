@@ -1,5 +1,6 @@
 //! The free cells of this client.
 
+use super::deleted::Deleted;
 use tensorlend_layout::catalogue::{FIRST_CELLS, cells_count, cells_first};
 
 /// Interval between checks in debug builds: checks run when the number of free cells is a multiple of it.
@@ -11,13 +12,15 @@ pub struct Cells {
     free: Vec<u32>,
     /// A bit for each cell: set while the cell is bound to a name, or is being filled.
     bound: Vec<u64>,
+    /// The number of cells.
+    count: usize,
     /// Names that this client has deleted in their cells, and has not yet reported to the daemon.
-    pub deleted: Vec<(String, u32)>,
+    pub deleted: Deleted,
 }
 
 impl Default for Cells {
     fn default() -> Self {
-        let mut it = Self { free: Vec::new(), bound: Vec::new(), deleted: Vec::new() };
+        let mut it = Self { free: Vec::new(), bound: Vec::new(), count: 0, deleted: Deleted::default() };
         it.extend(0, FIRST_CELLS);
         it
     }
@@ -27,6 +30,7 @@ impl Cells {
     fn extend(&mut self, first: usize, count: usize) {
         // `take` returns the lowest numbers first: cells with near numbers share pages.
         self.free.extend((first..first + count).rev().map(|c| c as u32));
+        self.count += count;
         // Parts may arrive out of order.
         let words = (first + count).div_ceil(64).max(self.bound.len());
         self.bound.resize(words, 0);
@@ -48,10 +52,16 @@ impl Cells {
     pub fn give(&mut self, cell: u32) {
         debug_assert!(self.is_bound(cell), "given back twice");
         self.bound[cell as usize / 64] &= !(1 << (cell % 64));
+        self.deleted.forget(cell);
         self.free.push(cell);
         if cfg!(debug_assertions) && self.free.len().is_multiple_of(CHECK_EVERY) {
             self.check();
         }
+    }
+
+    /// Returns whether the client should report the names that it has deleted.
+    pub fn is_tidy_due(&self) -> bool {
+        self.deleted.is_due(self.count - self.free.len())
     }
 
     /// Checks that each cell is either bound, or exactly once in the list of free cells. A name in `deleted` may have lost

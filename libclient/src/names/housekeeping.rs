@@ -14,13 +14,16 @@ use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::wire::{Item, Reply, Request};
+use tensorlend_layout::wire::{Item, PACKET_BYTES_MAX, Reply, Request};
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
-/// The number of deleted names that the client reports to the daemon together.
-pub const TIDY_BATCH: usize = 64;
+/// Maximum number of deleted names in a request, and of their bytes. The daemon accepts as many names, and a packet has
+/// room for as many bytes.
+const TIDY_MAX: (usize, usize) = (256, PACKET_BYTES_MAX - 1024);
+/// Maximum bytes of a name's length and its cell in a request.
+const TIDY_NAME_BYTES: usize = 8;
 
 impl NameTable {
     /// Returns the record of one of this client's own cells.
@@ -58,7 +61,7 @@ impl NameTable {
 
     /// Returns a free cell, and stores `value` and its key in the cell.
     pub fn fill_cell(&self, key: &[u8], value: Cell) -> Result<u32> {
-        if lock(&self.cells).deleted.len() >= TIDY_BATCH {
+        if lock(&self.cells).is_tidy_due() {
             // A failure is harmless: a later call reports the deleted names.
             let _ = self.tidy();
         }
@@ -185,20 +188,21 @@ impl NameTable {
     /// cells.
     pub fn tidy(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
-        let deleted = std::mem::take(&mut lock(&self.cells).deleted);
+        let deleted = lock(&self.cells).deleted.take();
         // Close the chosen cells. A thread that later finds a closed cell publishes in another cell. So no thread
         // waits during the request to the daemon.
-        let mut names: Vec<(String, u32)> = Vec::new();
+        let (mut names, mut pending) = (Vec::new(), Vec::new());
         for (name, cell) in deleted {
             // Check this before closing the cell. In the other order, the daemon could enter the name into the
             // directory between the two checks, and would then forget it.
             if self.is_pending(name.as_bytes(), cell) {
                 // The name is not in the directory yet, so a later call reports it.
-                lock(&self.cells).deleted.push((name, cell));
+                pending.push((name, cell));
             } else if self.close_cell(&name, cell) {
                 names.push((name, cell));
             }
         }
+        lock(&self.cells).deleted.put_back(pending);
         if names.is_empty() {
             return Ok(());
         }
@@ -206,13 +210,19 @@ impl NameTable {
         // keeps the cell. Other threads find the cell closed or in use from now on.
         tensorlend_layout::crash_point!("tidy: closed");
         self.shards.wait_for_guards();
-        names.retain(|&(_, cell)| self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0));
-        // Names have at most 255 bytes, so this number of names fits into a packet.
+        names.retain(|&(_, cell): &(String, u32)| {
+            self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0)
+        });
         let mut rest = &names[..];
         while !rest.is_empty() {
-            let (batch, later) = rest.split_at(rest.len().min(128));
+            let mut bytes = 0;
+            let fits = |(name, _): &&(String, u32)| {
+                bytes += name.len() + TIDY_NAME_BYTES;
+                bytes <= TIDY_MAX.1
+            };
+            let (batch, later) = rest.split_at(rest.iter().take(TIDY_MAX.0).take_while(fits).count());
             if let Err(e) = self.control.call(&Request::Tidy { names: batch.to_vec() }, "tidy deleted names", "") {
-                lock(&self.cells).deleted.extend_from_slice(rest);
+                lock(&self.cells).deleted.put_back(rest.iter().cloned());
                 return Err(e);
             }
             tensorlend_layout::crash_point!("tidy: told");

@@ -3,6 +3,7 @@
 pub mod announce;
 mod append;
 mod cells;
+mod deleted;
 mod housekeeping;
 pub mod lifetime;
 mod publish;

@@ -2,7 +2,6 @@
 
 use super::NameTable;
 use crate::error::{Error, Result};
-use crate::names::housekeeping::TIDY_BATCH;
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use tensorlend_layout::publish::overwrite;
@@ -219,15 +218,13 @@ impl NameTable {
     /// Records that a name of this client was deleted in its cell. The client reports many such names to the daemon
     /// together.
     fn note_deleted(&self, name: &str, cell: u32) {
-        let waiting = {
+        let is_due = {
             let mut cells = lock(&self.cells);
-            if !cells.deleted.iter().any(|(n, c)| *c == cell && n == name) {
-                cells.deleted.push((name.to_owned(), cell));
-            }
-            cells.deleted.len()
+            cells.deleted.note(name, cell);
+            cells.is_tidy_due()
         };
         // The name is deleted, even if this report to the daemon fails.
-        if waiting.is_multiple_of(TIDY_BATCH) {
+        if is_due {
             let _ = self.tidy();
         }
     }

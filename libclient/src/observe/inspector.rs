@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
 use tensorlend_layout::wire::{
-    ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_VERSION, Reply, Request, Shown, Stat,
-    StreamShown, View,
+    ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply,
+    Request, Shown, Stat, StreamShown, View,
 };
 use tensorlend_layout::word::LeaseWord;
 use tensorlend_os::clock::boottime_ns;
@@ -65,7 +65,7 @@ impl ClientBuilder {
 
 /// Requests a part of the daemon's state.
 fn ask(control: &Control, view: View) -> Result<Shown> {
-    let inspect = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view };
+    let inspect = Inspect { protocol_min: PROTOCOL_OLDEST, protocol_max: PROTOCOL_VERSION, view };
     match control.call(&Request::Inspect(inspect), DOING, "")? {
         Reply::Shown(shown) => Ok(shown),
         _ => Err(Error::Protocol { doing: DOING }),

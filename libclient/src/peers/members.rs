@@ -267,15 +267,31 @@ impl PeerTable {
         for catalogue in 0..self.directory.members.len() as u16 {
             let member = self.directory.members[usize::from(catalogue)].member.read();
             if was_short || Member(member).state() == MemberState::Closed {
-                any |= changing.drop_unused(catalogue);
+                any |= changing.drop_unused(catalogue, |_| true);
             }
         }
         any
     }
 
+    /// Unmaps the segments that the daemon wants out of memory, if no lease in this process needs them.
+    pub fn unmap_wanted(&self) {
+        let mut changing = self.peers.change();
+        for catalogue in 0..self.directory.members.len() as u16 {
+            changing.drop_unused(catalogue, |segment| segment.is_wanted_out(&self.directory));
+        }
+    }
+
+    /// Returns the first slots of this client's own segments that the daemon wants out of memory.
+    pub fn own_wanted(&self) -> Vec<u32> {
+        let lines = self.directory.segments.iter().enumerate();
+        let wanted = lines.filter(|&(at, _)| self.directory.head().wants_out(at as u32));
+        let ranges = wanted.map(|(_, line)| RangeWord(line.range.read()));
+        ranges.filter(|range| range.is_lent() && range.catalogue() == self.me()).map(RangeWord::base).collect()
+    }
+
     /// Unmaps this client's read-only mappings of its own segments, if no lease in this process needs them.
     pub fn unmap_own(&self) {
-        self.peers.change().drop_unused(self.me());
+        self.peers.change().drop_unused(self.me(), |_| true);
     }
 
     /// Returns the device part of a segment that the daemon has just lent. The part is not mapped yet. The caller must hold

@@ -85,10 +85,14 @@ impl Changing<'_> {
         unsafe { peer.as_ref() }
     }
 
-    /// Drops an entry's mappings in host memory that no lease needs. Returns whether there were any.
-    pub fn drop_unused(&mut self, catalogue: u16) -> bool {
+    /// Drops those of an entry's mappings in host memory that no lease needs and that `is_one` selects. Returns whether
+    /// there were any.
+    pub fn drop_unused(&mut self, catalogue: u16, is_one: impl Fn(&PeerSegment) -> bool) -> bool {
+        if !self.get(catalogue).is_some_and(|peer| peer.segments.iter().any(|segment| is_one(segment))) {
+            return false;
+        }
         let Some(mut peer) = self.get(catalogue).cloned() else { return false };
-        let any = peer.drop_unused();
+        let any = peer.drop_unused(is_one);
         if any {
             self.set(catalogue, Some(peer));
         }
@@ -150,6 +154,12 @@ impl PeerSegment {
     /// Returns the length of the segment, in host or device memory.
     pub fn bytes(&self) -> u64 {
         self.elsewhere.as_ref().map_or(self.map.bytes() as u64, |it| it.bytes)
+    }
+
+    /// Returns whether the daemon wants this segment out of memory. Returns true if this client does not know the
+    /// directory's row: a segment that is unmapped without need is mapped again at its next use.
+    pub fn is_wanted_out(&self, directory: &Directory) -> bool {
+        self.line.is_none_or(|line| directory.head().wants_out(line.at as u32))
     }
 
     /// Returns whether a slot is in this segment.
@@ -311,11 +321,11 @@ impl Peer {
         self.segments.insert(at, Arc::new(segment));
     }
 
-    /// Drops the mappings in host memory that only this clone and its original hold. Returns false if there are none.
-    /// A lease that a reader takes through the original in the meantime keeps its own mapping.
-    fn drop_unused(&mut self) -> bool {
+    /// Drops those mappings in host memory that only this clone and its original hold and that `is_one` selects. Returns
+    /// false if there are none. A lease that a reader takes through the original in the meantime keeps its own mapping.
+    fn drop_unused(&mut self, is_one: impl Fn(&PeerSegment) -> bool) -> bool {
         let before = self.segments.len();
-        self.segments.retain(|s| s.elsewhere.is_some() || Arc::strong_count(s) > 2);
+        self.segments.retain(|s| s.elsewhere.is_some() || Arc::strong_count(s) > 2 || !is_one(s));
         self.segments.len() != before
     }
 

@@ -10,17 +10,18 @@ use tensorlend_layout::word::Cell;
 /// Number of finished items after which a producer frees their memory.
 const FINISHED_MAX: u64 = 16;
 
-/// An item that a producer is putting into a queue. Dropping the offer frees the item's memory.
+/// Items that a producer is putting into a queue: all of them or none. Dropping the offer frees the items' memory.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Offer {
     pub(super) queue: Queue,
-    /// The item's slot. `None`: the queue has the item, or may have it.
-    pub(super) value: Option<Cell>,
+    /// The items' slots. Empty: the queue has the items, or may have them.
+    pub(super) values: Vec<Cell>,
 }
 
 impl Offer {
-    /// Appends the item, like [`Queue::put`]. After [`Error::Timeout`], the caller may call this method again.
+    /// Appends the items, like [`Queue::put_many`]. Returns the number of the first item. After [`Error::Timeout`], the caller
+    /// may call this method again.
     ///
     /// # Errors
     /// The errors of [`Queue::put`].
@@ -33,7 +34,7 @@ impl Offer {
         session.names().notices_from(FINISHED_MAX)?;
         match self.append(session)? {
             Some(number) => Ok(number),
-            // A daemon that ends during the wait may be replaced: the item is in no request.
+            // A daemon that ends during the wait may be replaced: the items are in no request.
             None => queue.ask_until(deadline, || {
                 session.names().notices_from(1)?;
                 self.append(session)
@@ -41,18 +42,20 @@ impl Offer {
         }
     }
 
-    /// Appends the item; returns `None` if the queue is full.
+    /// Appends the items; returns `None` if the queue has no room for all of them.
     fn append(&mut self, session: &Session) -> Result<Option<u64>> {
         let Queue { name, max, .. } = &self.queue;
-        let Some(value) = self.value.take() else { return Err(Error::Argument("the item is in the queue".into())) };
+        let values = std::mem::take(&mut self.values);
+        if values.is_empty() {
+            return Err(Error::Argument("the items are in the queue".into()));
+        }
         let ask = |cells: Vec<u32>| {
-            let cell = cells.first().copied().unwrap_or(u32::MAX);
-            let request = QueueRequest::Put { list: name.clone(), cell, max: *max };
+            let request = QueueRequest::Put { list: name.clone(), cells, max: *max };
             session.control.call(&Request::Queue(request), "append to list", name)
         };
-        let number = session.names().append_unless_full(&[value], &ask)?;
+        let number = session.names().append_unless_full(&values, &ask)?;
         if number.is_none() {
-            self.value = Some(value);
+            self.values = values;
         }
         Ok(number)
     }
@@ -60,10 +63,11 @@ impl Offer {
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        if let Some(value) = self.value.take()
-            && !self.queue.client.session().is_forked()
-        {
-            self.queue.client.session().alloc().take_back(value);
+        let session = self.queue.client.session();
+        if !self.values.is_empty() && !session.is_forked() {
+            for value in self.values.drain(..) {
+                session.alloc().take_back(value);
+            }
         }
     }
 }

@@ -84,7 +84,7 @@ impl Client {
         Glob::new(glob)?;
         self.session().check()?;
         if self.nodes()?.is_empty() {
-            return Err(trouble(glob, RemoteTrouble::Gateway { why: "it has said nothing of any node".into() }));
+            return Err(trouble(glob, RemoteTrouble::Gateway { why: "it has listed no node".into() }));
         }
         let (answer, value) =
             self.ask_gateway(glob, &RemoteRequest::Names { glob: glob.to_owned() }, self.far_deadline())?;
@@ -93,7 +93,9 @@ impl Client {
                 let listing = value.as_tensor().and_then(|tensor| tensor.as_slice::<u8>().ok());
                 let listing = listing.filter(|listing| listing.len() <= NAMES_BYTES_MAX);
                 let names = listing.ok_or_else(|| "it is no listing".to_owned()).and_then(RemoteNames::decode);
-                names.map_err(|why| trouble(glob, RemoteTrouble::Gateway { why: format!("its answer: {why}") }))
+                names.map_err(|why| {
+                    trouble(glob, RemoteTrouble::Gateway { why: format!("its response is invalid: {why}") })
+                })
             }
             RemoteAnswer::Refused { why } => Err(trouble(glob, RemoteTrouble::Gateway { why })),
             RemoteAnswer::Timeout => {
@@ -143,7 +145,7 @@ impl Client {
         let asked = self.ask_gateway_with(name, self.far_deadline(), |_| {
             // The client sends the value only once: a gateway that ended in the meantime may have forwarded it.
             request.take().ok_or_else(|| {
-                let why = "it ended before it answered: whether the value is there is not known".into();
+                let why = "it ended before it responded, and may have published the value".into();
                 trouble(name, RemoteTrouble::Gateway { why })
             })
         });

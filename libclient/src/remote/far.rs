@@ -159,7 +159,7 @@ impl Client {
             },
             // The gateway may be restarting, so the wait continues.
             Err(Error::Remote { cause: cause @ RemoteTrouble::Gateway { .. }, .. }) => Ok(Some(cause)),
-            Err(Error::Timeout { .. }) => Ok(Some(RemoteTrouble::Gateway { why: "no answer in time".into() })),
+            Err(Error::Timeout { .. }) => Ok(Some(RemoteTrouble::Gateway { why: "no response in time".into() })),
             Err(error) => Err(error),
         }
     }
@@ -243,13 +243,13 @@ impl Client {
         let mut taken = self.callers().take(deadline, open)?;
         let caller: &mut Caller = taken.caller().ok_or(Error::Protocol { doing: "ask the gateway" })?;
         match caller.ready(deadline.at_most(OPENING)) {
-            Err(Error::Timeout { .. }) => return Err(gateway("nobody serves it".into())),
+            Err(Error::Timeout { .. }) => return Err(gateway("no process serves it".into())),
             Err(error @ Error::Refused { .. }) => return Err(gateway(error.to_string())),
             other => other?,
         }
         let value = match caller.call_again(deadline.left(), make) {
             Err(Error::Answer { why, .. }) => return Err(gateway(why)),
-            Err(Error::ServerGone(_)) => return Err(gateway("it ended before it answered".into())),
+            Err(Error::ServerGone(_)) => return Err(gateway("it ended before it responded".into())),
             Err(Error::Timeout { waited, .. }) => {
                 return Err(Error::Timeout {
                     what: format!(
@@ -264,11 +264,11 @@ impl Client {
             Value::Tensor(tensor) => tensor.metadata(),
             Value::Dataset(dataset) => dataset.metadata(),
             #[cfg(feature = "cuda")]
-            Value::Device(_) => return Err(gateway("its answer lies on a device".into())),
+            Value::Device(_) => return Err(gateway("its response is on a device".into())),
         };
         match RemoteAnswer::decode(said) {
             Ok(answer) => Ok((answer, value)),
-            Err(why) => Err(gateway(format!("its answer is none: {why}"))),
+            Err(why) => Err(gateway(format!("its response is invalid: {why}"))),
         }
     }
 

@@ -5,6 +5,7 @@ mod reconnect;
 pub mod streams;
 #[cfg(feature = "cuda")]
 mod upkeep;
+mod wanted;
 
 use crate::alloc::heap::Taken;
 use crate::alloc::{Allocator, Outside};
@@ -43,6 +44,7 @@ pub struct Session {
     peers: Arc<PeerTable>,
     descriptors: Arc<Descriptors>,
     queue_claims: Claims,
+    letting_go: wanted::LettingGo,
 }
 
 impl std::ops::Deref for Session {
@@ -96,6 +98,11 @@ impl Session {
         &self.descriptors
     }
 
+    /// Starts to watch for segments that a new daemon wants out of memory.
+    pub fn watch_wanted(self: &Arc<Self>) {
+        self.letting_go.start(self);
+    }
+
     /// Returns the items of queues that this client has claimed.
     pub fn queue_claims(&self) -> &Claims {
         &self.queue_claims
@@ -127,8 +134,7 @@ impl Session {
     ) -> Result<Arc<Self>> {
         const _: () = assert!(size_of::<SlotsPart>() == size_of::<CellsPart>());
         fork::watch();
-        let hello = Request::Hello(Hello::new(namespace, label));
-        let mut answer = control.ask(&hello, &[], "connect", "")?;
+        let (mut answer, layout) = control.hello(Hello::new(namespace, label))?;
         let directory = answer.descriptor()?;
         let catalogue = answer.descriptor()?;
         let table = answer.descriptor()?;
@@ -151,7 +157,7 @@ impl Session {
         descriptors.insert(Item::Catalogue, catalogue);
         descriptors.insert(Item::Leases, table);
         let shards = Shards::new(leases);
-        let link = Arc::new(Link::new(control, welcome, directory.clone(), shards.clone()));
+        let link = Arc::new(Link::new(control, welcome, layout.version, directory.clone(), shards.clone()));
         let peers = Arc::new(PeerTable::new(link.clone()));
         let alloc = Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone()));
         let session = Arc::new(Self {
@@ -163,6 +169,7 @@ impl Session {
             instruments,
             descriptors,
             queue_claims: Claims::default(),
+            letting_go: wanted::LettingGo::default(),
             link,
         });
         #[cfg(feature = "cuda")]
@@ -175,6 +182,7 @@ impl Session {
         forks::watch(&session.shards);
         reconnect::watch(&session, view, &file)?;
         session.descriptors.insert(Item::Directory, file);
+        session.letting_go.start(&session);
         Ok(session)
     }
 }

@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Reply, Request, Return};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
+use tensorlend_layout::versions::Layout;
+use tensorlend_layout::wire::{Item, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, map, thread};
 
@@ -47,7 +47,7 @@ fn identity(fd: &OwnedFd) -> Result<(u64, u64)> {
 }
 
 impl Resume for Resuming {
-    fn resume(&self, socket: &OwnedFd) -> Result<()> {
+    fn resume(&self, socket: &OwnedFd, layout: Layout) -> Result<()> {
         let link = self.link.upgrade().ok_or(Error::SessionEnded)?;
         link.check()?;
         let session = self.session.upgrade();
@@ -56,10 +56,10 @@ impl Resume for Resuming {
             None => (None, Vec::new()),
         };
         let back = Return {
-            protocol_min: PROTOCOL_VERSION,
+            protocol_min: PROTOCOL_OLDEST,
             protocol_max: PROTOCOL_VERSION,
-            layout_version: LAYOUT_VERSION,
-            layout_hash: LAYOUT_HASH,
+            layout_version: layout.version,
+            layout_hash: layout.hash,
             namespace: link.welcome.namespace.clone(),
             catalogue: link.me(),
             member: link.welcome.member,
@@ -81,6 +81,7 @@ impl Resume for Resuming {
             map::replace(&self.view, &directory).map_err(Error::system(DOING))?;
             *file = found;
         }
+        link.set_layout(layout.version);
         if let Some(session) = &session {
             session.alloc().daemon_replaced();
             session.peers().daemon_replaced();
@@ -115,6 +116,7 @@ impl Resume for Resuming {
         if let Some(session) = self.session.upgrade() {
             session.alloc().report_released_again();
             session.names().settle();
+            session.watch_wanted();
         }
     }
 }

@@ -114,7 +114,7 @@ impl Subscription {
         let words = &session.shards.table().cursors[usize::from(cursor)];
         words.next.set(0);
         words.lost.set(0);
-        words.stream.set(0);
+        words.set_stream(0);
         words.parked.set(0);
         let pair = if wake {
             let pair = rustix::net::socketpair(
@@ -145,7 +145,7 @@ impl Subscription {
         };
         // Store the stream's id before the fence in `begin`.
         tensorlend_layout::crash_point!("subscribe: listed");
-        words.stream.set(id);
+        words.set_stream(id);
         let waits = policy != Policy::DropOldest;
         let at = Attached { head, entries, stream, id, entry, owner_word: OwnerWord(owner_word), waits };
         tensorlend_layout::crash_point!("subscribe: in the stream");

@@ -151,7 +151,7 @@ impl DeviceArray {
                 wanted.into()
             }
             (Some(on), None) | (None, Some(on)) => on,
-            (None, None) => return Err(argument("an array without elements does not tell its device: say device=")),
+            (None, None) => return Err(argument("an array without elements has no device: pass device=")),
         };
         let strides = match order(&self.shape, &self.strides, self.dtype.item_bytes()) {
             Order::RowMajor => None,

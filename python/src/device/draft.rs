@@ -340,7 +340,7 @@ impl DeviceDraft {
     ) -> PyResult<Version> {
         let name = self.name_for(name)?;
         if self.lasting.is_limited() {
-            return Err(argument("what is published early has no time to live, and is not ephemeral: publish it"));
+            return Err(argument("publish_early takes no time to live and no ephemeral draft: use publish"));
         }
         let given = Given::parse(stream)?;
         let draft = self.take(py, false)?;

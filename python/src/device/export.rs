@@ -52,9 +52,11 @@ pub fn capsule(
     let refuse = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
     let request = ExportRequest::parse(stream, max_version, dl_device, copy)?;
     if request.device() == Some(CPU) {
-        let Some(lease) = view.lease() else { return refuse("a draft on a device can be had there only") };
+        let Some(lease) = view.lease() else {
+            return refuse("a draft on a device has no elements in host memory: leave device out");
+        };
         if copy == Some(false) {
-            return refuse("host memory can be had with a copy only: let `copy` be None or True");
+            return refuse("host memory needs a copy: pass `copy=None` or `copy=True`");
         }
         let asked = PyDict::new(py);
         asked.set_item("max_version", max_version)?;
@@ -62,12 +64,12 @@ pub fn capsule(
         return Ok(array.call_method("__dlpack__", (), Some(&asked))?.unbind());
     }
     if copy == Some(true) {
-        return refuse("a copy on the device is the consumer's to make, in memory of its own (torch: .clone())");
+        return refuse("the consumer must make a copy on the device, in its own memory (torch: .clone())");
     }
     let flags = if view.is_writable() { DlpackFlags::empty() } else { DlpackFlags::READ_ONLY };
     if !view.is_writable() && matches!(request.abi(), ExportAbi::Legacy) {
         return refuse(
-            "the library that asks knows no read-only tensors (DLPack before 1.0): in jax, use jnp.asarray(lease) and keep the \
+            "the receiving library supports no read-only tensors (DLPack before 1.0): in jax, use jnp.asarray(lease) and keep the \
              lease; elsewhere use __cuda_array_interface__, or copy to the host (to_host)",
         );
     }

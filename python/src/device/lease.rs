@@ -75,8 +75,7 @@ impl DeviceLease {
     }
 }
 
-const ON_DEVICE: &str = "the tensor is on a device, which the host cannot look at: copy it with to_host(), or look at it there with \
-     torch.from_dlpack, cupy.asarray or numba.cuda.as_cuda_array";
+const ON_DEVICE: &str = "the tensor is on a device, and the host cannot read it: copy it with to_host(), or read it on the device with torch.from_dlpack, cupy.asarray or numba.cuda.as_cuda_array";
 
 #[cold]
 fn on_device() -> PyErr {

@@ -45,7 +45,7 @@ impl Target {
         let text = given.str()?.to_string();
         let wrong = || {
             argument(format!(
-                "device {text:?}: use \"cuda:0\" for this process's first one, its UUID as client.devices() tells it, or \"cpu\""
+                "device {text:?}: use \"cuda:0\" for this process's first device, a UUID from client.devices(), or \"cpu\""
             ))
         };
         let number = |text: &str| text.parse().map(tensorlend::Device::cuda).map_err(|_| wrong());
@@ -143,7 +143,7 @@ impl Device {
 /// Returns the bytes of a client's slots in use on a device, and of its segments there.
 pub fn memory(py: Python<'_>, client: &tensorlend::Client, device: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
     let on = Target::parse(Some(device))?.device();
-    let on = on.ok_or_else(|| argument("host memory is no device's: see Client.memory"))?;
+    let on = on.ok_or_else(|| argument("host memory belongs to no device: see Client.memory"))?;
     let memory = py.detach(|| client.device_memory(on)).or_raise()?;
     Ok((memory.slot_bytes, memory.segment_bytes))
 }

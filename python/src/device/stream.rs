@@ -86,7 +86,7 @@ impl Consumer {
         match given.map(PyAnyMethods::extract::<i128>) {
             Some(Ok(-1)) => Ok(Self::Unsaid),
             Some(Ok(0)) => Err(pyo3::exceptions::PyValueError::new_err(
-                "stream 0 may be either default stream: say 1 for the legacy one, 2 for the calling thread's",
+                "stream 0 may be either default stream: pass 1 for the legacy stream, 2 for the calling thread's",
             )),
             _ => Given::parse(given).map(Self::Stream),
         }

@@ -101,7 +101,7 @@ impl Owner {
                 Some(Member::Device(member)) => member.tensor(),
                 _ => Err(Error::Argument(format!("the dataset has no tensor with number {at} on a device"))),
             },
-            Self::Draft(_) => Err(Error::Argument("the tensor is a draft, which nobody has leased".into())),
+            Self::Draft(_) => Err(Error::Argument("the tensor is a draft, and no process has leased it".into())),
         }
     }
 }

@@ -129,7 +129,7 @@ fn written(value: &Value, dtype: DType, make: &mut Make<'_>) -> Result<Output, S
         (Value::Int32Tensor(from), DType::BOOL) => converted(from, dtype, make, |&value| u8::from(value != 0)),
         (Value::FloatTensor(from), DType::F64) => converted(from, dtype, make, |&value| f64::from(value)),
         (Value::FloatTensor(from), DType::F16) => converted(from, dtype, make, |&value| f16::from_f32(value)),
-        (other, _) => Err(format!("the model says {dtype}, and rten computed {}", other.dtype())),
+        (other, _) => Err(format!("the model declares {dtype}, and rten computed {}", other.dtype())),
     }
 }
 

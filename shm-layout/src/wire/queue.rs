@@ -35,13 +35,13 @@ pub struct QueueClaim {
 /// A request about a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueueRequest {
-    /// Appends a filled cell to a list, as [`super::Request::ListAppend`] does, unless `max` items or more wait in it.
-    /// Reply: [`super::Reply::Appended`] or [`QueueReply::Full`].
+    /// Appends filled cells to a list, as [`super::Request::ListAppend`] does, unless more than `max` items would then wait in
+    /// the list. Reply: [`super::Reply::Appended`] or [`QueueReply::Full`].
     Put {
         /// The list's name.
         list: String,
-        /// The cell, fresh and filled.
-        cell: u32,
+        /// The cells, fresh and filled, in order. From 1 to [`super::APPEND_MAX`], and at most `max`.
+        cells: Vec<u32>,
         /// Maximum number of waiting items; 0: no maximum.
         max: u64,
     },
@@ -83,7 +83,7 @@ pub enum QueueReply {
     Claimed(Vec<QueueClaim>),
     /// No item waits.
     Empty,
-    /// The number of waiting items has reached the request's maximum. Nothing was appended.
+    /// More items than the request's maximum would wait. Nothing was appended.
     Full,
     /// The number of items.
     Size {

@@ -148,6 +148,11 @@ impl Refusal {
         }
     }
 
+    /// Returns true if a client has offered a newer layout than the daemon's. The client may then offer the daemon's.
+    pub fn is_negotiation(&self) -> bool {
+        matches!(self, Self::Layout { daemon_version, client_version, .. } if client_version > daemon_version)
+    }
+
     /// Returns the stable code of this reason, such as `TL-0601`. The code is the same in every
     /// language, and the manual's page on errors explains it.
     pub fn code(&self) -> &'static str {

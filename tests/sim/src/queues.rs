@@ -9,6 +9,7 @@ use crate::sim::{File, Seat, Sim};
 use crate::steps::a_collection;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{QueueClaim, QueueItem, QueueReply, QueueRequest, Reply, Request};
+use tensorlend_layout::word::Cell;
 
 /// Time after a daemon's start within which a returning client keeps its claims.
 const KEPT_NS: u64 = 5_000_000_000;
@@ -53,7 +54,10 @@ impl Queues {
         let claim = QueueClaim { item, grant: self.rng.pick(&[0, 1, 2, 3, 4, 5, u64::MAX]) };
         let wait = self.rng.chance(30);
         match self.rng.below(7) {
-            0 => QueueRequest::Put { list, cell, max: self.rng.pick(&[0, 1, u64::MAX]) },
+            0 => {
+                let cells = vec![cell; self.rng.pick(&[1, 1, 1, 2, 0])];
+                QueueRequest::Put { list, cells, max: self.rng.pick(&[0, 1, u64::MAX]) }
+            }
             1 | 2 => {
                 let done = vec![claim; self.rng.pick(&[0, 0, 1, 3, 65])];
                 QueueRequest::Claim { list, done, max: self.rng.pick(&[1, 1, 2, 64, 0, 65]), wait }
@@ -93,8 +97,13 @@ impl Sim {
         let (asked, request) = match kind {
             0..2 => {
                 let max = self.queues.rng.pick(&[0, 1, 2]);
-                let Some((cell, value)) = self.filled_cell(h, seat, "") else { return self.want_segment(actor, h) };
-                (Asked::Append { cells: vec![(cell, value)] }, QueueRequest::Put { list, cell, max })
+                let count = if max == 1 { 1 } else { 1 + self.queues.rng.below(2) };
+                let cells: Vec<(u32, Cell)> = (0..count).map_while(|_| self.filled_cell(h, seat, "")).collect();
+                if cells.is_empty() {
+                    return self.want_segment(actor, h);
+                }
+                let numbers = cells.iter().map(|&(cell, _)| cell).collect();
+                (Asked::Append { cells }, QueueRequest::Put { list, cells: numbers, max })
             }
             2..5 => (Asked::Claim, QueueRequest::Claim { list, done: Vec::new(), max, wait }),
             8 => {

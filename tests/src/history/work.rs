@@ -90,6 +90,11 @@ impl Work {
         });
     }
 
+    /// Returns all names of the round, and `last` at the end.
+    fn names(&self, last: &str) -> Vec<String> {
+        (0..NAMES).map(|number| name(self.round, number)).chain([last.to_owned()]).collect()
+    }
+
     fn thread(&self, client: &Client, mut log: Log, thread: u32) {
         let writer = self.writer * self.threads + thread;
         let mut random = Random(u64::from(self.round) << 32 | u64::from(writer));
@@ -101,7 +106,9 @@ impl Work {
             match random.below(20) {
                 0..8 => {
                     let mut lease = None;
-                    log.call(Call::Get(name), || match client.get(&text) {
+                    // Half of the calls lease the name together with the others.
+                    let together = count.is_multiple_of(2).then(|| self.names(&text));
+                    log.call(Call::Get(name), || match get(client, &text, together.as_deref()) {
                         Ok(found) => {
                             let value = whole(&found);
                             lease = Some((found, value));
@@ -155,6 +162,12 @@ impl Work {
             assert_eq!(whole(&lease), value, "it was written while it was leased");
         }
     }
+}
+
+/// Leases the last of the names, or only `name`.
+fn get(client: &Client, name: &str, together: Option<&[String]>) -> tensorlend::Result<Lease> {
+    let Some(names) = together else { return client.get(name) };
+    client.get_many(names).pop().expect("a result for each name")?.into_tensor()
 }
 
 fn whole(lease: &Lease) -> u64 {

@@ -413,6 +413,28 @@ static void test_queues(void) {
     OK(tensorlend_queue_claimed(queue, &count));
     IS(count == 0);
     FAILS(TENSORLEND_ARGUMENT, "item", tensorlend_queue_next(queue, 0, NULL));
+    /* Several items in one request: all or none. */
+    tensorlend_draft *drafts[3] = {numbers(1, 5), numbers(1, 6), NULL};
+    FAILS(TENSORLEND_ARGUMENT, "draft", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
+    drafts[2] = drafts[1];
+    FAILS(TENSORLEND_ARGUMENT, "same draft", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
+    IS(drafts[0] != NULL && drafts[1] != NULL); /* not taken over */
+    OK(tensorlend_queue_put_many(queue, drafts, 2, -1, &number));
+    IS(number == 4 && drafts[0] == NULL && drafts[1] == NULL);
+    drafts[0] = numbers(1, 7);
+    FAILS(TENSORLEND_TIMEOUT, "jobs", tensorlend_queue_put_many(queue, drafts, 1, 1000000, NULL));
+    IS(drafts[0] == NULL); /* dropped */
+    for (int i = 0; i < 3; i++)
+        drafts[i] = numbers(1, 8);
+    FAILS(TENSORLEND_ARGUMENT, "at most 2", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
+    OK(tensorlend_queue_put_many(queue, NULL, 0, -1, &number));
+    IS(number == 0);
+    FAILS(TENSORLEND_ARGUMENT, "items", tensorlend_queue_put_many(queue, NULL, 1, -1, &number));
+    for (uint32_t i = 5; i < 7; i++) {
+        OK(tensorlend_queue_next(queue, 0, &item));
+        IS(first_of(tensorlend_queue_item_value(item)) == i);
+    }
+    OK(tensorlend_queue_item_done(&item, NULL));
     /* The claim of a queue that is cleared is over. */
     draft = numbers(3, 4);
     OK(tensorlend_queue_put(queue, &draft, -1, NULL));

@@ -212,7 +212,17 @@ static void test_loops(const Client &client) {
     job = jobs.next(QueueItem{});
     job = jobs.next(std::move(job), 1min);
     IS(job.number() == 2 && jobs.waiting() == 0 && jobs.claimed() == 1);
-    IS(status_of([&] { jobs.next(std::move(job), 1ms); }) == TENSORLEND_TIMEOUT && jobs.claimed() == 0 && client.clear("jobs"));
+    IS(status_of([&] { jobs.next(std::move(job), 1ms); }) == TENSORLEND_TIMEOUT && jobs.claimed() == 0);
+    std::vector<Draft> drafts;
+    for (int value = 11; value < 13; value++)
+        drafts.push_back(client.draft({value}));
+    IS(jobs.put_many(std::move(drafts)) == 3 && jobs.waiting() == 2 && jobs.put_many({}) == 0);
+    IS(status_of([&] {
+           std::vector<Draft> more;
+           more.push_back(client.draft({13}));
+           jobs.put_many(std::move(more), 1ms);
+       }) == TENSORLEND_TIMEOUT);
+    IS(client.clear("jobs"));
 
     client.rename_list("numbers", "others");
     IS(client.clear("others") && client.remove("one") && client.remove("two"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tensorlend_tests::skip;
 
 /// The language of a program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     C,
     Cpp,

@@ -99,9 +99,9 @@ static void test_requests(void) {
     OK(tensorlend_caller_send(caller, &request, -1, &of));
     IS(of == first + 1 && tensorlend_caller_outstanding(caller) == 2);
     request = number(client, 1);
-    FAILS(TENSORLEND_ARGUMENT, "as many as can be", tensorlend_caller_send(caller, &request, -1, &of));
+    FAILS(TENSORLEND_ARGUMENT, "which is the caller's capacity", tensorlend_caller_send(caller, &request, -1, &of));
     request = number(client, 1);
-    FAILS(TENSORLEND_ARGUMENT, "on their way", tensorlend_caller_call(caller, &request, -1, &response));
+    FAILS(TENSORLEND_ARGUMENT, "have no response yet", tensorlend_caller_call(caller, &request, -1, &response));
     OK(tensorlend_caller_recv(caller, -1, &response, &of));
     IS(of == first && value(response) == 40);
     tensorlend_lease_free(response);

@@ -52,18 +52,25 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "docs/how-to/fd-store.md",
-        "tensorlendd --config tensorlendd.toml &",
+        "tensorlendd --config \"$PWD/tensorlendd.toml\" &",
         Understood("needs the folder of user 1000; tests/tests/fd_store.rs runs a store and daemons"),
     ),
     (
         "docs/how-to/fd-store.md",
-        "docker run -d --name tensorlend-store --restart always --volume tensorlend:/run/tensorlend --entrypoint tensorlendd tensorlendd --fd-store /run/tensorlend/store.sock",
+        "docker run -d --name tensorlend-store --restart always --volume tensorlend-store:/run/tensorlend --entrypoint tensorlendd tensorlendd --fd-store /run/tensorlend/store.sock",
         Understood(NEEDS_ENGINE),
     ),
     (
         "docs/how-to/kv-cache.md",
         "vllm serve MODEL --disable-hybrid-kv-cache-manager --kv-transfer-config '{",
         Understood("serves a model that must be downloaded; python/tests/test_vllm.py runs engines of vLLM"),
+    ),
+    (
+        "docs/how-to/weights.md",
+        "vllm serve MODEL --load-format tensorlend --model-loader-extra-config '{\"name\": \"llama\"}'",
+        Understood(
+            "serves a model that must be downloaded; python/tests/test_vllm.py starts engines of vLLM in this way",
+        ),
     ),
     (
         "docs/how-to/rootless.md",

@@ -270,9 +270,9 @@ try {
     };
     const away = async (what) => {
       const begun = Date.now();
-      await watched.locator("#stale[role=alert]").filter({ hasText: "The daemon has not answered since" }).waitFor();
+      await watched.locator("#stale[role=alert]").filter({ hasText: "The daemon has not responded since" }).waitFor();
       console.log(`   ${what}: told after ${Date.now() - begun} ms`);
-      assert.equal(await watched.locator("#state").innerText(), "daemon does not answer");
+      assert.equal(await watched.locator("#state").innerText(), "daemon does not respond");
       assert.equal(await watched.locator("#dot.on").count(), 0);
       assert.equal(await watched.locator("#figures.stale").count(), 1);
     };

@@ -58,9 +58,11 @@ fn trailing_bytes_are_refused_except_behind_a_jpeg() {
 #[test]
 fn flipped_bits_never_panic() {
     let folder = folder();
+    // Every fifth bit is of each place in a byte in turn.
+    let step = if std::env::var("TENSORLEND_TEST").is_ok_and(|value| value == "full") { 1 } else { 5 };
     for (name, whole, raw) in samples() {
         let path = folder.path().join(name);
-        for bit in 0..whole.len() * 8 {
+        for bit in (0..whole.len() * 8).step_by(step) {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             fs::write(&path, &flipped).unwrap();
@@ -149,7 +151,7 @@ fn archives_that_lie() {
     };
     put(24, &[0xFF, 0xFF, 0xFF, 0x7F], "claims to unpack");
     put(24, &[0x00, 0x00, 0x01, 0x00], "larger than its declared");
-    put(20, &[0xFF, 0xFF, 0x00, 0x00], "lie in those of another");
+    put(20, &[0xFF, 0xFF, 0x00, 0x00], "overlap another member");
     put(10, &[12, 0], "numpy never does");
     put(8, &[1, 0], "encrypted");
     put(42, &[0xFF, 0xFF, 0xFF, 0x0F], "zip archive");

@@ -22,8 +22,9 @@ pub struct Claims {
     by_list: BTreeMap<u64, u64>,
     /// Items that were claimed and given back, and that no client has claimed again.
     given_back: BTreeSet<QueueItem>,
-    /// Ids of lists whose maximum refused an item since the list's last claim.
-    refused: BTreeSet<u64>,
+    /// Ids of lists whose maximum has refused items. For each list, the largest number of waiting items at which a refused
+    /// request would have had room.
+    refused: BTreeMap<u64, u64>,
     /// After a restart, the time until which the daemon grants no item while former clients have
     /// not reconnected. They may still have claims.
     asserted_until_ns: Option<u64>,
@@ -140,14 +141,19 @@ impl Claims {
         Some(item.number)
     }
 
-    /// Records that a list's maximum has refused an item.
-    pub fn note_refused(&mut self, list: u64) {
-        self.refused.insert(list);
+    /// Records that a list's maximum has refused items, which have room when `room_at` items or fewer wait.
+    pub fn note_refused(&mut self, list: u64, room_at: u64) {
+        let known = self.refused.entry(list).or_default();
+        *known = room_at.max(*known);
     }
 
-    /// Returns true if a list's maximum has refused an item since the last call.
-    pub fn take_refused(&mut self, list: u64) -> bool {
-        self.refused.remove(&list)
+    /// Returns true if refused items of a list have room now. Then forgets all refusals of the list.
+    pub fn take_refused(&mut self, list: u64, waiting: u64) -> bool {
+        let has_room = self.refused.get(&list).is_some_and(|&room_at| waiting <= room_at);
+        if has_room {
+            self.refused.remove(&list);
+        }
+        has_room
     }
 
     /// Returns true if an item is claimed, or waits again after a claim.
@@ -171,7 +177,7 @@ impl Claims {
         for item in self.granted.keys().chain(&self.given_back) {
             assert!(exists(*item), "{item:?} exists");
         }
-        assert!(self.refused.iter().all(|&list| is_list(list)), "refused items were for lists");
+        assert!(self.refused.keys().all(|&list| is_list(list)), "refused items were for lists");
         assert!(self.given_back.iter().all(|item| !self.granted.contains_key(item)), "a claimed item does not wait");
     }
 }

@@ -283,7 +283,7 @@ impl Bindings {
         }
         // The end is stored once, after the items' owner words. So a reader that sees the new end
         // finds all the items.
-        context.directory.lists[place].end.set(first + cells.len() as u64);
+        context.directory.lists[place].set_end(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
@@ -308,7 +308,7 @@ impl Bindings {
         self.lists.ids += 1;
         let id = self.lists.ids;
         let line = &context.directory.lists[place as usize];
-        line.end.put(0);
+        line.set_end(0);
         line.id.set(id);
         self.names.set(&context.directory, entry, OwnerKind::Live, 0, place);
         let (uid, gaps) = (Some(uid), VecDeque::new());
@@ -349,7 +349,7 @@ impl Bindings {
         context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
         // The items' claims end with the items.
-        self.claims.take_refused(list.id);
+        self.claims.take_refused(list.id, 0);
         // From here on, no client that looks the list up finds its items. No client learns the
         // list's id any more, and no other list gets the id.
         let left = if list.end <= self.names.live() {

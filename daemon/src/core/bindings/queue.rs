@@ -12,7 +12,8 @@ use crate::core::names::live_owner_word;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::{self, item_key};
 use tensorlend_layout::wire::{
-    ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal, Reply,
+    APPEND_MAX, ASSERTED_MAX, CLAIM_BATCH_MAX, CLAIMS_MAX, QueueClaim, QueueItem, QueueReply, QueueRequest, Refusal,
+    Reply,
 };
 use tensorlend_layout::word::LifeWord;
 
@@ -33,8 +34,8 @@ impl Bindings {
         request: &QueueRequest,
     ) -> Answer {
         match request {
-            QueueRequest::Put { list, cell, max } => {
-                self.queue_put(env, context, members, catalogue, (list, *cell, *max))
+            QueueRequest::Put { list, cells, max } => {
+                self.queue_put(env, context, members, catalogue, (list, cells, *max))
             }
             QueueRequest::Claim { list, done, max, wait } => {
                 name::check(list)?;
@@ -84,15 +85,22 @@ impl Bindings {
         context: &mut Context,
         members: &mut Members,
         catalogue: u16,
-        (list, cell, max): (&str, u32, u64),
+        (list, cells, max): (&str, &[u32], u64),
     ) -> Answer {
-        if max > 0 && self.queue_size(list).0 >= max {
+        let count = cells.len() as u64;
+        let max = if max > 0 { max } else { u64::MAX };
+        if !(1..=max.min(APPEND_MAX as u64)).contains(&count) {
+            let why = format!("a request puts 1 to {} items into this queue, not {count}", max.min(APPEND_MAX as u64));
+            return Err(Refusal::Bad(why));
+        }
+        let room_at = max - count;
+        if self.queue_size(list).0 > room_at {
             if let Some((id, _)) = self.lists.id_and_items(list) {
-                self.claims.note_refused(id);
+                self.claims.note_refused(id, room_at);
             }
             return Ok(Outcome::Reply(Reply::Queue(QueueReply::Full)));
         }
-        let items = NewItems { catalogue, cells: &[cell], life: LifeWord::FOREVER };
+        let items = NewItems { catalogue, cells, life: LifeWord::FOREVER };
         self.list_append(env, context, members, list, items)
     }
 
@@ -185,7 +193,7 @@ impl Bindings {
             // The next try continues the search where this one ended.
             return Ok(Outcome::Later(Wait::Claim));
         }
-        if self.claims.take_refused(id) {
+        if self.claims.take_refused(id, self.queue_size(list).0) {
             context.directory.announce(u64::MAX);
         }
         Ok(Outcome::Reply(Reply::Queue(QueueReply::Claimed(claimed))))

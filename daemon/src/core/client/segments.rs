@@ -64,6 +64,9 @@ pub struct Segment {
     pub released_ns: Option<u64>,
     /// Time of the last attempt to spill the segment.
     pub tried_ns: Option<u64>,
+    /// Time at which the daemon asked clients to let go of the segment. `None`: it did not, or it has lent
+    /// the segment to a reader since.
+    pub wanted_ns: Option<u64>,
     /// The device of the segment's bytes, if the bytes are on a device. The kernel cannot probe
     /// memory for which the daemon has only the driver's descriptor.
     pub device: Option<OnDevice>,

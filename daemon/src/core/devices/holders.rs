@@ -94,7 +94,7 @@ impl Holders {
     fn told(&mut self, catalogue: u16, lendings: &[LendingId], last: bool) -> Result<bool, Refusal> {
         let Some(told) = self.untold.get_mut(&catalogue) else { return Ok(false) };
         if told.len() + lendings.len() > TOLD_MAX {
-            return Err(Refusal::Bad(format!("nobody has more than {TOLD_MAX} segments of device memory mapped")));
+            return Err(Refusal::Bad(format!("no client has more than {TOLD_MAX} segments of device memory mapped")));
         }
         told.extend(lendings);
         if !last {

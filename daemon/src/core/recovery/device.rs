@@ -67,6 +67,7 @@ impl Namespace {
                 residence: Residence::Memory,
                 released_ns: None,
                 tried_ns: None,
+                wanted_ns: None,
                 device,
             },
         );

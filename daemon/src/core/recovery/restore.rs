@@ -25,6 +25,7 @@ use crate::core::orphans::FormerWriter;
 use crate::core::range::SegmentId;
 use crate::core::settings::Role;
 use crate::core::stream::{RingId, Rings, Wakes};
+use crate::core::versions::Versions;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
@@ -398,6 +399,7 @@ impl Namespace {
                         residence,
                         released_ns: None,
                         tried_ns: None,
+                        wanted_ns: None,
                         device: None,
                     };
                     client.segments.insert(key.base, segment);
@@ -489,6 +491,7 @@ fn restore_client(
         command: String::new(),
         label: label_of(entry),
         role: if writer { Role::Writer } else { Role::Reader },
+        versions: Versions::OWN,
         state: if open {
             ClientState::Disconnected { pause_ns: DISCONNECTED_PAUSE_NS }
         } else {

@@ -119,6 +119,7 @@ impl Segments {
             residence: Residence::Memory,
             released_ns: None,
             tried_ns: None,
+            wanted_ns: None,
             device: Some(on_device),
         };
         let client = members.me(catalogue);

@@ -50,6 +50,8 @@ pub struct Candidate {
     pub bytes: u64,
     /// Time at which the living owner reported the release of the segment.
     pub let_go_ns: Option<u64>,
+    /// Time at which the daemon asked clients to let go of the segment.
+    pub wanted_ns: Option<u64>,
 }
 
 impl Env {
@@ -101,6 +103,7 @@ impl Segments {
                 uid: client.uid,
                 bytes: segment.bytes,
                 let_go_ns: segment.released_ns.filter(|_| !gone),
+                wanted_ns: segment.wanted_ns,
             })
         })
     }
@@ -141,6 +144,7 @@ impl Segments {
         segment.residence = Residence::File { failed: None };
         segment.mem = file;
         let bytes = segment.bytes;
+        Self::want_no_more(context, segment);
         // The file must be in the fd store before the memory is removed from the store.
         env.effects.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
         let kept = env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);

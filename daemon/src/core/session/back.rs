@@ -6,13 +6,13 @@
 //! client joins for a time. This time ends when all clients have reconnected or
 //! [`super::GATHERING_NS`] have passed.
 
-use super::hello::same_version;
 use super::{Conn, Core, Joined};
 use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
 use crate::core::event::ConnId;
 use crate::core::settings::Role;
+use crate::core::versions::Versions;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
 
@@ -25,7 +25,7 @@ impl Core {
 
     /// Handles a client's request to continue its session.
     pub(super) fn welcome_back(&mut self, conn: ConnId, back: &Return) -> Answer {
-        same_version((back.protocol_min, back.protocol_max), (back.layout_version, back.layout_hash))?;
+        let versions = Versions::agree((back.protocol_min, back.protocol_max), back.layout())?;
         let peer = self.conns[&conn].peer.clone();
         let unknown = || Refusal::NotFound("session to resume: this daemon does not know it".into());
         let (_, role) = self.role_in(&back.namespace, &peer).ok_or_else(unknown)?;
@@ -60,6 +60,7 @@ impl Core {
         }
         // The client's access rights may have changed.
         client.role = role;
+        client.versions = versions;
         self.conns.get_mut(&conn).expect("the requester is connected").joined =
             Some(Joined { namespace: id, catalogue: back.catalogue, role });
         if let Some(segments) = &back.segments {
@@ -112,7 +113,14 @@ impl Core {
         // The client may have closed streams while no daemon ran.
         namespace.streams.update_idle_times(&self.env, &namespace.members);
         let (name, who) = (namespace.context.ledger.name(), namespace.members[joined.catalogue].who(joined.catalogue));
-        tracing::info!(namespace = name, client = joined.catalogue, pid, uid, "{who} came back to namespace {name}");
+        let older = namespace.members[joined.catalogue].versions.note();
+        tracing::info!(
+            namespace = name,
+            client = joined.catalogue,
+            pid,
+            uid,
+            "{who} came back to namespace {name}{older}"
+        );
         true
     }
 }

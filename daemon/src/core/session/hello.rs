@@ -6,31 +6,9 @@ use crate::core::event::ConnId;
 use crate::core::join::Newcomer;
 use crate::core::opening::Opening;
 use crate::core::settings::{Admission, RESERVED_SESSIONS, Role};
+use crate::core::versions::Versions;
 use tensorlend_layout::name;
-use tensorlend_layout::wire::{Hello, PROTOCOL_VERSION, Refusal};
-use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
-
-/// Checks that a client and this daemon use the same protocol.
-pub(super) fn same_protocol((client_min, client_max): (u16, u16)) -> Result<(), Refusal> {
-    if (client_min..=client_max).contains(&PROTOCOL_VERSION) {
-        return Ok(());
-    }
-    Err(Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min, client_max })
-}
-
-/// Checks that a client and this daemon use the same protocol and layout.
-pub(super) fn same_version(protocols: (u16, u16), layout: (u32, u64)) -> Result<(), Refusal> {
-    same_protocol(protocols)?;
-    if layout != (LAYOUT_VERSION, LAYOUT_HASH) {
-        return Err(Refusal::Layout {
-            daemon_version: LAYOUT_VERSION,
-            daemon_hash: LAYOUT_HASH,
-            client_version: layout.0,
-            client_hash: layout.1,
-        });
-    }
-    Ok(())
-}
+use tensorlend_layout::wire::{Hello, Refusal};
 
 impl Core {
     /// Returns true if the reserve admits a session of this uid although a limit refuses the
@@ -57,7 +35,7 @@ impl Core {
         if state.over {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
-        same_version((hello.protocol_min, hello.protocol_max), (hello.layout_version, hello.layout_hash))?;
+        let versions = Versions::agree((hello.protocol_min, hello.protocol_max), hello.layout())?;
         let (peer, beyond) = (state.peer.clone(), state.reserved);
         let admission = Admission { administrator: self.env.settings.is_administrator(peer.uid), beyond };
         let own = format!("uid:{}", peer.uid);
@@ -83,7 +61,7 @@ impl Core {
         }
         if let Some(id) = self.namespaces.id_of(&name) {
             let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");
-            let newcomer = Newcomer { peer: &peer, label: &hello.label, role, admission };
+            let newcomer = Newcomer { peer: &peer, label: &hello.label, role, admission, versions };
             return namespace.members.join(&mut self.env, &namespace.context, conn, newcomer);
         }
         if !self.opening.iter().any(|o| o.ledger.name() == name) {

@@ -2,13 +2,13 @@
 //! namespace: it gets no descriptor, no number and no table entry. Its responses contain no byte of
 //! a value and no metadata.
 
-use super::hello::same_protocol;
 use super::{Conn, Core};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{Answer, Outcome};
 use crate::core::namespace::Namespace;
 use crate::core::owners::SUPERUSER;
 use crate::core::stat::{namespace_use, stat};
+use crate::core::versions::common_protocol;
 use tensorlend_layout::wire::{Inspect, Refusal, Reply, Shown, View};
 
 /// Maximum number of namespaces in one response.
@@ -19,7 +19,7 @@ impl Core {
         if state.over {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
-        same_protocol((*protocol_min, *protocol_max))?;
+        common_protocol((*protocol_min, *protocol_max))?;
         if !self.env.settings.is_observer(&state.peer) {
             return Err(Refusal::NotObserver);
         }

@@ -76,7 +76,7 @@ impl Core {
     fn or_spill(&mut self, answer: Answer, joined: Joined, uid: Option<u32>, since_ns: u64) -> Answer {
         let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
-        if self.spill_for_room(uid, joined.namespace, kind, since_ns) {
+        if self.spill_for_room(uid, joined, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
         answer

@@ -6,6 +6,7 @@ use super::Core;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::namespace::Namespace;
+use crate::core::segment::Segments;
 use crate::core::settings::{NamespaceLimits, Settings};
 
 impl Core {
@@ -27,6 +28,7 @@ impl Core {
         for namespace in self.namespaces.values_mut() {
             namespace.context.ledger.set_owners(&env.settings.owners);
             namespace.reload(env);
+            Segments::announce_spill(env, &namespace.context.directory);
         }
     }
 }
@@ -35,7 +37,7 @@ impl Namespace {
     fn reload(&mut self, env: &mut Env) {
         let Context { ledger, directory } = &mut self.context;
         let Some(limits) = env.settings.configured(ledger.name()) else {
-            tracing::info!(namespace = ledger.name(), "no longer configured: nobody new comes in");
+            tracing::info!(namespace = ledger.name(), "no longer configured: no new client may join");
             return;
         };
         // The configuration may not have contained this namespace of the previous daemon until now.
@@ -52,7 +54,7 @@ impl Namespace {
         ];
         for (option, is, wanted) in kept.into_iter().filter(|(_, is, wanted)| is != wanted) {
             let namespace = ledger.name();
-            tracing::info!(namespace, option, "stays {is} until the namespace is made anew, then {wanted}");
+            tracing::info!(namespace, option, "stays {is} until the namespace is created again, then {wanted}");
         }
     }
 }

@@ -58,6 +58,8 @@ impl Core {
                 self.restore_orphans(id, &orphaned);
                 continue;
             };
+            directory.renew_added();
+            Segments::announce_spill(&self.env, &directory);
             let (limits, setting) = self.restored_limits(&directory, private, &name);
             let discards = !self.env.settings.is_user_mode();
             let secret = self.env.seed();

@@ -188,9 +188,9 @@ fn identify(item: Item, received: &[Received], segment_bytes_max: u64) -> Result
             Ok((*mem, own.clone()))
         }
         (_, [Received { own: Some(_), .. }]) => {
-            Err(Refusal::Bad(format!("what is handed back as {item:?} is something else")))
+            Err(Refusal::Bad(format!("the descriptor that the client returned as {item:?} is another one")))
         }
-        _ => Err(Refusal::Bad("what is handed back was not lent by a daemon of this uid".into())),
+        _ => Err(Refusal::Bad("no daemon of this uid lent the descriptor that the client returned".into())),
     }
 }
 

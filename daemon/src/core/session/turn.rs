@@ -45,7 +45,11 @@ impl Core {
                 other => ("refused", other.to_string()),
             };
             let reason = refusal.reason().word();
-            tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+            if refusal.is_negotiation() {
+                tracing::info!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+            } else {
+                tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+            }
         }
         match state.joined.as_ref().and_then(its) {
             Some(joined) => {
@@ -61,7 +65,9 @@ impl Core {
         // The refusal is sent last, because the daemon may first have to watch the connection's
         // process.
         if let Some(refusal) = word {
-            self.env.counters.count_refusal(refusal.reason());
+            if !refusal.is_negotiation() {
+                self.env.counters.count_refusal(refusal.reason());
+            }
             let reply = Reply::Refused(refusal);
             self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
         }

@@ -1,3 +1,4 @@
+use super::super::effects::PROMPT_SEGMENT_BYTES_MAX;
 use super::super::settings::Settings;
 use super::world::{SEGMENT, World, settings};
 use crate::core::settings::Mode;
@@ -69,6 +70,26 @@ fn a_spare_is_lent_at_once_and_replaced() {
     w.say(a.conn, &Request::Segment { bytes: 2 * SEGMENT, slots_log2: 4 });
     w.hang_up(&a);
     w.finish();
+    w.slow = false;
+    w.assert_empty();
+}
+
+#[test]
+fn a_short_segment_does_not_wait_for_a_worker() {
+    let mut w = World::new(settings());
+    let a = w.join(1);
+    w.slow = true;
+    let waiting = w.orders.len();
+    w.say(a.conn, &Request::Segment { bytes: PROMPT_SEGMENT_BYTES_MAX, slots_log2: 4 });
+    assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
+    w.say(a.conn, &Request::Ack);
+    w.say(a.conn, &Request::Segment { bytes: PROMPT_SEGMENT_BYTES_MAX + 1, slots_log2: 4 });
+    assert!(w.hear(a.conn).is_none());
+    assert_eq!(w.orders.len(), waiting + 1);
+    w.finish();
+    assert!(matches!(w.hear(a.conn), Some((Reply::Segment { .. }, _))));
+    w.say(a.conn, &Request::Ack);
+    w.hang_up(&a);
     w.slow = false;
     w.assert_empty();
 }

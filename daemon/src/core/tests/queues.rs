@@ -26,7 +26,7 @@ pub fn ask(w: &mut World, client: &Client, request: QueueRequest) -> Reply {
 }
 
 pub fn put_one(list: &str, cell: u32, max: u64) -> QueueRequest {
-    QueueRequest::Put { list: list.into(), cell, max }
+    QueueRequest::Put { list: list.into(), cells: vec![cell], max }
 }
 
 pub fn claim_one(list: &str) -> QueueRequest {
@@ -166,6 +166,50 @@ fn a_queue_with_a_maximum_refuses_items_while_that_many_wait() {
     w.core.check();
     w.hang_up(&a);
     w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
+fn several_items_are_appended_together_or_not_at_all() {
+    let mut w = World::new(settings());
+    let (a, b, c) = (w.join(1), w.join(1), w.join(1));
+    for cell in 0..6 {
+        a.words().cells[cell].cell.set(Cell::new(1, 0).0);
+    }
+    let put = |cells: &[u32], max| QueueRequest::Put { list: "q".into(), cells: cells.to_vec(), max };
+    assert_eq!(ask(&mut w, &a, put(&[0, 1, 2], 3)), Reply::Appended { first: 0 });
+    assert_eq!(ask(&mut w, &a, put(&[3, 4], 3)), Reply::Queue(QueueReply::Full));
+    assert_eq!(size(&mut w, &a), (3, 0), "nothing was appended");
+    // A producer that waits learns of a claim only when there is room for all of its items.
+    w.ask(&c, &Request::Wait);
+    c.table().parked.set(u64::MAX);
+    let wakes = w.wakes;
+    let first = claim(&mut w, &b).unwrap();
+    assert_eq!(w.wakes, wakes, "there is room for one item");
+    let second = claim(&mut w, &b).unwrap();
+    assert_eq!(w.wakes, wakes + 1, "there is room for two items");
+    assert_eq!(ask(&mut w, &a, put(&[3, 4], 3)), Reply::Appended { first: 3 });
+    // With two refused requests, the smaller one counts.
+    assert_eq!(ask(&mut w, &a, put(&[5], 3)), Reply::Queue(QueueReply::Full));
+    assert_eq!(ask(&mut w, &a, put(&[5, 5, 5], 3)), Reply::Queue(QueueReply::Full));
+    c.table().parked.set(u64::MAX);
+    let wakes = w.wakes;
+    let third = claim(&mut w, &b).unwrap();
+    assert_eq!(w.wakes, wakes + 1, "there is room for one item");
+    for (cells, max) in [(vec![], 0), (vec![5; 3], 2), (vec![5; APPEND_MAX + 1], 0)] {
+        let refused = ask(&mut w, &a, put(&cells, max));
+        assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("1 to")), "{refused:?}");
+    }
+    // The third cell is none of the client's: the request fails as a whole.
+    let refused = ask(&mut w, &a, put(&[5, u32::MAX], 0));
+    assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
+    assert_eq!(size(&mut w, &a), (2, 3));
+    assert!([first, second, third].into_iter().all(|claim| done(&mut w, &b, claim)));
+    w.core.check();
+    clear(&mut w, &a);
+    for client in [a, b, c] {
+        w.hang_up(&client);
+    }
     w.assert_empty();
 }
 

@@ -66,7 +66,7 @@ fn queue(name: impl Strategy<Value = String>, cell: std::ops::Range<u32>) -> imp
     let claim = (0..6u64, 0..8u64, 0..8u64)
         .prop_map(|(list, number, grant)| QueueClaim { item: QueueItem { list, number }, grant });
     (name, cell, 0..4u64, claim, 0..10u8).prop_map(|(list, cell, max, claim, kind)| match kind {
-        0 | 1 => QueueRequest::Put { list, cell, max },
+        0 | 1 => QueueRequest::Put { list, cells: (cell..3).take(1 + kind as usize).collect(), max },
         2 | 3 => QueueRequest::Claim { list, done: vec![claim; max as usize], max: max as u8, wait: kind == 3 },
         8 | 9 => QueueRequest::Stop,
         4 | 5 => QueueRequest::Done(claim),

@@ -1,8 +1,18 @@
 use super::world::{SEGMENT, World, hello, limits, settings};
 use crate::core::settings::Settings;
-use crate::core::{Event, MemId, Received};
+use crate::core::{ConnId, Event, MemId, Received};
 use tensorlend_layout::wire::{Hello, LimitKind, PROTOCOL_VERSION, Refusal, Refusals, Reply, Request, encode};
 use tensorlend_layout::word::{Absorbed, Member, MemberState};
+
+impl World {
+    /// Returns the refusal that the daemon has sent.
+    pub fn refusal(&mut self, conn: ConnId) -> Refusal {
+        match self.hear(conn) {
+            Some((Reply::Refused(refusal), _)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+}
 
 #[test]
 fn a_client_joins_and_leaves_and_everything_comes_back() {

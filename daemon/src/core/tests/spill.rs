@@ -1,6 +1,6 @@
 //! Segments that the daemon writes to files and recalls.
 
-use super::world::{Client, Lent, SEGMENT, World, settings};
+use super::world::{Answer, Client, Lent, SEGMENT, World, settings};
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
 use crate::core::{Event, MemId};
@@ -11,11 +11,19 @@ const POOL: u64 = 4;
 
 mod released;
 mod restart;
+mod wanted;
 
 fn spilling(mode: Mode) -> Settings {
     let spill =
         SpillSettings { directory: "/nowhere".into(), bytes_max: 3 * SEGMENT, uid_bytes_max: 2 * SEGMENT, marks: None };
     Settings { mode, pool_bytes_max: POOL * SEGMENT, spare_segments: 0, spill: Some(spill), ..settings() }
+}
+
+impl World {
+    /// Returns the memory that has been written to files.
+    pub fn in_files(&self) -> Vec<MemId> {
+        self.files.values().map(|&(mem, _)| mem).collect()
+    }
 }
 
 /// Returns a client that has a value in a segment of its own under each of these names.
@@ -41,12 +49,27 @@ fn leave(w: &mut World, names: &[&str]) -> (u16, Vec<Lent>) {
 
 fn want(w: &mut World, client: &Client) -> Reply {
     w.now_ns += 1_000_000_000;
-    w.ask(client, &Request::Segment { bytes: SEGMENT, slots_log2: 4 })
+    ask_patiently(w, client, &Request::Segment { bytes: SEGMENT, slots_log2: 4 }).0
+}
+
+/// Sends a request. A request that cannot be granted may first wait for clients to let go of memory.
+fn ask_patiently(w: &mut World, client: &Client, request: &Request) -> Answer {
+    w.say(client.conn, request);
+    let mut answer = w.hear(client.conn);
+    if answer.is_none() {
+        w.wait_ns(1_000_000_000);
+        answer = w.hear(client.conn);
+    }
+    let answer = answer.expect("answered");
+    if !answer.1.is_empty() {
+        w.say(client.conn, &Request::Ack);
+    }
+    answer
 }
 
 fn get(w: &mut World, client: &Client, (owner, lent): (u16, &Lent)) -> (Reply, Option<MemId>) {
     w.now_ns += 1_000_000_000;
-    let (reply, lend) = w.ask_lent(client, &Request::SegmentOf { catalogue: owner, slot: lent.base });
+    let (reply, lend) = ask_patiently(w, client, &Request::SegmentOf { catalogue: owner, slot: lent.base });
     (reply, lend.first().map(|&(mem, _)| mem))
 }
 
@@ -270,6 +293,8 @@ fn what_is_held_is_looked_at_again_later() {
     let b = w.join(1);
     assert!(matches!(want(&mut w, &b), Reply::Segment { .. }));
     assert!(w.files.is_empty());
+    // The readers do not let go in the time in which the daemon expects it.
+    w.wait_ns(1_000_000_000);
     w.held.clear();
     w.wait_ns(8_000_000_000);
     assert!(w.files.is_empty(), "not at once");

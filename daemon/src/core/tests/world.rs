@@ -10,12 +10,13 @@ use tensorlend_layout::catalogue::{Catalogue, SlotRecord};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Allocator, Export, Hello, Refusal, Reply, Request, Stat, Welcome, encode};
+use tensorlend_layout::versions::Layout;
+use tensorlend_layout::wire::{Allocator, Export, Hello, Reply, Request, Stat, Welcome, encode};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord, SLOT_NONE};
 
 pub const SEGMENT: u64 = 1 << 20;
 pub const STREAM_GRACE_NS: u64 = 10_000_000_000;
-type Answer = (Reply, Vec<(MemId, Lending)>);
+pub type Answer = (Reply, Vec<(MemId, Lending)>);
 
 pub struct World {
     pub core: Core,
@@ -48,6 +49,9 @@ pub struct World {
     /// Connections whose processes the daemon waits for.
     pub awaited: BTreeSet<ConnId>,
     pub holders_woken: usize,
+    pub wanted_woken: usize,
+    /// The layout that new clients offer.
+    pub layout: Layout,
     /// The error with which devices refuse memory.
     pub device_fails: Option<String>,
     /// Whether the daemon can watch the ends of processes.
@@ -177,6 +181,8 @@ impl World {
             on_device: BTreeMap::new(),
             awaited: BTreeSet::new(),
             holders_woken: 0,
+            wanted_woken: 0,
+            layout: Layout::CURRENT,
             device_fails: None,
             watches: true,
             device_orders: Vec::new(),
@@ -320,6 +326,10 @@ impl World {
                 assert!(self.memory.contains_key(&directory));
                 self.holders_woken += 1;
             }
+            Effect::WakeWanted { directory } => {
+                assert!(self.memory.contains_key(&directory));
+                self.wanted_woken += 1;
+            }
         }
         None
     }
@@ -330,11 +340,6 @@ impl World {
         }
         assert!(!self.memory.contains_key(&file) && self.files.insert(file, (mem, bytes)).is_none());
         Event::Spilled { file, written: Ok(()) }
-    }
-
-    /// Returns the memory that has been written to files.
-    pub fn in_files(&self) -> Vec<MemId> {
-        self.files.values().map(|&(mem, _)| mem).collect()
     }
 
     /// Performs the pending writes of files.
@@ -450,13 +455,6 @@ impl World {
         self.answers.get_mut(&conn)?.pop_front()
     }
 
-    pub fn refusal(&mut self, conn: ConnId) -> Refusal {
-        match self.hear(conn) {
-            Some((Reply::Refused(refusal), _)) => refusal,
-            other => panic!("{other:?}"),
-        }
-    }
-
     pub fn view(&self, mem: MemId) -> View {
         self.memory[&mem].1.clone().expect("a sheet")
     }
@@ -489,7 +487,8 @@ impl World {
 
     pub fn join_unacknowledged(&mut self, uid: u32, namespace: Option<&str>) -> Client {
         let conn = self.dial(uid, &[]);
-        self.say(conn, &Request::Hello(Hello { namespace: namespace.map(Into::into), ..hello() }));
+        let hello = Hello { namespace: namespace.map(Into::into), ..hello() }.in_layout(self.layout);
+        self.say(conn, &Request::Hello(hello));
         let Some((Reply::Welcome(welcome), lend)) = self.hear(conn) else { panic!("not welcome") };
         let hows: Vec<_> = lend.iter().map(|&(_, how)| how).collect();
         assert_eq!(hows, [Lending::Read, Lending::Write, Lending::Write, Lending::Wakeup]);

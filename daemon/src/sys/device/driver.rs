@@ -66,8 +66,7 @@ fn chosen(config: &CudaConfig, found: Vec<Device>, without: &mut Vec<String>) ->
     for &missing in named.iter().filter(|&&it| !found.iter().any(|device| device.uuid() == it)) {
         let there: Vec<String> = found.iter().map(|device| device.uuid().to_string()).collect();
         without.push(format!(
-            "cuda.devices names {missing}, and the driver shows this process {}: correct it, or look at \
-             CUDA_VISIBLE_DEVICES and at the devices that the unit may use",
+            "cuda.devices names {missing}, and the driver shows this process {}: correct it, or check CUDA_VISIBLE_DEVICES and the devices that the unit may use",
             there.join(", ")
         ));
     }
@@ -133,7 +132,7 @@ impl Exported {
         if figures.reserved_bytes.saturating_sub(figures.used_bytes) > idle_bytes_max
             && let Err(error) = self.pool.trim(figures.used_bytes + idle_bytes_max)
         {
-            tracing::warn!("a pool of the driver's keeps what nobody has: {error}");
+            tracing::warn!("the driver's pool keeps unused memory: {error}");
         }
     }
 }

@@ -19,6 +19,8 @@ pub enum Wanted {
     /// This number of bytes. Segments in which a slot was freed since the second-last segment was lent are excluded:
     /// their producer overwrites its values and will write there again.
     Cold(u64),
+    /// The segment that begins at this slot, because the daemon wants it out of memory.
+    Segment(u32),
 }
 
 /// Bytes of slots in use, and bytes of segments.
@@ -55,6 +57,7 @@ impl Heap {
         let is_wanted = |own: &Own| match wanted {
             Wanted::All => true,
             Wanted::Cold(bytes) => bytes > 0 && is_cold(own),
+            Wanted::Segment(base) => own.base == base,
         };
         let host = self.segments.iter().enumerate().filter(|(_, own)| own.place == HOST);
         let mut oldest: Vec<(u64, usize)> =

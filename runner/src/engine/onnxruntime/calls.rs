@@ -157,7 +157,7 @@ impl Made {
     pub fn copy_to(&self, to: &mut [u8], code: Option<u32>) -> Result<(), String> {
         let (found, shape) = self.kind()?;
         if code != Some(found as u32) {
-            return Err(format!("the model says another element type than it computed ({found:?})"));
+            return Err(format!("the model declares another element type than it computed ({found:?})"));
         }
         let mut data = null_mut();
         // SAFETY: the runtime made the value, and it still exists. The value is a tensor, because

@@ -1,0 +1,118 @@
+//! The names that this client has deleted in their cells, and has not yet reported to the daemon.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// The number of deleted names that the client reports to the daemon together: at least, and at most before it has
+/// tried to report them.
+pub const BATCH: (usize, usize) = (64, 512);
+/// A client with many names waits until this part of its names is deleted.
+const PART: usize = 16;
+
+/// The deleted names, each with its cell. A cell is there once, since [`super::Names::tidy`] frees the cell of each.
+#[derive(Debug, Default)]
+pub struct Deleted {
+    names: Vec<(String, u32)>,
+    /// The position of each cell in `names`.
+    at: HashMap<u32, usize>,
+    /// The number of names of the last report that the client has put back. They are announced and not in the directory
+    /// yet, or the daemon did not respond.
+    kept: usize,
+}
+
+impl Deleted {
+    /// Adds a name of a cell. It replaces an earlier name of the cell, which another name or another client has taken over.
+    pub fn note(&mut self, name: &str, cell: u32) {
+        match self.at.entry(cell) {
+            Entry::Occupied(at) => {
+                let known = &mut self.names[*at.get()].0;
+                if known != name {
+                    name.clone_into(known);
+                }
+            }
+            Entry::Vacant(place) => {
+                place.insert(self.names.len());
+                self.names.push((name.to_owned(), cell));
+            }
+        }
+    }
+
+    /// Removes a cell that belongs to no name any more.
+    pub fn forget(&mut self, cell: u32) {
+        if let Some(at) = self.at.remove(&cell) {
+            self.names.swap_remove(at);
+            if let Some(&(_, moved)) = self.names.get(at) {
+                self.at.insert(moved, at);
+            }
+        }
+    }
+
+    /// Removes and returns all names.
+    pub fn take(&mut self) -> Vec<(String, u32)> {
+        self.at.clear();
+        self.kept = 0;
+        std::mem::take(&mut self.names)
+    }
+
+    /// Adds names that the client has taken and could not report.
+    pub fn put_back(&mut self, names: impl IntoIterator<Item = (String, u32)>) {
+        for (name, cell) in names {
+            self.note(&name, cell);
+            self.kept += 1;
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Returns whether a client with `bound` names should report the deleted ones. After a report, names that it has put
+    /// back are due again when there are as many others.
+    pub fn is_due(&self, bound: usize) -> bool {
+        self.names.len() >= (bound / PART).clamp(BATCH.0, BATCH.1).max(2 * self.kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_there_once_with_its_last_name() {
+        let mut deleted = Deleted::default();
+        deleted.note("a", 7);
+        deleted.note("a", 7);
+        deleted.note("b", 70);
+        deleted.note("c", 8);
+        deleted.forget(7);
+        deleted.note("a", 7);
+        deleted.forget(9);
+        assert_eq!(deleted.take(), [("c".to_owned(), 8), ("b".to_owned(), 70), ("a".to_owned(), 7)]);
+        assert!(deleted.is_empty());
+        deleted.note("c", 7);
+        deleted.note("d", 7);
+        assert_eq!(deleted.take(), [("d".to_owned(), 7)]);
+        deleted.forget(7);
+        assert!(deleted.is_empty());
+    }
+
+    #[test]
+    fn what_was_put_back_is_due_later() {
+        let mut deleted = Deleted::default();
+        let fill = |deleted: &mut Deleted, end: u32| {
+            let first = deleted.names.len() as u32;
+            (first..end).for_each(|cell| deleted.note("x", cell));
+        };
+        fill(&mut deleted, 63);
+        assert!(!deleted.is_due(0));
+        fill(&mut deleted, 64);
+        assert!(deleted.is_due(0) && deleted.is_due(1024) && !deleted.is_due(1040));
+        let taken = deleted.take();
+        deleted.put_back(taken);
+        assert!(!deleted.is_due(0));
+        fill(&mut deleted, 128);
+        assert!(deleted.is_due(0));
+        fill(&mut deleted, 512);
+        assert!(deleted.is_due(1 << 20));
+    }
+}

@@ -1,0 +1,23 @@
+//! Hints for the look-ups of many names. They show the lines that a look-up will read, so that a reader can load the
+//! lines of many look-ups at once. A hint may be wrong or outdated; the look-up itself decides.
+
+use super::Directory;
+use crate::search::{BUCKET, Search};
+use crate::word::PlaceWord;
+
+impl Directory {
+    /// Returns the index in [`Directory::places`] at which the search for this hash begins.
+    #[inline]
+    pub fn first_place(&self, hash: u64) -> usize {
+        let table = self.table();
+        let bucket = Search::new(hash, self.table_seed(table), table.log2()).next().unwrap_or_default();
+        (table.first() + bucket) as usize
+    }
+
+    /// Returns the entry that may have this hash, by the bucket of places that begins at `first`.
+    #[inline]
+    pub fn entry_at(&self, first: usize, hash: u64) -> Option<u32> {
+        let bucket = self.places.get(first..first + BUCKET as usize)?;
+        bucket.iter().map(|place| PlaceWord(place.peek())).find(|place| place.may_be(hash)).map(PlaceWord::entry)
+    }
+}

@@ -1,0 +1,190 @@
+//! Programs of two builds, whose layouts of shared memory differ, while daemons of both builds replace each other.
+
+use tensorlend::{Client, Error, Refusal};
+use tensorlend_layout::versions::{LAYOUTS, Layout};
+use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_tests::filled::value;
+use tensorlend_tests::hand::{ask, dial, hello};
+use tensorlend_tests::stored::Machine;
+use tensorlend_tests::traffic::{ITEM_BITS, ITEM_ROUNDS, LIST, NAMES, latest, name, stored};
+use tensorlend_tests::{Agent, Build, budget, eventually, skip_without_next};
+
+/// Rounds of each client under each daemon.
+const ROUNDS: u64 = 20;
+
+/// The layout's version that a session has if client and daemon are of these builds.
+fn common(client: Build, daemon: Build) -> String {
+    let newest = Layout::CURRENT.version;
+    (if (client, daemon) == (Build::Next, Build::Next) { newest + 1 } else { newest }).to_string()
+}
+
+fn rounds(agent: &mut Agent) -> u64 {
+    agent.ok("rounds").parse().unwrap()
+}
+
+/// A client of each build, which use each other's names, list items and streams.
+struct Clients {
+    agents: [(Build, Agent); 2],
+}
+
+impl Clients {
+    fn start(machine: &Machine) -> Self {
+        let mut agents = [Build::Own, Build::Next].map(|build| (build, machine.agent_of(build)));
+        for (me, (_, agent)) in agents.iter_mut().enumerate() {
+            agent.ok(&format!("traffic {me} {}", 1 - me));
+        }
+        Self { agents }
+    }
+
+    /// Waits until both clients have used this daemon.
+    fn use_daemon(&mut self, daemon: Build) {
+        for (build, agent) in &mut self.agents {
+            eventually("the client's session with this daemon", || agent.ok("layout") == common(*build, daemon));
+            let before = rounds(agent);
+            eventually("the client's progress", || rounds(agent) >= before + ROUNDS);
+        }
+    }
+
+    /// Ends the use. Checks every name, and every item of the list.
+    fn end(mut self, machine: &Machine) {
+        let ends: Vec<u64> =
+            self.agents.iter_mut().map(|(_, agent)| agent.ok("end-traffic").parse().unwrap()).collect();
+        let client = machine.client();
+        for (me, &rounds) in (0..).zip(&ends) {
+            assert_eq!(number(&client, &latest(me)), rounds - 1);
+            for at in 0..NAMES {
+                let expected = stored(at, rounds);
+                let found = client.exists(&name(me, at)).unwrap().then(|| number(&client, &name(me, at)));
+                assert_eq!(found, expected, "name {at} of client {me} after {rounds} rounds");
+            }
+        }
+        let mut items = [Vec::new(), Vec::new()];
+        for item in client.get_all(LIST).unwrap() {
+            let item = value(item.tensor().unwrap()).unwrap();
+            items[(item >> ITEM_BITS) as usize].push(item & ((1 << ITEM_BITS) - 1));
+        }
+        for (items, rounds) in items.iter().zip(&ends) {
+            let expected: Vec<u64> = (0..rounds.div_ceil(ITEM_ROUNDS)).collect();
+            assert_eq!(*items, expected, "all items, once, in their order");
+        }
+    }
+}
+
+fn number(client: &Client, name: &str) -> u64 {
+    value(&client.get(name).unwrap_or_else(|error| panic!("{name}: {error}"))).unwrap()
+}
+
+/// Replaces the daemon by each build in turn, while a client of each build works.
+fn upgrades_and_downgrades(mut machine: Machine, count: u64) {
+    let mut dead = machine.agent_of(Build::Next);
+    let sum = dead.ok("put of-the-dead 3000000 7");
+    if machine.store.is_some() {
+        dead.kill();
+    }
+    let mut holder = machine.agent();
+    holder.ok("put held 100000 3");
+    holder.ok("hold held");
+    let held = holder.ok("held held");
+    let mut clients = Clients::start(&machine);
+    clients.use_daemon(machine.build);
+    for round in 0..count {
+        let build = if machine.build == Build::Own { Build::Next } else { Build::Own };
+        machine.replace_daemon(build);
+        clients.use_daemon(build);
+        holder.ok(&format!("put held 100000 {round}"));
+        assert_eq!(holder.ok("held held"), held, "a lease keeps its value");
+        // New clients of both builds.
+        assert!(machine.agent_of(Build::Own).ok("sum of-the-dead").ends_with(&sum));
+        assert!(machine.agent_of(Build::Next).ok("sum of-the-dead").ends_with(&sum));
+        if build == Build::Next {
+            // The former daemon has appended to the list, and does not know the added word.
+            let socket = machine.path("socket");
+            let words = machine.agent_of(Build::Next).ok(&format!("added-words {} {LIST}", socket.display()));
+            let (end, cursors) = words.split_once(' ').unwrap();
+            assert!(end.parse::<u64>().unwrap() > 0);
+            assert_eq!(cursors, "1 1", "one subscriber of each build");
+        }
+    }
+    clients.end(&machine);
+}
+
+#[test]
+fn clients_of_both_builds_continue_with_daemons_of_both_builds() {
+    if skip_without_next() {
+        return;
+    }
+    for mode in ["user", "system"] {
+        upgrades_and_downgrades(Machine::start(mode), budget(10, 50));
+    }
+}
+
+/// Clients bring their descriptors back to the next daemon.
+#[test]
+fn clients_of_both_builds_continue_without_an_fd_store() {
+    if skip_without_next() {
+        return;
+    }
+    let mut machine = Machine::without_store("user");
+    machine.start_daemon();
+    upgrades_and_downgrades(machine, budget(4, 20));
+}
+
+/// The daemon of this build does not know this layout.
+#[test]
+fn layouts_out_of_the_range_are_refused() {
+    let mut machine = Machine::without_store("user");
+    machine.start_daemon();
+    let offer = |layout| {
+        let Request::Hello(hello) = hello(None) else { unreachable!("a hello") };
+        let socket = dial(&machine.path("socket")).unwrap();
+        ask(&socket, &Request::Hello(hello.in_layout(layout)), &[]).unwrap().0
+    };
+    for &known in LAYOUTS {
+        assert!(matches!(offer(known), Reply::Welcome(_)), "{known:?}");
+    }
+    let Layout { version, hash } = Layout::CURRENT;
+    let beyond = Layout { version: version + 2, hash };
+    let before = Layout { version: Layout::OLDEST.version - 1, hash };
+    let other = Layout { version, hash: hash ^ 1 };
+    for unknown in [beyond, before, other] {
+        let Reply::Refused(refusal @ Refusal::Layout { .. }) = offer(unknown) else { panic!("{unknown:?}") };
+        let text = refusal.to_string();
+        let Layout { version: offered, hash: offered_hash } = unknown;
+        for part in [
+            format!("the daemon's shared memory has format {version} ({hash:016x})"),
+            format!("{offered} ({offered_hash:016x})"),
+            "install matching versions".into(),
+        ] {
+            assert!(text.contains(&part), "{part} in {text}");
+        }
+    }
+}
+
+/// A daemon whose layout is older than the range: the client does not try a second time.
+#[test]
+fn a_client_reports_a_daemon_out_of_its_range() {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    let daemon = std::thread::spawn(move || {
+        let socket = rustix::net::accept(&listener).unwrap();
+        let packet = tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap();
+        let Some(Request::Hello(hello)) = tensorlend_layout::wire::decode(&packet.bytes) else { panic!("a hello") };
+        let refusal = Refusal::Layout {
+            daemon_version: Layout::OLDEST.version - 1,
+            daemon_hash: 7,
+            client_version: hello.layout_version,
+            client_hash: hello.layout_hash,
+        };
+        let reply = tensorlend_layout::wire::encode(&Reply::Refused(refusal));
+        tensorlend_os::packet::send(std::os::fd::AsFd::as_fd(&socket), &reply, &[], SendFlags::empty()).unwrap();
+    });
+    let refused = Client::builder().socket(&path).connect().unwrap_err();
+    daemon.join().unwrap();
+    assert!(matches!(refused, Error::Refused { refusal: Refusal::Layout { .. }, .. }), "{refused}");
+    assert_eq!(refused.code(), "TL-0906");
+}
