@@ -2,7 +2,7 @@
 
 python benches/messages.py [--rounds N] [--torch]
 
-The contenders take turns. A hop is from `put` until the receiver, a forked process, has looked at a byte of each page and answered with an empty message.
+The contenders take turns. The floor is the hop of a number, which has no array. A hop is from `put` until the receiver, a forked process, has looked at a byte of each page and answered with an empty message.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ SIZES = [4 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 16 << 20]
 def look(inbox: Any, answers: Any) -> None:
     """The receiver."""
     while (value := inbox.get()) is not None:
+        if isinstance(value, int):
+            answers.send_bytes(b"0")
+            continue
         array = value if isinstance(value, np.ndarray) else value.numpy()
         answers.send_bytes(bytes([int(array[::PAGE].sum()) % 256]))
 
@@ -53,6 +56,7 @@ def main() -> None:
             "lease, mode cow": lambda: lent.install(client=client, smallest=0),
             "lease, mode read": lambda: lent.install(client=client, smallest=0, mode="read"),
         }
+    installs["floor"] = lambda: None
     context = multiprocessing.get_context("fork")
     inbox = context.Queue()
     here, there = context.Pipe()
@@ -67,7 +71,7 @@ def main() -> None:
             for name, install in installs.items():
                 install()
                 # torch moves what it sends to shared memory, and a tensor that is there already costs less: each is new.
-                array = library.ones(nbytes, dtype=library.uint8)
+                array = library.ones(nbytes, dtype=library.uint8) if name != "floor" else 1
                 began = time.perf_counter()
                 inbox.put(array)
                 here.recv_bytes()

@@ -3,13 +3,18 @@
 The program of https://github.com/pytorch/pytorch/issues/13246: workers read a list[dict] of annotations, collate batches and send them to the trainer.
 With a plain list every look at an item writes its reference count, so that a forked worker copies the list page by page.
 
-python benches/objects.py [--items N] [--rounds N] [--torch] [--methods ...] [--json FILE]
+python benches/objects.py [--items N] [--rounds N] [--torch] [--methods ...] [--contenders ...] [--skip ...] [--json FILE]
+
+The contenders `arrow` (a file of Arrow, mapped into memory) and `datasets` (a dataset of Hugging Face, also mapped) need the
+packages pyarrow and datasets, and take part only if named. `--skip "spawn, plain list"` leaves that run out: with 2 GiB of
+items, it needs 25 GiB of memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -18,6 +23,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +35,8 @@ from measure import machine
 WORKERS = 8
 BATCH = 64
 CONTENDERS = ["plain list", "pickles in an array", "frozen"]
+#: Maximum number of items of the bare loop over single items.
+BARE_MAX = 20_000
 METHODS = ["fork", "forkserver", "spawn"]
 
 
@@ -42,6 +50,11 @@ def annotation(number: int) -> dict[str, Any]:
         "box": [number * 0.5, 1.0, 2.0, number * 0.25],
         "size": [640, 480],
     }
+
+
+def generate(items: int) -> Iterator[dict[str, Any]]:
+    for number in range(items):
+        yield annotation(number)
 
 
 class Pickled(Sequence[dict[str, Any]]):
@@ -59,11 +72,54 @@ class Pickled(Sequence[dict[str, Any]]):
         return pickle.loads(memoryview(self._data[self._ends[index] : self._ends[index + 1]]))
 
 
-def made(contender: str, items: int) -> Any:
-    """The dataset."""
-    source = (annotation(number) for number in range(items))
+class Arrow(Sequence[dict[str, Any]]):
+    """A table in a file that each process maps into its memory."""
+
+    def __init__(self, path: str) -> None:
+        import pyarrow as pa
+
+        self._path = path
+        self._table = pa.ipc.open_file(pa.memory_map(path)).read_all()
+
+    def __reduce__(self) -> Any:
+        return Arrow, (self._path,)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._table.slice(index, 1).to_pylist()[0]
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self._table.take(indices).to_pylist()
+
+
+def arrow(source: Iterator[dict[str, Any]], path: str) -> Arrow:
+    """Writes the items into a file of Arrow."""
+    import pyarrow as pa
+
+    batches = iter(lambda: list(itertools.islice(source, 10_000)), [])
+    first = pa.RecordBatch.from_pylist(next(batches))
+    with pa.ipc.new_file(path, first.schema) as file:
+        file.write_batch(first)
+        for rows in batches:
+            file.write_batch(pa.RecordBatch.from_pylist(rows, first.schema))
+    return Arrow(path)
+
+
+def made(contender: str, items: int, folder: str) -> Any:
+    """The dataset. Its files, if it has any, are in the folder."""
+    if contender == "datasets":
+        import datasets
+
+        datasets.disable_progress_bars()
+        rows = {"items": items}
+        return datasets.Dataset.from_generator(generate, gen_kwargs=rows, cache_dir=folder, keep_in_memory=False)
+    source = generate(items)
     if contender == "plain list":
         return list(source)
+    if contender == "arrow":
+        return arrow(source, f"{folder}/items.arrow")
     if contender == "pickles in an array":
         return Pickled(source)
     from tensorlend import freeze
@@ -73,12 +129,11 @@ def made(contender: str, items: int) -> Any:
 
 def work(data: Any, number: int, batches: Any, begin: Any, end: Any) -> None:
     """A worker: its share of the items in random order, by batches. The first batch at once."""
-    share = list(range(number, len(data), WORKERS))
+    share = np.random.default_rng(number).permutation(np.arange(number, len(data), WORKERS))
     # As torch's DataLoader does.
     several = getattr(data, "__getitems__", None) or (lambda indices: [data[index] for index in indices])
-    random.Random(number).shuffle(share)
     for at in range(0, len(share), BATCH):
-        rows = several(share[at : at + BATCH])
+        rows = several(share[at : at + BATCH].tolist())
         boxes = np.array([row["box"] for row in rows], np.float32)
         labels = np.array([row["label"] for row in rows])
         batches.put((boxes, labels, [len(row["caption"]) for row in rows]))
@@ -86,9 +141,9 @@ def work(data: Any, number: int, batches: Any, begin: Any, end: Any) -> None:
             begin.wait()
     began = time.perf_counter()
     count = 0
-    for index in share:
+    for index in share[:BARE_MAX].tolist():
         count += len(data[index]["caption"])
-    batches.put((time.perf_counter() - began) / max(len(share), 1))
+    batches.put((time.perf_counter() - began) / max(len(share[:BARE_MAX]), 1))
     end.wait()
 
 
@@ -106,12 +161,12 @@ class Rows:
         return np.array(row["box"], np.float32), row["label"], len(row["caption"])
 
 
-def run_torch(contender: str, method: str, items: int) -> dict[str, Any]:
+def run_torch(contender: str, method: str, items: int, folder: str) -> dict[str, Any]:
     """One run with torch's DataLoader, in this process."""
     import torch
 
     torch.set_num_threads(1)
-    data = made(contender, items)
+    data = made(contender, items, folder)
     gc.collect()
     alone = pss([os.getpid()])
     began = time.perf_counter()
@@ -133,7 +188,7 @@ def run_torch(contender: str, method: str, items: int) -> dict[str, Any]:
             rate = (count - BATCH) / (time.perf_counter() - began)
             total = pss(family())
     began = time.perf_counter()
-    several = random.Random(0).sample(range(items), min(items, 20_000))
+    several = random.Random(0).sample(range(items), min(items, BARE_MAX))
     for index in several:
         count += len(data[index]["caption"])
     bare = (time.perf_counter() - began) / len(several)
@@ -165,10 +220,10 @@ def family() -> list[int]:
     return found
 
 
-def run(contender: str, method: str, items: int) -> dict[str, Any]:
+def run(contender: str, method: str, items: int, folder: str) -> dict[str, Any]:
     """One run, in this process."""
     began = time.perf_counter()
-    data = made(contender, items)
+    data = made(contender, items, folder)
     gc.collect()
     build = time.perf_counter() - began
     alone = pss([os.getpid()])
@@ -205,8 +260,9 @@ def run(contender: str, method: str, items: int) -> dict[str, Any]:
 
 def one(contender: str, method: str, items: int, torch: bool) -> dict[str, Any]:
     """One run, in a process of its own."""
-    command = [sys.executable, __file__, "--run", contender, method, "--items", str(items), *(["--torch"] if torch else [])]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout)
+    with tempfile.TemporaryDirectory(prefix="objects-") as folder:
+        command = [sys.executable, __file__, "--run", contender, method, folder, "--items", str(items), *(["--torch"] if torch else [])]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=3000).stdout)
 
 
 def middle(rounds: list[dict[str, Any]], what: str) -> float:
@@ -219,16 +275,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--torch", action="store_true", help="with torch's DataLoader")
     parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--contenders", nargs="+", default=CONTENDERS)
+    parser.add_argument("--skip", nargs="+", default=[])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--run", nargs=2)
+    parser.add_argument("--run", nargs=3)
     arguments = parser.parse_args()
     if arguments.run:
-        print(json.dumps((run_torch if arguments.torch else run)(*arguments.run, arguments.items)))
+        print(json.dumps((run_torch if arguments.torch else run)(*arguments.run[:2], arguments.items, arguments.run[2])))
         return
     rounds: dict[str, list[dict[str, Any]]] = {}
     for _ in range(arguments.rounds):
         for method in arguments.methods:
-            for contender in CONTENDERS:
+            for contender in arguments.contenders:
+                if f"{method}, {contender}" in arguments.skip:
+                    continue
                 # With few items: what the processes themselves take.
                 for items in (2 * WORKERS * BATCH, arguments.items):
                     key = f"{method}, {contender}{'' if items == arguments.items else ', empty'}"
@@ -241,7 +301,9 @@ def main() -> None:
     print("| start | dataset | memory of the data, all processes | in copies of the list | first batch | items/s | one item |")
     print("|---|---|---:|---:|---:|---:|---:|")
     for method in arguments.methods:
-        for contender in CONTENDERS:
+        for contender in arguments.contenders:
+            if f"{method}, {contender}" in arguments.skip:
+                continue
             runs = rounds[f"{method}, {contender}"]
             memory = middle(runs, "total") - middle(rounds[f"{method}, {contender}, empty"], "total")
             print(

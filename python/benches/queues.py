@@ -1,14 +1,18 @@
-"""Compares `Client.queue` with `multiprocessing.Queue` and a floor: arrays go from producers to consumers.
+"""Compares `Client.queue` with `multiprocessing.Queue`, torch's queue, Redis and a floor: arrays go from producers to consumers.
 
-python benches/queues.py [--rounds N] [--json FILE] [--before FOLDER]
+python benches/queues.py [--rounds N] [--lengths ...] [--json FILE] [--before FOLDER]
 
 The contenders take turns, in processes that wait for each other at the start of each turn. Then the time counts, until the
 consumers have read a word of each page of all arrays. The processor time is that of all processes in this time. FOLDER contains
 the package of an earlier version, which takes part, too, with processes of its own.
 
 The contenders of this package: `with` confirms each array at the end of a block. `items` confirms each with the request for the
-next one. `prefetch` claims and confirms up to 16 at a time. The floor has no daemon and survives no crash: producers copy arrays
-into 16 places of shared memory, and the indices of free and of full places go through two sockets.
+next one. `prefetch` claims and confirms up to 16 at a time. `put_many` does so, too, and puts 16 arrays in one request.
+
+Redis takes part if its server and the package `redis` are there, torch if the package is. `redis` is Redis's pattern for reliable
+queues: LPUSH, then BLMOVE to a list of the consumer, then LREM. `redis, 16` sends 16 of these commands at a time. Its memory does
+not survive a crash of the server. The floor has no daemon and survives no crash: producers copy arrays into places of shared
+memory, and the indices of free and of full places go through two sockets.
 """
 
 from __future__ import annotations
@@ -20,11 +24,15 @@ import multiprocessing
 import os
 import socket
 import statistics
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from multiprocessing.shared_memory import SharedMemory
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +41,74 @@ import numpy as np
 SIZES = {64: 6000, 1 << 10: 6000, 1 << 20: 600}
 #: Numbers of producers and of consumers.
 SHAPES = (1, 3)
-WAITING = 16
-CONTENDERS = ("before", "with", "items", "prefetch", "multiprocessing", "floor")
+#: Maximum of waiting arrays, and the number of arrays of one request.
+WAITING = 64
+TOGETHER = 16
+HAS_TORCH = find_spec("torch") is not None
+HAS_REDIS = bool(shutil.which("redis-server")) and find_spec("redis") is not None
+OTHERS = ("multiprocessing", *["torch"] * HAS_TORCH, *["redis", "redis, 16"] * HAS_REDIS, "floor")
+CONTENDERS = ("before", "with", "items", "prefetch", "put_many", *OTHERS)
+
+
+class Torch:
+    """torch's queue. Each array becomes a tensor of its own, since torch copies a tensor to shared memory only once."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    def put(self, array: np.ndarray[Any, Any]) -> None:
+        import torch
+
+        self.queue.put(torch.from_numpy(array).clone())
+
+    def arrays(self) -> Iterator[np.ndarray[Any, Any]]:
+        while True:
+            yield self.queue.get().numpy()
+
+
+class Redis:
+    """A list of Redis, with a list of each consumer for the arrays that it has not confirmed."""
+
+    def __init__(self, socket: str, together: int) -> None:
+        import redis
+
+        self.server = redis.Redis(unix_socket_path=socket)
+        self.together = together
+        self.ready: list[bytes] = []
+        self.own = f"taken by {os.getpid()}"
+
+    def put(self, array: np.ndarray[Any, Any]) -> None:
+        self.put_all([array])
+
+    def put_all(self, arrays: list[np.ndarray[Any, Any]]) -> None:
+        # Redis has no maximum: a producer waits while the list is long.
+        waiting = self.server.lpush("bench", *[array.tobytes() for array in arrays])
+        while waiting > WAITING - self.together:
+            time.sleep(0.0001)
+            waiting = self.server.llen("bench")
+
+    def arrays(self) -> Iterator[np.ndarray[Any, Any]]:
+        done: list[bytes] = []
+        while True:
+            first = self.server.blmove("bench", self.own, 0, "RIGHT", "LEFT")
+            taken = [first]
+            if self.together > 1:
+                pipeline = self.server.pipeline(transaction=False)
+                for item in done:
+                    pipeline.lrem(self.own, 1, item)
+                for _ in range(self.together - 1):
+                    pipeline.lmove("bench", self.own, "RIGHT", "LEFT")
+                taken += [item for item in pipeline.execute()[len(done) :] if item]
+                done = taken
+            for place, item in enumerate(taken):
+                if len(item) == 8:
+                    # The end of this consumer: others get what it has taken ahead.
+                    for other in taken[place + 1 :]:
+                        self.server.rpush("bench", other)
+                    self.server.delete(self.own)
+                elif self.together == 1:
+                    self.server.lrem(self.own, 1, item)
+                yield np.frombuffer(item)
 
 
 class Floor:
@@ -66,8 +140,8 @@ class Floor:
 
 
 def lent_arrays(jobs: Any, how: str) -> Iterator[np.ndarray[Any, Any]]:
-    if how in ("items", "prefetch"):
-        for job in jobs.items(prefetch=16 if how == "prefetch" else 1):
+    if how in ("items", "prefetch", "put_many"):
+        for job in jobs.items(prefetch=1 if how == "items" else TOGETHER):
             array = job.numpy()
             if len(array) == 1:
                 job.done()
@@ -83,20 +157,30 @@ def work(produces: bool, theirs: dict[str, Any], barriers: dict[int, Any], order
     import tensorlend
 
     jobs = tensorlend.connect().queue("bench", maxsize=WAITING)
+    queues = {"multiprocessing": theirs["queue"]}
+    if HAS_TORCH:
+        queues["torch"] = Torch(theirs["torch"])
+    if HAS_REDIS:
+        queues |= {"redis": Redis(theirs["redis"], 1), "redis, 16": Redis(theirs["redis"], TOGETHER)}
     while order := orders.recv():
         how, length, count, each = order
-        queue = {"multiprocessing": theirs["queue"], "floor": theirs["floors"][length]}.get(how, jobs)
+        queue = theirs["floors"][length] if how == "floor" else queues.get(how, jobs)
         array = np.ones(length // 8)
         barriers[each].wait()
         began = time.process_time()
         if produces:
-            for _ in range(count // each):
-                queue.put(array)
+            if how in ("put_many", "redis, 16"):
+                put = jobs.put_many if how == "put_many" else queue.put_all
+                for left in range(count // each, 0, -TOGETHER):
+                    put([array] * min(left, TOGETHER))
+            else:
+                for _ in range(count // each):
+                    queue.put(array)
         else:
             arrays = lent_arrays(jobs, how)
             if how == "multiprocessing":
                 arrays = (queue.get() for _ in itertools.count())
-            elif how == "floor":
+            elif queue is not jobs:
                 arrays = queue.arrays()
             for array in arrays:
                 float(array[::512].sum())
@@ -106,21 +190,42 @@ def work(produces: bool, theirs: dict[str, Any], barriers: dict[int, Any], order
         orders.send(time.process_time() - began)
 
 
+def processor_s(pid: int) -> float:
+    """Processor time of all threads of a process."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
 def lead() -> None:
     """Starts a daemon and the processes; reads turns from the standard input, and prints results."""
     import tensorlend
 
     context = multiprocessing.get_context("spawn")
-    with tensorlend.embedded() as broker:
+    with tempfile.TemporaryDirectory() as folder, tensorlend.embedded() as broker:
         os.environ["TENSORLEND_SOCKET"] = broker.address
         barriers = {each: context.Barrier(2 * each + 1) for each in SHAPES}
         theirs: dict[str, Any] = {"queue": context.Queue(WAITING), "floors": {length: Floor(length) for length in SIZES}}
+        if HAS_TORCH:
+            import torch.multiprocessing
+
+            theirs["torch"] = torch.multiprocessing.get_context("spawn").Queue(WAITING)
+        redis_server = None
+        if HAS_REDIS:
+            theirs["redis"] = f"{folder}/redis"
+            options = ["--port", "0", "--unixsocket", theirs["redis"], "--save", "", "--dir", folder, "--loglevel", "warning"]
+            redis_server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+            while not os.path.exists(theirs["redis"]):
+                time.sleep(0.01)
         ends = {}
         for produces in (True, False):
             for number in range(max(SHAPES)):
                 ends[produces, number], there = context.Pipe()
                 context.Process(target=work, args=(produces, theirs, barriers, there), daemon=True).start()
         jobs = tensorlend.connect().queue("bench")
+        queues: dict[str, Any] = {"multiprocessing": theirs["queue"]}
+        if HAS_TORCH:
+            queues["torch"] = Torch(theirs["torch"])
+        if HAS_REDIS:
+            queues |= {"redis": Redis(theirs["redis"], 1), "redis, 16": Redis(theirs["redis"], TOGETHER)}
         for line in sys.stdin:
             how, length, count, each = json.loads(line)
             for number in range(each):
@@ -128,20 +233,28 @@ def lead() -> None:
                     ends[produces, number].send((how, length, count, each))
             barriers[each].wait()
             began, used = time.perf_counter(), time.process_time()
+            served = processor_s(redis_server.pid) if redis_server else 0
             spent = sum(ends[True, number].recv() for number in range(each))
             # The threads of `multiprocessing.Queue` may still be sending.
-            while how == "multiprocessing" and theirs["queue"].qsize():
+            while how in ("multiprocessing", "torch") and theirs["queue" if how == "multiprocessing" else how].qsize():
                 time.sleep(0.0002)
             for _ in range(each):
-                {"multiprocessing": theirs["queue"], "floor": theirs["floors"][length]}.get(how, jobs).put(np.ones(1))
+                (theirs["floors"][length] if how == "floor" else queues.get(how, jobs)).put(np.ones(1))
             spent += sum(ends[False, number].recv() for number in range(each))
             took = time.perf_counter() - began
             # The daemon's threads are part of this process.
             spent += time.process_time() - used
+            if redis_server and how.startswith("redis"):
+                spent += processor_s(redis_server.pid) - served
             number = count // each * each
             print(json.dumps([number / took, spent / number * 1e6]), flush=True)
+        for end in ends.values():
+            end.send(None)
         for floor in theirs["floors"].values():
             floor.memory.unlink()
+        if redis_server:
+            redis_server.terminate()
+            redis_server.wait()
 
 
 def table(title: str, place: int, digits: int, found: dict[str, dict[str, list[list[float]]]]) -> None:
@@ -162,6 +275,7 @@ def table(title: str, place: int, digits: int, found: dict[str, dict[str, list[l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(SIZES), help="lengths of the arrays in bytes")
     parser.add_argument("--json")
     parser.add_argument("--before")
     parser.add_argument("--lead", action="store_true", help=argparse.SUPPRESS)
@@ -180,7 +294,8 @@ def main() -> None:
     found: dict[str, dict[str, list[list[float]]]] = {}
     # The first round warms all processes up.
     for number in range(-1, options.rounds):
-        for length, count in SIZES.items():
+        for length in options.lengths:
+            count = SIZES[length]
             for each in SHAPES:
                 results = found.setdefault(f"{length:,} B, {each}x{each}", {how: [] for how in leaders})
                 for how in leaders if number % 2 == 0 else reversed(leaders):

@@ -9,10 +9,12 @@ from a cache are lent ones. The daemon has an fd store. Before each kill, the vi
 * The next engine, or both engines after the daemon's kill, answer `PROMPTS` known prompts. Their tokens from the cache, divided by all
   their tokens, are the hit rate.
 * The survivor answers the victim's prompt, whose blocks the victim has saved in part.
+* When the daemon has collected the victim's memory, its orphaned bytes are counted: segments of ended clients without a value or a lease, and bytes
+  in use that belong to no segment.
 
 Of ten kills, four are of the daemon, and the last two are of both engines at once. While neither runs, the bytes in use beyond those of the blocks are counted. This
 is free space in segments of ended engines: the daemon takes a segment back when its last block is evicted. At the end, all blocks are deleted. The daemon then must have
-no bytes in use, so none of the kills orphaned any. Each kill adds a line to FILE. If FILE exists, the run goes on after the kills in it, with an empty cache.
+no bytes in use. Needs the program `tensorlend` on the path, or TENSORLEND_BIN_DIR. Each kill adds a line to FILE. If FILE exists, the run goes on after the kills in it, with an empty cache.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import time
 from typing import Any
 
 from measure import machine
+from orphans import Orphans
 
 import tensorlend
 
@@ -48,6 +51,7 @@ class Run:
         self._log = folder / "engines"
         self._model = vllm_engine.model(folder / "model", gain=2)
         self.daemon = StoredDaemon(folder)
+        self.orphans = Orphans(self.daemon.socket, folder)
         self.known = [prompt(seed, LENGTH) for seed in range(PROMPTS)]
         self.engines = {name: self._start(name) for name in "ABC"}
         self._right: dict[tuple[int, ...], list[int]] = {}
@@ -110,6 +114,7 @@ class Run:
         last = self.check([new], self.engines[(survivors or ["A"])[0]].ask(new))
         found["requests"] += (len(engines) or 2) * PROMPTS + 1
         found["cached_of_new"] = last["cached"][0]
+        found["orphaned_bytes"] = self.orphans.bytes()
         return found
 
     def beside_blocks(self) -> tuple[int, int]:
@@ -117,7 +122,7 @@ class Run:
         with tensorlend.connect(self.daemon.socket) as client:
             for name in [*client.names("kv-reports/*/*"), *client.names("kv-models/*")]:
                 client.delete(name)
-            eventually("the end of the engines", lambda: client.stat()["clients"] == 1)
+            eventually("the end of the engines", lambda: client.stat()["clients"] == 2)
             blocks = sum(info.nbytes for info in client.list("kv/*/*"))
             return blocks, int(client.stat()["bytes_in_use"]) - blocks
 
@@ -125,6 +130,7 @@ class Run:
         """Ends all processes. Without names, the daemon must have no bytes in use."""
         for engine in self.engines.values():
             engine.kill()
+        self.orphans.close()
         with tensorlend.connect(self.daemon.socket) as client:
             for name in client.names("*"):
                 client.delete(name)
@@ -146,6 +152,7 @@ def report(lines: list[dict[str, Any]]) -> str:
     if both:
         sizes = (f"{both[-1][name] / (1 << 20):.0f} MiB" for name in ("block_bytes", "free_bytes"))
         rows.append("\nAfter the last kill of both engines: blocks of {}, and free space of {} in their segments.".format(*sizes))
+    rows.append(f"\nOrphaned bytes after each kill: at most {max(line['orphaned_bytes'] for line in lines)}.")
     return "\n".join([*rows, "After all blocks were deleted, the daemon had 0 bytes in use."])
 
 
@@ -175,6 +182,7 @@ def main() -> None:
         finally:
             for engine in run.engines.values():
                 engine.kill()
+            run.orphans.close()
     print(machine(), report(lines), sep="\n\n")
 
 

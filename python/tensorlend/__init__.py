@@ -1,8 +1,8 @@
 """Lend tensors between processes on one machine: no serialization, no copy.
 
 >>> import numpy as np, tensorlend
->>> broker = tensorlend.embedded()              # programs connect to a running daemon: tensorlend.connect()
->>> client = broker.connect()
+>>> daemon = tensorlend.embedded()              # programs connect to a running daemon: tensorlend.connect()
+>>> client = daemon.connect()
 >>> _ = client.put("weights", np.arange(6.0).reshape(2, 3), metadata={"epoch": 3})
 >>> lease = client.get("weights")               # in any process: no copy, read-only
 >>> np.asarray(lease)[1]
@@ -10,10 +10,10 @@ array([3., 4., 5.])
 >>> lease.metadata["epoch"]
 3
 >>> with client.create((480, 640, 3), "uint8", name="camera/front") as draft:
-...     draft.array[:] = 128                    # written where it will be read, published on leaving
+...     draft.array[:] = 128                    # written in place, published at the end of the block
 >>> client.get("camera/front").shape
 (480, 640, 3)
->>> client.close(); broker.close()
+>>> client.close(); daemon.close()
 """
 
 from collections.abc import Mapping as _Mapping

@@ -99,7 +99,7 @@ async def recv_response(
     caller: _native.Caller, timeout: float | None = None, deadline: float | None = None
 ) -> tuple[int, _native._AnyValue]:
     """Awaits the response to the oldest request in flight."""
-    what = f"a response from {caller.service!r}: its server is busy or stuck, and may still answer"
+    what = f"a response from {caller.service!r}: its server is busy or hangs, and may still respond"
     deadline = deadline_of(timeout) if deadline is None else deadline
     return await take(caller, caller._try_recv, deadline, _late(timeout, what))
 

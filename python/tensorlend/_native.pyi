@@ -557,6 +557,40 @@ class Client:
             The name has no value.
         """
 
+    def get_many(self, names: Sequence[str], *, mode: Mode = "read") -> _Values:
+        """Leases the values that names hold now, in the order of the names.
+
+        Equivalent to `get_value` for each name, and faster, because the cache misses of the names overlap.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The names, at most 4,096: a client holds at most this many leases.
+        mode : {"read", "cow"}, default "read"
+            "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
+            a page copies it.
+
+        Returns
+        -------
+        list of Lease, DeviceLease or Dataset
+            A value for each name. The values are no snapshot: each is its name's value at some moment during the call.
+
+        Raises
+        ------
+        NotFoundError
+            A name has no value. As with every error, it names the first such name, and the call holds no lease.
+        LimitError
+            This client holds its maximum number of leases.
+        TypeError
+            `names` is one name.
+
+        Examples
+        --------
+        >>> _ = client.put("a", np.arange(2)), client.put("b", np.arange(3))
+        >>> [value.shape for value in client.get_many(["a", "b"])]
+        [(2,), (3,)]
+        """
+
     @overload
     def batches(
         self, names: Iterable[_BatchNames], library: None = None, *, ahead: int = 16, mode: Mode = "read"
@@ -2254,6 +2288,89 @@ class Queue:
             The queue was full the whole time. A Draft is used up.
         DTypeError
             The elements cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def put_many(
+        self,
+        items: Iterable[_Item],
+        timeout: float | None = None,
+        *,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> range:
+        """Appends several items in one request, as adjacent items: all of them or none. Waits until the queue has room for all of
+        them.
+
+        For small items this takes less time than a `put` for each.
+
+        Parameters
+        ----------
+        items : iterable of items
+            The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        device : str, int or device or None, default None
+            The memory of all items: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which each array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes arrays on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of each array's producer.
+
+        Returns
+        -------
+        range
+            The items' numbers, counted from 0; empty without items.
+
+        Raises
+        ------
+        TimeoutError
+            The queue had no room for all items during the whole timeout. Drafts among the items are closed.
+        ArgumentError
+            There are more than 1,024 items, or more than `maxsize`.
+        DTypeError
+            The elements of an item cannot be lent.
+        LimitError
+            A limit of the daemon's configuration, of this client or of the machine is reached.
+        """
+
+    def put_many_async(
+        self,
+        items: Iterable[_Item],
+        timeout: float | None = None,
+        *,
+        device: _Device | None = None,
+        stream: CudaStream | None = None,
+    ) -> Coroutine[Any, Any, range]:
+        """Awaits `put_many`, which runs in a thread of its own. Cancelling ends the wait.
+
+        Parameters
+        ----------
+        items : iterable of items
+            The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+        timeout : float or None, default None
+            Maximum wait in seconds; None waits without limit.
+        device : str, int or device or None, default None
+            The memory of all items: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
+            or "cpu". None keeps the memory in which each array is.
+        stream : int or stream or None, default None
+            The CUDA stream whose pending work writes arrays on a device: a handle, or a stream of torch, cupy, numba
+            or cuda.core. None is the stream of each array's producer.
+
+        Returns
+        -------
+        range
+            The items' numbers, counted from 0; empty without items.
+
+        Raises
+        ------
+        TimeoutError
+            The queue had no room for all items the whole time. Drafts among the items are closed.
+        ArgumentError
+            There are more than 1,024 items, or more than `maxsize`.
+        DTypeError
+            The elements of an item cannot be lent.
         LimitError
             A limit of the daemon's configuration, of this client or of the machine is reached.
         """

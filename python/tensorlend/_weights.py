@@ -168,7 +168,7 @@ def publish(path: str | os.PathLike[str], name: str, client: _native.Client | No
         if found is not None:
             draft, metadata = found
             return client.put(named(name), draft, metadata=metadata)
-    raise ArgumentError(f"{os.fspath(path)!r} changed while it was read, {READS_MAX} times: publish it when nobody writes to it")
+    raise ArgumentError(f"{os.fspath(path)!r} changed while it was read, {READS_MAX} times: publish it when no process writes to it")
 
 
 def named(name: str) -> str:

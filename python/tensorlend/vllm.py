@@ -25,8 +25,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[
     KVConnectorRole,
 )
 
-from tensorlend._vllm.options import Options, check_groups, identity_of, rank_of, ranks_of
+from tensorlend._vllm.options import Options, block_bytes, check_groups, identity_of, rank_of, ranks_of
+from tensorlend._vllm.pace import Pace
 from tensorlend._vllm.pages import Pages
+from tensorlend._vllm.peers import WAIT_PART, Peers
 from tensorlend._vllm.plan import Planner, Poison, Step
 from tensorlend.kvcache import BlockStore
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 __all__ = ["TensorlendConnector"]
+
+#: Number of blocks that a prompt must compute to count for the engine's pace. Shorter prompts measure other things.
+PACE_BLOCKS = 4
 
 
 @dataclass
@@ -63,7 +68,15 @@ class TensorlendConnector(KVConnectorBase_V1):  # type: ignore[misc,unused-ignor
         self._half: _Scheduler | _Worker
         if role is KVConnectorRole.SCHEDULER:
             client = options.connect("scheduler")
-            self._half = _Scheduler([options.store(client, identity, rank) for rank in ranks], Planner(identity))
+
+            def stores() -> list[BlockStore]:
+                return [options.store(client, identity, rank) for rank in ranks]
+
+            peers = None
+            if options.peers and self._loads:
+                nbytes = block_bytes(vllm_config, kv_cache_config.kv_cache_groups[0])
+                peers = Peers(client, stores(), options.peers, nbytes)
+            self._half = _Scheduler(stores(), Planner(identity), peers, options.peer_wait_s)
         else:
             client = options.connect("worker")
             self._half = _Worker(options.store(client, identity, rank_of(vllm_config)), kv_cache_config.num_blocks)
@@ -84,7 +97,10 @@ class TensorlendConnector(KVConnectorBase_V1):  # type: ignore[misc,unused-ignor
         return self._half
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """Returns the number of tokens after the computed ones whose blocks are lent, and that loads are synchronous."""
+        """Returns the number of tokens after the computed ones whose blocks are lent, and that loads are synchronous.
+
+        The number is None while the request waits for blocks of other nodes. vLLM then asks again in its next step.
+        """
         return (self._scheduler.matched(request, num_computed_tokens) if self._loads else 0), False
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
@@ -144,24 +160,43 @@ class TensorlendConnector(KVConnectorBase_V1):  # type: ignore[misc,unused-ignor
 class _Scheduler:
     """The half in the scheduler's process."""
 
-    def __init__(self, stores: list[BlockStore], planner: Planner) -> None:
+    def __init__(self, stores: list[BlockStore], planner: Planner, peers: Peers | None, peer_wait_s: float) -> None:
         #: The stores of all ranks. A block is found if each rank has lent its part.
         self._stores, self._planner = stores, planner
+        self._peers, self._peer_wait_s = peers, peer_wait_s
         self._size = stores[0].identity.block_tokens
+        self._pace = Pace(PACE_BLOCKS * self._size)
+        #: Whether the last step computed nothing.
+        self._is_idle = True
         self._salt = ""
         #: Requests that share blocks, with the number of their blocks in vLLM's own cache.
         self._requests: dict[str, Request] = {}
         self._own: dict[str, int] = {}
 
-    def matched(self, request: Request, computed: int) -> int:
-        """Returns the number of lent tokens after the computed ones."""
+    def matched(self, request: Request, computed: int) -> int | None:
+        """Returns the number of lent tokens after the computed ones. Returns None while the request waits for other nodes."""
         if not _is_shared(request):
             return 0
-        keys = self._loadable(request)[computed // self._size :]
-        self._own[request.request_id] = computed // self._size
+        own = computed // self._size
+        keys = self._loadable(request)[own:]
+        self._own[request.request_id] = own
+        lent = self._lent(keys)
+        # After a reset no other node has these keys.
+        if self._peers is not None and not self._salt and lent < len(keys):
+            missing, depth, wait_s = keys[lent:], own + lent, self._peer_wait_s
+            if self._pace.token_s is not None:
+                wait_s = min(wait_s, WAIT_PART * self._pace.token_s * len(missing) * self._size)
+            if self._peers.is_coming(request.request_id, missing, depth, wait_s, may_poll=self._is_idle):
+                return None
+            # Blocks may have come since the look-up.
+            lent = self._lent(keys)
+        return lent * self._size
+
+    def _lent(self, keys: list[str]) -> int:
+        """Returns the number of leading blocks that all ranks have lent."""
         for store in self._stores:
             keys = keys[: store.match(keys)]
-        return len(keys) * self._size
+        return len(keys)
 
     def accepted(self, request: Request, external: int) -> None:
         """Plans the load of this number of tokens, and tracks the request."""
@@ -169,6 +204,8 @@ class _Scheduler:
             return
         keys, own, count = self._loadable(request), self._own.pop(request.request_id, 0), external // self._size
         self._requests[request.request_id] = request
+        length = len(request.all_token_ids)
+        self._pace.begin(request.request_id, length, length - (own + count) * self._size)
         self._planner.load(request.request_id, own, count)
         for store in self._stores:
             store.note(keys, count, own=own)
@@ -176,6 +213,7 @@ class _Scheduler:
     def step(self, output: SchedulerOutput) -> Step:
         """Returns the plan of a step."""
         step, scheduled, cached = Step(), output.num_scheduled_tokens, output.scheduled_cached_reqs
+        self._is_idle = not scheduled
         for new in output.scheduled_new_reqs:
             self._planner.place(new.req_id, new.block_ids[0])
             self._add(new.req_id, new.num_computed_tokens, scheduled, step)
@@ -188,11 +226,17 @@ class _Scheduler:
     def _add(self, name: str, computed: int, scheduled: dict[str, int], step: Step) -> None:
         request = self._requests.get(name)
         if request is not None:
+            self._pace.see(name, len(request.all_token_ids))
             self._planner.step(name, request.all_token_ids, computed, computed + scheduled.get(name, 0), step)
 
     def finished(self, request: str) -> None:
         """Forgets a request."""
-        self._requests.pop(request, None)
+        found = self._requests.pop(request, None)
+        if found is not None:
+            self._pace.see(request, len(found.all_token_ids))
+        self._pace.end(request)
+        if self._peers is not None:
+            self._peers.end(request)
         self._own.pop(request, None)
         self._planner.end(request)
 
@@ -205,6 +249,8 @@ class _Scheduler:
 
     def close(self) -> None:
         """Reports the counters a last time."""
+        if self._peers is not None:
+            self._peers.close()
         for store in self._stores:
             store.close()
 

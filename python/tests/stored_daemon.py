@@ -95,10 +95,10 @@ class StoredDaemon:
         except tensorlend.DisconnectedError:
             return False
 
-    def kill(self) -> None:
-        """Kills the daemon; its descriptors stay in the store."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Ends the daemon by a signal; its descriptors stay in the store."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
+        self._process.send_signal(number)
         self._process.wait()
 
     def close(self) -> None:

@@ -209,9 +209,9 @@ def test_names_that_take_batches_themselves(client):
 
     def draw():
         yield "b/0"
-        with pytest.raises(ValueError, match="another call takes these batches"):
+        with pytest.raises(ValueError, match="another call takes from these batches"):
             next(batches)
-        with pytest.raises(ValueError, match="another call takes these batches"):
+        with pytest.raises(ValueError, match="another call takes from these batches"):
             batches.close()
         yield "b/1"
 

@@ -4,6 +4,7 @@ numba and cuda.core look on from their side where they are installed; DLPack's s
 """
 
 import importlib.util
+import pathlib
 import signal
 import subprocess
 import textwrap
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cards import World, blocks, finish
+from cards import CONFIG, World, blocks, finish
 
 START = """
 import ctypes, gc, os, pickle, sys, threading, time
@@ -252,7 +253,7 @@ def test_dlpack(program: Program):
         raises(BufferError, "", lease.__dlpack__, max_version=(1, 0), dl_device=(2, 1))
         raises(BufferError, "clone", lease.__dlpack__, max_version=(1, 0), copy=True)
         raises(BufferError, "copy", lease.__dlpack__, max_version=(1, 0), copy=False, dl_device=(1, 0))
-        raises(BufferError, "there only", draft.__dlpack__, max_version=(1, 0), dl_device=(1, 0))
+        raises(BufferError, "no elements in host memory", draft.__dlpack__, max_version=(1, 0), dl_device=(1, 0))
         if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
             assert np.from_dlpack(lease, device="cpu").tolist() == [[0, 1, 2], [3, 4, 5]]
         empty = client.create((0, 4), device="cuda:0")
@@ -783,7 +784,7 @@ def test_batches(program):
         assert next(batches).tolist() == [0, 1, 2]
         raises(BufferError, "on a device", next, batches)
         assert next(batches).tolist() == [0, 1, 2]
-        raises(tensorlend.ArgumentError, "copy it yourself", next, client.batches(["device"], mode="cow"))
+        raises(tensorlend.ArgumentError, "copy the tensor", next, client.batches(["device"], mode="cow"))
         raises(tensorlend.ArgumentError, "on a device", client.get_dataset, "device")
         raises(tensorlend.ArgumentError, "tensor", client.get_dataset, "host")
         """
@@ -817,6 +818,44 @@ def test_a_host_tensor_is_copied_to_the_device(program):
         assert client.get("z").to_host().tolist() == [0, 1, 2, 3]
         """
     )
+
+
+def test_blocks_of_a_kv_cache_are_in_locked_pages(tmp_path: pathlib.Path) -> None:
+    """With `pool.page_lock`: those that an engine with a device saves, and those of another engine that it loads."""
+    world = World(tmp_path, CONFIG + "[pool]\npage_lock = true\n")
+    store = """
+from tensorlend.kvcache import BlockStore, Identity
+
+store = BlockStore(client, Identity("m", "float16", 16), bytes_max=1 << 26)
+first, second = "0" * 32, "1" * 32
+"""
+    world.start()
+    try:
+        world.run(START + store + "assert store.save(first, 100_000, lambda into: into.fill(7))")
+        # A worker of vLLM has a context before it opens its store.
+        world.run(
+            START
+            + """
+client.put("x", np.zeros(4, np.uint8), device="cuda:0")
+cuda, context, place = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+
+def is_locked(array):
+    at = ctypes.c_void_p(array.__array_interface__["data"][0])
+    return cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(place), at, 0) == 0
+"""
+            + store
+            + """
+assert not is_locked(np.zeros(100_000, np.uint8))
+with store.load(first, 100_000) as lease:
+    assert is_locked(lease.numpy()) and lease.numpy().sum() == 700_000
+locked = []
+assert store.save(second, 100_000, lambda into: locked.append(is_locked(into)))
+assert locked == [True]
+"""
+        )
+    finally:
+        world.stop()
 
 
 def test_a_lease_lasts_until_a_recorded_stream_has_passed(program):

@@ -54,7 +54,7 @@ def test_flags(client, lease):
 
 def test_an_old_capsule_cannot_say_that_it_is_read_only(client, lease):
     for asked in [{}, {"max_version": None}, {"max_version": (0, 8)}, {"copy": False}]:
-        with pytest.raises(BufferError, match='knows no read-only tensors.*get it with mode="cow"'):
+        with pytest.raises(BufferError, match='supports no read-only tensors.*get it with mode="cow"'):
             lease.__dlpack__(**asked)
     for kept in [client.get("x", mode="cow"), client.create(3)]:
         assert name(kept.__dlpack__()) == name(kept.__dlpack__(max_version=(0, 8))) == b"dltensor"

@@ -115,7 +115,7 @@ KNOWN = {*tensorlend.__all__, "SharedLoader", "ListenSequentialPacket", "NaN", "
 def texts(path):
     source = path.read_text()
     source = re.split(r"#\[cfg\(test\)\]\s*(?:pub )?mod \w+ \{", source)[0]
-    source = re.sub(r"(?m)^\s*//.*$", "", source)
+    source = LABELS.sub("", re.sub(r"(?m)^\s*//.*$", "", source))
     for literal in LITERAL.findall(source):
         text = re.sub(r"\\\n\s*", "", literal)
         # The name of a call or file stands alone; an error message has several words.
@@ -138,6 +138,27 @@ def test_no_message_speaks_rust():
                 if names or RUST.search(text):
                     wrong.append(f"{path.relative_to(REPOSITORY)}: {text}")
     assert seen > 300 and wrong == []
+
+
+#: Words that the glossary does not have: an error, a log entry or a command's output has the field's words.
+PRIVATE = re.compile(r"\b(?:answer(?:s|ed)?|nobody|somebody|whoever|told|tells|anew|meanwhile|in vain)\b")
+#: Labels for tests, and conditions that the code guarantees: users see neither.
+LABELS = re.compile(r'(?:crash_point!|expect|reason = |(?:debug_)?assert\w*!\([^;]*?)\(?\s*"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def test_messages_have_the_words_of_the_field():
+    if not (REPOSITORY / "libclient").is_dir():
+        pytest.skip("the sources are not here")
+    wrong, seen = [], 0
+    for path in sorted(REPOSITORY.glob("*/src/**/*.rs")):
+        below = path.relative_to(REPOSITORY).parts
+        if below[0] in ("tests", "benches", "baselines", "examples") or {"tests", "tests.rs", "crash.rs", "sabotage.rs"} & set(below):
+            continue
+        for text in texts(path):
+            seen += 1
+            if PRIVATE.search(re.sub(r"\{[^}]*\}", "", text)):
+                wrong.append(f"{'/'.join(below)}: {text}")
+    assert seen > 1000 and wrong == []
 
 
 def provoked(client):

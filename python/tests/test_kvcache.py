@@ -194,7 +194,7 @@ def test_the_dashboard_asks_for_metrics_that_exist():
     queries += [variable["query"] for variable in board["templating"]["list"]]
     printed = Summary(groups={"g": GroupBytes("m", "d", 1, 2)}).prometheus()
     asked = [name for query in queries for name in re.findall(r"tensorlend_\w+", query)]
-    assert len(asked) == 9
+    assert len(asked) == 10
     for name in asked:
         assert re.search(rf"^{name}[ {{]", printed, re.MULTILINE), name
     assert all(query.count('{instance=~"$instance"}') == query.count("tensorlend_") for query in queries if "label_values" not in query)

@@ -269,3 +269,32 @@ def test_names_whose_values_cannot_be_described(tmp_path):
             assert len(names) < 100 and client.names() == names and client.names("d0?") == names[:10]
             with pytest.warns(RuntimeWarning, match="of the names cannot be described and are left out"):
                 assert len(client.list()) < len(names)
+
+
+def test_many_names_at_once(client):
+    for number in range(150):
+        client.put(f"n/{number}", np.full(3, number), timestamp=number)
+    client.put_dataset("both", {"x": np.arange(2)})
+    names = [f"n/{number}" for number in range(150)]
+    leases = client.get_many(names)
+    assert [lease.name for lease in leases] == names
+    assert [lease.numpy().tolist() for lease in leases] == [[number] * 3 for number in range(150)]
+    assert [lease.timestamp for lease in leases] == list(range(150))
+    lease, dataset, again = client.get_many(("n/1", "both", "n/1"), mode="cow")
+    assert lease.mode == "cow" and isinstance(dataset, tensorlend.Dataset) and again.version == lease.version
+    assert client.get_many([]) == []
+
+
+def test_many_names_of_which_one_fails(client):
+    client.put("a", 1)
+    with pytest.raises(tensorlend.NotFoundError, match="missing"):
+        client.get_many(["a", "missing", "also missing"])
+    with pytest.raises(tensorlend.ArgumentError):
+        client.get_many(["a", ""])
+    with pytest.raises(tensorlend.LimitError):
+        client.get_many(["a"] * 5000)
+    # The failed calls hold no lease.
+    assert len(client.get_many(["a"] * 4000)) == 4000
+    for names in ["a", 1, ["a", 1]]:
+        with pytest.raises(TypeError):
+            client.get_many(names)

@@ -110,6 +110,36 @@ def test_a_loop_confirms_each_item_with_the_request_for_the_next_one(client, job
             jobs.items(prefetch=prefetch)
 
 
+def test_put_many(client, jobs):
+    draft = client.create(2, "int8")
+    draft.array[:] = 5
+    draft.set_metadata({"a": 1})
+    assert jobs.put_many([[1, 2], {"u": 1}, draft]) == range(3)
+    assert jobs.put_many(number for number in range(3, 5)) == range(3, 5)
+    assert jobs.put_many([]) == range(0) and jobs.qsize() == 5
+    values = [job.value for job in jobs.items(timeout=0, prefetch=8)]
+    assert values[0].numpy().tolist() == [1, 2] and values[1]["u"].numpy() == 1
+    assert values[2].numpy().tolist() == [5, 5] and values[2].metadata == {"a": 1}
+    assert [int(value.numpy()) for value in values[3:]] == [3, 4] and jobs.qsize() == 0
+    with pytest.raises(tensorlend.ArgumentError, match="at most 1024 items into queue \"jobs\", not 1025"):
+        jobs.put_many([1] * 1025)
+    with pytest.raises(tensorlend.DTypeError):
+        jobs.put_many([1, "text"])
+    assert jobs.qsize() == 0
+    small = client.queue("jobs", maxsize=2)
+    small.put(1)
+    with pytest.raises(tensorlend.TimeoutError, match='queue "jobs"'):
+        small.put_many([2, 3], timeout=0.01)
+    with pytest.raises(tensorlend.ArgumentError, match="at most 2 items"):
+        small.put_many([2, 3, 4])
+    assert jobs.qsize() == 1
+    waiting = threading.Thread(target=small.put_many, args=([2, 3],))
+    waiting.start()
+    jobs.get(timeout=30).done()
+    waiting.join()
+    assert [int(job.numpy()) for job in jobs.items(timeout=0)] == [2, 3]
+
+
 def test_objects(jobs):
     job = {"path": "a", "sizes": [1, 2], "array": np.arange(3)}
     jobs.put_object(job)
@@ -149,9 +179,13 @@ def test_async(jobs):
         with await getting as job:
             assert job.numpy() == [7]
         assert await jobs.put_object_async({"a": 1}) == 1
+        assert await jobs.put_many_async([3, 4]) == range(2, 4)
         late = asyncio.ensure_future(jobs.get_async())
         with await late as job:
             assert job.get_object() == {"a": 1}
+        for number in (3, 4):
+            with await jobs.get_async() as job:
+                assert job.numpy() == number
         cancelled = asyncio.ensure_future(jobs.get_async())
         await asyncio.sleep(0.1)
         cancelled.cancel()

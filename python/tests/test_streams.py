@@ -132,7 +132,7 @@ def test_closed_ends(client):
             use()
     stream.close()
     for use in [lambda: stream.send(1), lambda: stream.try_send(1), lambda: stream.sent]:
-        with pytest.raises(tensorlend.ClosedError, match='"s" was closed here: open it again'):
+        with pytest.raises(tensorlend.ClosedError, match='"s" was closed in this process: open it again'):
             use()
 
 
@@ -256,7 +256,7 @@ def test_a_stream_that_another_thread_waits_on_can_be_closed(client):
     time.sleep(0.1)
     stream.close()
     thread.join(10)
-    assert ended == ['the stream "s" was closed here: open it again']
+    assert ended == ['the stream "s" was closed in this process: open it again']
     assert [message.sequence for message in subscription] == [0]
 
 

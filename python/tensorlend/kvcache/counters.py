@@ -18,8 +18,8 @@ class Counters:
     """Counters of one store, or sums of several, since their beginning.
 
     `queries` counts the blocks of prompts that an engine asked for, and `hits` those of them that
-    were lent. `lost` counts blocks that were lent when the engine asked, but evicted before it
-    loaded them. `refused` counts blocks for which there was no room.
+    were lent. `saved_blocks` includes `fetched_blocks`, which came from other nodes. `lost` counts blocks that were lent when the
+    engine asked, but evicted before it loaded them. `refused` counts blocks for which there was no room.
     """
 
     queries: int = 0
@@ -28,6 +28,8 @@ class Counters:
     loaded_bytes: int = 0
     saved_blocks: int = 0
     saved_bytes: int = 0
+    fetched_blocks: int = 0
+    fetched_bytes: int = 0
     evicted_blocks: int = 0
     evicted_bytes: int = 0
     lost: int = 0

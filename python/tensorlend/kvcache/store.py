@@ -22,7 +22,7 @@ older by some nanoseconds, so that a prompt is evicted from its end.
 
 A daemon that ends or hangs. E continues, because lookups and leases of mapped blocks need no
 daemon. A call that needs the daemon fails after the client's `request_timeout`, and the store then
-reports misses for `RETRY_S`. The pause doubles with each failure soon after it, up to `RETRY_MAX_S`.
+reports misses for a pause (`pause.py`).
 After its constructor, a store raises no error of the daemon to the engine.
 """
 
@@ -42,6 +42,7 @@ from tensorlend import _native
 from tensorlend._errors import Error, LimitError, NotFoundError
 from tensorlend.kvcache.counters import Counters
 from tensorlend.kvcache.identity import BLOCKS, MODELS, REPORTS, Identity
+from tensorlend.kvcache.pause import Pause
 from tensorlend.kvcache.recency import REPORT_AGE_S, Recency, unpacked
 
 if TYPE_CHECKING:
@@ -52,9 +53,6 @@ KEPT = 0.9
 #: A store lists all blocks again after it has saved this fraction of `bytes_max`, because other
 #: stores save, too.
 LISTED_AGAIN = 1 / 16
-#: Seconds without requests after an error of the daemon, and their maximum after several errors.
-RETRY_S = 1.0
-RETRY_MAX_S = 16.0
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -95,8 +93,7 @@ class BlockStore:
         self._recency = Recency()
         self._listed_bytes: int | None = None
         self._saved_since = 0
-        self._paused_until = -RETRY_MAX_S
-        self._pause_s = RETRY_S
+        self._pause = Pause()
         client.put(f"{MODELS}/{identity.tag()}", np.zeros(1, np.uint8), metadata=identity.described())
 
     @property
@@ -126,7 +123,7 @@ class BlockStore:
         with self._tolerating() as is_usable:
             if is_usable:
                 for key in keys:
-                    if not self._client.exists(self._name(key)):
+                    if not self._client.exists(self.name(key)):
                         break
                     matched += 1
         return matched
@@ -148,15 +145,15 @@ class BlockStore:
         self._recency.touch(keys[: own + matched], time.time_ns())
         self._report_if_due()
 
-    def load(self, key: str, nbytes: int) -> Lease[np.uint8] | None:
+    def load(self, key: str, nbytes: int | None) -> Lease[np.uint8] | None:
         """Leases a block.
 
         Parameters
         ----------
         key : str
             The key.
-        nbytes : int
-            The length that a block has.
+        nbytes : int or None
+            The length that a block has. None accepts every length.
 
         Returns
         -------
@@ -165,11 +162,11 @@ class BlockStore:
         """
         with self._tolerating() as is_usable:
             if is_usable:
-                lease = _leased(self._client, self._name(key))
+                lease = leased(self._client, self.name(key))
                 # Any client of the namespace may have published the value.
-                if lease is not None and lease.dtype == np.uint8 and lease.shape == (nbytes,):
+                if lease is not None and lease.dtype == np.uint8 and lease.shape == (lease.nbytes if nbytes is None else nbytes,):
                     self._counters.loaded_blocks += 1
-                    self._counters.loaded_bytes += nbytes
+                    self._counters.loaded_bytes += lease.nbytes
                     self._report_if_due()
                     return lease
         self._counters.lost += 1
@@ -199,7 +196,7 @@ class BlockStore:
         """
         with self._tolerating() as is_usable:
             if is_usable:
-                name = self._name(key)
+                name = self.name(key)
                 if self._client.exists(name):
                     return True
                 self._make_room(nbytes)
@@ -217,6 +214,24 @@ class BlockStore:
                         self._report_if_due()
                         return True
         self._counters.refused += 1
+        return False
+
+    def remove(self, key: str) -> bool:
+        """Deletes a block. Leases on it stay valid.
+
+        Parameters
+        ----------
+        key : str
+            The key.
+
+        Returns
+        -------
+        bool
+            True if the block was lent.
+        """
+        with self._tolerating() as is_usable:
+            if is_usable:
+                return self._client.delete(self.name(key))
         return False
 
     def evict(self, bytes_left: int) -> int:
@@ -258,7 +273,19 @@ class BlockStore:
         """Publishes the counters and the last uses a last time. The blocks stay lent."""
         self.report()
 
-    def _name(self, key: str) -> str:
+    def name(self, key: str) -> str:
+        """Returns the name under which a block is lent.
+
+        Parameters
+        ----------
+        key : str
+            The key.
+
+        Returns
+        -------
+        str
+            The name.
+        """
         return f"{self._group}/{key}"
 
     def _create(self, nbytes: int, timestamp: int) -> Any | None:
@@ -303,7 +330,7 @@ class BlockStore:
     def _oldest_first(self, infos: list[Info]) -> list[Info]:
         used: dict[str, int] = {}
         for name in self._client.names(f"{REPORTS}/*/*"):
-            lease = _leased(self._client, name)
+            lease = leased(self._client, name)
             if lease is None:
                 continue
             with lease:
@@ -326,17 +353,13 @@ class BlockStore:
         raising it, and pauses after the error.
         """
         try:
-            yield time.monotonic() >= self._paused_until
+            yield self._pause.is_over()
         except Error:
-            # A success may not have needed the daemon, so only time ends a series of errors.
-            now = time.monotonic()
-            is_again = now < self._paused_until + RETRY_MAX_S
-            self._pause_s = min(self._pause_s * 2, RETRY_MAX_S) if is_again else RETRY_S
-            self._paused_until = now + self._pause_s
+            self._pause.begin()
             self._counters.errors += 1
 
 
-def _leased(client: Client, name: str) -> Lease[Any] | None:
+def leased(client: Client, name: str) -> Lease[Any] | None:
     """Leases a tensor in host memory. Returns None if the name has no value, or a value of another
     kind.
     """

@@ -225,7 +225,7 @@ class Crew:
         if not self.closed:
             self._processes[worker].join(_EXIT_SECONDS)
         self._look()
-        raise RuntimeError(f"the stream of loader worker {worker} was ended by somebody else")
+        raise RuntimeError(f"the stream of loader worker {worker} was ended by another client")
 
     def _look(self) -> None:
         """Raises if a worker has died or has sent an error."""

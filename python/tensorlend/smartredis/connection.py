@@ -63,7 +63,7 @@ class Connection(Context):
         return "\n".join(
             [
                 f"Client {self.context}",
-                f"  broker: {self.place}, tensorlend {self.broker.daemon_version}",
+                f"  daemon: {self.place}, tensorlend {self.broker.daemon_version}",
                 f"  namespace: {self.broker.namespace}",
                 f"  SSDB: {', '.join(self.addresses)}",
             ]
@@ -83,9 +83,9 @@ class Connection(Context):
             except tensorlend.DisconnectedError as e:
                 # Try again until the deadline, because a program may start before the daemon.
                 if time.monotonic() + interval > deadline:
-                    raise RedisConnectionError(f"no broker within {seconds} s (SR_CONN_TIMEOUT): {e}") from e
+                    raise RedisConnectionError(f"no daemon within {seconds} s (SR_CONN_TIMEOUT): {e}") from e
                 if not waits:
-                    log_warning(self.context, LLInfo, f"no broker yet, waiting up to {seconds} s for it: {e}")
+                    log_warning(self.context, LLInfo, f"no daemon yet, waiting up to {seconds} s for it: {e}")
                 waits = True
             except tensorlend.Error as e:
                 raise RedisConnectionError(str(e)) from e
@@ -99,7 +99,7 @@ class Connection(Context):
             if hosts in _told:
                 return
             _told.add(hosts)
-        log_data(self.context, LLInfo, f"SSDB names {hosts}; used instead is the tensorlend broker at {self.place}")
+        log_data(self.context, LLInfo, f"SSDB names {hosts}; the client uses the tensorlend daemon at {self.place}")
 
 
 def check_address(address: str) -> str:

@@ -107,7 +107,7 @@ class NodeCalls(Calls):
         typecheck(addresses, "addresses", list)
         self._check(addresses)
         log_warning(
-            self._connection.context, LLInfo, "save: nothing is written to disk, the broker holds values in memory"
+            self._connection.context, LLInfo, "save: this call writes no file, and the values stay in memory (see `tensorlend save`)"
         )
 
     def _check(self, addresses: list[str]) -> None:
