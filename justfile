@@ -33,9 +33,9 @@ docs:
 book:
     scripts/book
 
-# Write docs/layout.md and docs/configuration.md anew from the code.
+# Write docs/layout.md, the record of the layout and docs/configuration.md anew from the code.
 layout:
-    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-layout layout_md
+    TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-layout --test layout_doc --test layouts
     TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-daemon --test configuration
 
 # Write the header for C, and the list of what programs rest on, anew from the code.
