@@ -50,66 +50,41 @@ pub struct tensorlend_tensor {
     pub device_number: u32,
 }
 
+/// Describes a tensor in host memory, on a device, or of a dataset. The three types have the same getters.
+macro_rules! described {
+    ($tensor:expr, $($rest:ident: $value:expr),+) => {
+        tensorlend_tensor {
+            shape: $tensor.shape().as_ptr().cast(),
+            strides: $tensor.strides().as_ptr(),
+            metadata: bytes_or_null($tensor.metadata()),
+            metadata_bytes: $tensor.metadata().len() as u64,
+            elements: $tensor.elements() as u64,
+            nbytes: $tensor.nbytes() as u64,
+            timestamp_ns: $tensor.timestamp(),
+            dtype: $tensor.dtype().pack(),
+            ndim: $tensor.shape().len() as u32,
+            row_major: $tensor.is_row_major(),
+            $($rest: $value),+
+        }
+    };
+}
+
 impl tensorlend_tensor {
     fn of(name: *const c_char, tensor: &Tensor) -> Self {
-        Self {
-            name,
-            data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast(),
-            shape: tensor.shape().as_ptr().cast(),
-            strides: tensor.strides().as_ptr(),
-            metadata: bytes_or_null(tensor.metadata()),
-            metadata_bytes: tensor.metadata().len() as u64,
-            elements: tensor.elements() as u64,
-            nbytes: tensor.nbytes() as u64,
-            timestamp_ns: tensor.timestamp(),
-            dtype: tensor.dtype().pack(),
-            ndim: tensor.shape().len() as u32,
-            row_major: tensor.is_row_major(),
-            device: std::ptr::null(),
-            device_data: 0,
-            device_number: 0,
-        }
+        let data = tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast();
+        described!(tensor, name: name, data: data, device: std::ptr::null(), device_data: 0, device_number: 0)
     }
 
     fn on_device(tensor: &DeviceTensor, uuid: *const c_char) -> Self {
-        Self {
-            name: std::ptr::null(),
-            data: std::ptr::null(),
-            shape: tensor.shape().as_ptr().cast(),
-            strides: tensor.strides().as_ptr(),
-            metadata: bytes_or_null(tensor.metadata()),
-            metadata_bytes: tensor.metadata().len() as u64,
-            elements: tensor.elements() as u64,
-            nbytes: tensor.nbytes() as u64,
-            timestamp_ns: tensor.timestamp(),
-            dtype: tensor.dtype().pack(),
-            ndim: tensor.shape().len() as u32,
-            row_major: tensor.is_row_major(),
-            device: uuid,
-            device_data: tensor.ptr() + tensor.byte_offset() as u64,
-            device_number: tensor.device().id().into(),
-        }
+        let (at, number) = (tensor.ptr() + tensor.byte_offset() as u64, tensor.device().id().into());
+        let null = std::ptr::null();
+        described!(tensor, name: null, data: std::ptr::null(), device: uuid, device_data: at, device_number: number)
     }
 
     /// Describes a dataset's tensor on a device that this process cannot use.
     fn unmapped(member: &DeviceMember, uuid: *const c_char) -> Self {
-        Self {
-            name: std::ptr::null(),
-            data: std::ptr::null(),
-            shape: member.shape().as_ptr().cast(),
-            strides: member.strides().as_ptr(),
-            metadata: bytes_or_null(member.metadata()),
-            metadata_bytes: member.metadata().len() as u64,
-            elements: member.elements() as u64,
-            nbytes: member.nbytes() as u64,
-            timestamp_ns: member.timestamp(),
-            dtype: member.dtype().pack(),
-            ndim: member.shape().len() as u32,
-            row_major: member.is_row_major(),
-            device: uuid,
-            device_data: 0,
-            device_number: 0,
-        }
+        let null = std::ptr::null();
+        described!(member, name: null, data: std::ptr::null(), device: uuid, device_data: 0, device_number: 0)
     }
 
     fn of_member(name: *const c_char, member: Member<'_>, uuid: *const c_char) -> Self {

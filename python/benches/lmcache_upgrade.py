@@ -10,6 +10,7 @@ its tokens are right, and the exit status of an engine that has died.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pathlib
 import shutil
@@ -26,7 +27,7 @@ from measure import machine
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import vllm_engine
 from stored_daemon import StoredDaemon
-from vllm_engine import Process, prompt
+from vllm_engine import Process, ending, prompt
 
 #: Tokens of a prompt. LMCache's chunks have 256 tokens.
 LENGTH = 1000
@@ -114,7 +115,7 @@ def run(contender: type[LMCache] | type[Tensorlend], number: int, folder: pathli
     transfer, log = owner.transfer(), folder / "engines"
     a, b, c = (Process(model, one, log, {"enable_prefix_caching": one is None}) for one in (transfer, transfer, None))
     p, q, r, s = (prompt(seed, LENGTH) for seed in range(1, 5))
-    try:
+    with contextlib.closing(owner), ending((a, b, c), log):
         for engine in (a, b, c):
             engine.ready()
         for name, engine, tokens in (("A computes p", a, p), ("B asks for p", b, p), ("A computes q", a, q)):
@@ -128,13 +129,6 @@ def run(contender: type[LMCache] | type[Tensorlend], number: int, folder: pathli
         for name, engine, tokens in (("B asks for q", b, q), ("B computes s", b, s), ("A asks for s", a, s)):
             ask(name, engine, c, tokens, "with the next owner")
             time.sleep(1)
-    except BaseException:
-        print(log.read_text(errors="replace")[-3000:], file=sys.stderr)
-        raise
-    finally:
-        for engine in (a, b, c):
-            engine.kill()
-        owner.close()
 
 
 def main() -> None:

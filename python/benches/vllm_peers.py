@@ -26,7 +26,7 @@ from vllm_ttft import COMPARED, END, MODEL, cell
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import gateways
 import vllm_engine
-from vllm_engine import Process, prompt
+from vllm_engine import Process, ending, prompt
 
 from tensorlend.kvcache import summary
 
@@ -79,16 +79,10 @@ def main() -> None:
             if transfer is not None:
                 transfer["kv_connector_extra_config"].update(weights_version="1", **extra)
             engines.append(Process(model, transfer, folder / "log", {"enable_prefix_caching": False}))
-        try:
+        with ending(engines, folder / "log"):
             for number, engine in enumerate(engines):
                 engine.ready().ask(prompt(number + 1, arguments.tokens), count=1)
             rounds = [one_round(number, arguments.tokens, *engines) for number in range(arguments.rounds)]
-        except BaseException:
-            print((folder / "log").read_text(errors="replace")[-4000:], file=sys.stderr)
-            raise
-        finally:
-            for engine in engines:
-                engine.kill()
         counters, gateway = vars(summary(here.client).counters), here.stat()
     lines = ["| prompt | time to the first token, s | processor time of the engine, s | tokens from a cache |", "|---|--:|--:|--:|"]
     for name, what in ROWS.items():

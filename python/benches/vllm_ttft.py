@@ -29,7 +29,7 @@ from tensorlend.kvcache import summary
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "tests"))
 import vllm_engine
-from vllm_engine import Process, prompt
+from vllm_engine import Process, ending, prompt
 
 MODEL = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4}
 #: Tokens after the shared prefix, and tokens that are compared.
@@ -106,16 +106,10 @@ def main() -> None:
         # With this gain, the end of a prompt alone does not determine the tokens, and rounding does not, either.
         model = vllm_engine.model(folder / "model", gain=2, **MODEL)
         engines = tuple(Process(model, one, folder / "log") for one in (transfer, transfer, None))
-        try:
+        with ending(engines, folder / "log"):
             for engine in engines:
                 engine.ready().ask(prompt(1, arguments.tokens), count=1)
             found = list(rounds(arguments, engines))
-        except BaseException:
-            print((folder / "log").read_text(errors="replace")[-4000:], file=sys.stderr)
-            raise
-        finally:
-            for engine in engines:
-                engine.kill()
         counted = vars(summary(client).counters)
     same = sum(one["lent"]["tokens"] == one["alone"]["tokens"] for one in found)
     distinct = len({tuple(one["alone"]["tokens"][0]) for one in found})

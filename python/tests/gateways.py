@@ -47,7 +47,7 @@ class Node:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stops the gateway, and lets it go on at the end."""
+        """Stops the gateway, and continues it at the end."""
         self.gateway.send_signal(signal.SIGSTOP)
         # The signal takes effect some time later.
         os.waitpid(self.gateway.pid, os.WUNTRACED)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import pathlib
+import sys
 import time
+from collections.abc import Iterable, Iterator
 from functools import cache
 from multiprocessing import forkserver
 from typing import Any
@@ -111,6 +114,19 @@ def engine(path: str, transfer: dict[str, Any] | None, options: dict[str, Any]) 
         kv_transfer_config=None if transfer is None else KVTransferConfig(**transfer),
         **options,
     )
+
+
+@contextlib.contextmanager
+def ending(engines: Iterable[Process], log: pathlib.Path) -> Iterator[None]:
+    """Kills engines at the end. After an error, it first prints the end of their log."""
+    try:
+        yield
+    except BaseException:
+        print(log.read_text(errors="replace")[-4000:], file=sys.stderr)
+        raise
+    finally:
+        for engine in engines:
+            engine.kill()
 
 
 class Process:

@@ -44,7 +44,7 @@ const RIGHTS: &[(&str, &str, &str, &str)] = &[
     ("RingEntry", "the ring of a stream", "the producer", "the daemon and the subscribers"),
 ];
 
-/// A part of a packed word: its highest and lowest bit, what it is, and how the code takes it out (none where no function
+/// A part of a packed word: its highest and lowest bit, what it is, and the function that extracts it (none where no function
 /// of the crate does).
 type Part = (u32, u32, &'static str, Option<fn(u64) -> u64>);
 

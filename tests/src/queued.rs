@@ -12,7 +12,7 @@ pub const QUEUE: &str = "jobs";
 pub const WAITING_MAX: u64 = 64;
 /// The number of items that `produce-many` puts in one request. It divides the number of all items.
 pub const TOGETHER: u64 = 8;
-/// The work on every so many items takes longer.
+/// The work on one of this number of items takes longer.
 const SLOW_EVERY: u64 = 16;
 
 /// `produce SOCKET FIRST COUNT`: puts items with the values from `FIRST` on, prints `ok` and ends. `produce-many` does the same

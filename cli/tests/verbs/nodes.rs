@@ -12,7 +12,8 @@ use tensorlend::{Client, DType, Stream};
 
 use crate::bench::{Bench, repository};
 
-/// The gateway's program: of `TENSORLEND_BIN_DIR`, or beside the tool. `None`: it has not been built, and that is said.
+/// Returns the gateway's program, in `TENSORLEND_BIN_DIR` or in the tool's folder. Without the program, records a skipped test
+/// and returns `None`.
 fn gateway() -> Option<PathBuf> {
     let tool = PathBuf::from(env!("CARGO_BIN_EXE_tensorlend"));
     let folder = std::env::var_os("TENSORLEND_BIN_DIR").map(PathBuf::from);

@@ -17,7 +17,7 @@ pub fn lease_names(
     }
     let mut values = Vec::with_capacity(names.len());
     for names in names.chunks(BATCH) {
-        // A key that is no valid name may be the key of a list's item. No entry has an empty key.
+        // An invalid name may be the key of a list's item, which this call must not find. No entry has an empty key.
         let keys = names.iter().map(|name| Some(name.as_ref()).filter(|name| check_name(name).is_ok()));
         let keys: Vec<&[u8]> = keys.map(|name| name.unwrap_or_default().as_bytes()).collect();
         let leased = lease_found(session, &session.find_many(&keys));

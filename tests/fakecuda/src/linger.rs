@@ -1,4 +1,4 @@
-//! A card that goes on after its process died (`FAKECUDA_LINGER_MS`).
+//! A device that continues after its process has died (`FAKECUDA_LINGER_MS`).
 //!
 //! For each piece of work that goes into a stream a helper process is cloned. It has the same shared mappings and a copy
 //! of everything else, closes all descriptors (so that whoever waits for the death of the process sees it), and leaves when

@@ -2,7 +2,7 @@
 //! it, so that no process has to be alive or asked for that.
 //!
 //! In the owner's process: `used == sum of ranges that are used or freed in a stream that has not come there yet`, and
-//! `used <= reserved`. What is reserved counts on the device.
+//! `used <= reserved`. The device counts reserved memory as used.
 
 use crate::backing::{Backing, Use};
 use crate::code::{Code, Done, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// A range for so many bytes, and whether it is as fresh as memory gets.
+    /// Returns a range of this number of bytes, and whether it was free. Otherwise the same stream has given it back.
     fn take(&mut self, bytes: u64, stream: u64) -> Option<(u64, bool)> {
         let again = |range: &(u64, Range)| *range == (bytes, Range::Pending { stream });
         if let Some((at, range)) = self.ranges.iter_mut().find(|(_, range)| again(range)) {

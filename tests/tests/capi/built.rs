@@ -43,7 +43,7 @@ fn done(command: &mut Command) -> String {
 }
 
 impl Kit {
-    /// Returns the installation of this test run; `None`, with a recorded reason, if there are no compilers.
+    /// Returns the installation of this test run. Without compilers, records the reason and returns `None`.
     pub fn get() -> Option<&'static Self> {
         static KIT: OnceLock<Option<Kit>> = OnceLock::new();
         if let Some(missing) = ["gcc", "g++", "cargo"].into_iter().find(|program| !has(program)) {
