@@ -1496,6 +1496,20 @@ tensorlend_status tensorlend_get_value(const tensorlend_client *client,
                                        tensorlend_lease **lease);
 
 /**
+ * Leases the current values of count names, which are tensors or datasets, in the order of the
+ * names. Equivalent to one tensorlend_get_value for each name, and faster, because the cache misses
+ * of up to 64 names overlap. The values are no snapshot: each is its name's value at some moment
+ * during the call. A name may occur several times. Without names, there are no leases.
+ *
+ * Errors are those of tensorlend_get_value for the first name that fails. Then the call holds no
+ * lease.
+ */
+tensorlend_status tensorlend_get_many(const tensorlend_client *client,
+                                      const char *const *names,
+                                      uint64_t count,
+                                      tensorlend_leases **leases);
+
+/**
  * Copies the name's current tensor, in C order, into to. bytes must be exactly the tensor's
  * size in bytes. version may be NULL.
  *

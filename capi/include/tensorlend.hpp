@@ -267,6 +267,24 @@ template <typename From, typename Item> struct Range {
     End end() const { return {}; }
 };
 
+/// Texts of any range, as an array of strings for C.
+class Texts {
+    std::vector<std::string> texts_;
+    std::vector<const char *> pointers_;
+
+public:
+    template <typename Range> explicit Texts(const Range &range) {
+        for (auto &&text : range)
+            texts_.emplace_back(Name(std::string_view(text)).c_str());
+        for (const std::string &text : texts_)
+            pointers_.push_back(text.c_str());
+    }
+    Texts(const Texts &) = delete;
+    Texts &operator=(const Texts &) = delete;
+    const char *const *data() const noexcept { return pointers_.data(); }
+    uint64_t size() const noexcept { return pointers_.size(); }
+};
+
 template <typename T, typename = void> constexpr bool is_mdspan = false;
 template <typename T>
 constexpr bool is_mdspan<T, std::void_t<typename T::extents_type, typename T::accessor_type, decltype(std::declval<const T &>().data_handle()),
@@ -448,7 +466,7 @@ struct Message : Lease {
     uint64_t number = 0;
 };
 
-/// Leases in order: items of a list, or kept values of a name. An element is a lease of its own.
+/// Leases in order: values of names, items of a list, or kept values of a name. An element is a lease of its own.
 struct Leases : Handle<tensorlend_leases, tensorlend_leases_free> {
     uint64_t size() const noexcept { return tensorlend_leases_count(get()); }
     Lease operator[](uint64_t at) const {
@@ -848,6 +866,14 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
 
     /// The name's current value.
     Lease get_value(const Name &name) const { return made<Lease>(tensorlend_get_value, get(), name.c_str()); }
+    /// The current values of any range of texts, in their order: in less time than a call for each. All or none.
+    template <typename Names> Leases get_many(const Names &names) const {
+        const detail::Texts texts(names);
+        return made<Leases>(tensorlend_get_many, get(), texts.data(), texts.size());
+    }
+    Leases get_many(std::initializer_list<std::string_view> names) const {
+        return get_many<std::initializer_list<std::string_view>>(names);
+    }
     /// The name's value, as soon as there is one.
     Lease wait_for(const Name &name, Timeout timeout = forever) const { return wait_newer(name, {}, timeout); }
     /// The name's value, as soon as it is another one than `seen`.
@@ -879,13 +905,8 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     uint64_t append(const Name &list, Draft item) const { return made<uint64_t>(tensorlend_list_append, get(), list.c_str(), item.taken()); }
     /// Appends copies of the values of names, all or none: of any range of texts. Returns the first one's number.
     template <typename Names> uint64_t append_names(const Name &list, const Names &names) const {
-        std::vector<std::string> texts;
-        for (auto &&name : names)
-            texts.emplace_back(Name(std::string_view(name)).c_str());
-        std::vector<const char *> pointers;
-        for (const std::string &text : texts)
-            pointers.push_back(text.c_str());
-        return made<uint64_t>(tensorlend_list_append_names, get(), list.c_str(), pointers.data(), uint64_t(pointers.size()));
+        const detail::Texts texts(names);
+        return made<uint64_t>(tensorlend_list_append_names, get(), list.c_str(), texts.data(), texts.size());
     }
     uint64_t append_names(const Name &list, std::initializer_list<std::string_view> names) const {
         return append_names<std::initializer_list<std::string_view>>(list, names);

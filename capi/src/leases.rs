@@ -1,4 +1,4 @@
-//! Several leases at once: items of a list, or the kept values of a name.
+//! Several leases at once: values of names, items of a list, or the kept values of a name.
 
 use super::arguments::{Out, free};
 use super::lease::tensorlend_lease;

@@ -1,10 +1,10 @@
 //! Lists, to which many producers append items in one order.
 
-use super::arguments::{Out, OutVar, handle, tell, text, timeout, values};
+use super::arguments::{Out, OutVar, handle, tell, text, timeout};
 use super::client::tensorlend_client;
 use super::draft::{take, tensorlend_draft};
 use super::leases::tensorlend_leases;
-use super::names::both;
+use super::names::{both, texts};
 use super::status::{guard, tensorlend_status};
 use std::ffi::c_char;
 use tensorlend::{Error, Length, Result};
@@ -58,9 +58,7 @@ pub unsafe extern "C" fn tensorlend_list_append_names(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
         // zero-terminated, and pointers with a length are NULL or point to memory of that length.
-        let ((client, list), names) = unsafe { (both(client, list)?, values(names, count, "names")?) };
-        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-        let names: Vec<&str> = names.iter().map(|&name| unsafe { text(name, "a name") }).collect::<Result<_>>()?;
+        let ((client, list), names) = unsafe { (both(client, list)?, texts(names, count)?) };
         let at = client.append_names(list, &names)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };

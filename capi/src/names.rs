@@ -1,8 +1,9 @@
 //! Names and their latest values.
 
-use super::arguments::{Out, OutVar, buffer, handle, tell, text, timeout};
+use super::arguments::{Out, OutVar, buffer, handle, tell, text, timeout, values};
 use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
+use super::leases::tensorlend_leases;
 use super::status::{guard, tensorlend_status};
 use super::version::tensorlend_version;
 use std::ffi::{c_char, c_void};
@@ -71,6 +72,45 @@ pub unsafe extern "C" fn tensorlend_get_value(
         out.lend(client.get_value(name)?);
         Ok(())
     })
+}
+
+/// Leases the current values of `count` names, which are tensors or datasets, in the order of the
+/// names. Equivalent to one `tensorlend_get_value` for each name, and faster, because the cache misses
+/// of up to 64 names overlap. The values are no snapshot: each is its name's value at some moment
+/// during the call. A name may occur several times. Without names, there are no leases.
+///
+/// Errors are those of `tensorlend_get_value` for the first name that fails. Then the call holds no
+/// lease.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tensorlend_get_many(
+    client: *const tensorlend_client,
+    names: *const *const c_char,
+    count: u64,
+    leases: *mut *mut tensorlend_leases,
+) -> tensorlend_status {
+    guard(|| {
+        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
+        // writable, and pointers with a length are NULL or point to memory of that length.
+        let (out, client) = unsafe { (Out::new(leases, "leases")?, &handle(client, "client")?.client) };
+        // SAFETY: by the contract in `lib.rs`, strings are NULL or zero-terminated, and pointers with a
+        // length are NULL or point to memory of that length.
+        let names = unsafe { texts(names, count) }?;
+        let values: Result<Vec<Value>> = client.get_many(&names).into_iter().collect();
+        out.lend_all(values?);
+        Ok(())
+    })
+}
+
+/// Converts an array of names.
+///
+/// # Safety
+/// Strings are NULL or zero-terminated, and pointers with a length are NULL or point to memory of that
+/// length, by the contract in `lib.rs`.
+pub(super) unsafe fn texts<'a>(names: *const *const c_char, count: u64) -> Result<Vec<&'a str>> {
+    // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to `count` pointers.
+    let names = unsafe { values(names, count, "names") }?;
+    // SAFETY: by the contract in `lib.rs`, each string is NULL or zero-terminated.
+    names.iter().map(|&name| unsafe { text(name, "a name") }).collect()
 }
 
 /// Copies the name's current tensor, in C order, into `to`. `bytes` must be exactly the tensor's

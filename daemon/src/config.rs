@@ -1,6 +1,7 @@
 //! The configuration: a TOML file in which every limit has a default.
 
 use crate::core::device::UNIT;
+pub use crate::core::settings::Payer;
 use crate::core::settings::SpillMarks;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -331,6 +332,8 @@ pub struct LimitsConfig {
     pub segments_max: Option<u32>,
     /// Maximum bytes of device memory. Default: no limit except the devices'.
     pub device_bytes_max: Option<Bytes>,
+    /// The process whose memory cgroup the kernel charges for segments. Default: daemon.
+    pub charge: Option<Payer>,
 }
 
 /// The section `[namespace.NAME]`.
@@ -355,6 +358,9 @@ pub struct NamespaceConfig {
     pub segments_max: Option<u32>,
     /// Maximum bytes of device memory in this namespace: see [`LimitsConfig::device_bytes_max`].
     pub device_bytes_max: Option<Bytes>,
+    /// The process whose memory cgroup the kernel charges for this namespace's segments: see
+    /// [`LimitsConfig::charge`].
+    pub charge: Option<Payer>,
 }
 
 /// The reason why a configuration is rejected.
@@ -478,6 +484,7 @@ impl NamespaceConfig {
             streams_max: self.streams_max,
             segments_max: self.segments_max,
             device_bytes_max: self.device_bytes_max,
+            charge: self.charge,
         }
     }
 }
@@ -536,6 +543,7 @@ mod tests {
         assert!(error("[namespace.lab]").contains("namespace.lab has neither"));
         assert!(error("[namespace.\"uid:7\"]\nreaders = [\"a\"]").contains("kept for private"));
         assert!(error("[pool]\nnuma = \"node:x\"").contains("node:N"));
+        assert!(error("[namespace_default]\ncharge = \"reader\"").contains("charge"));
         assert!(error("[pool]\nhuge_pages = \"4M\"").contains("huge_pages"));
         assert!(error("[uid]\nsessions_max = 0").contains("uid.sessions_max"));
         assert!(error("[cuda]\ndevices = [\"first\"]").contains("nvidia-smi -L"));

@@ -164,11 +164,20 @@ fn options(config: &Config) -> Options {
 }
 
 fn limits(all: &mut Options, place: &str, limits: &LimitsConfig) {
-    let LimitsConfig { bytes_max, names_max, members_max, lists_max, streams_max, segments_max, device_bytes_max } =
-        limits;
+    let LimitsConfig {
+        bytes_max,
+        names_max,
+        members_max,
+        lists_max,
+        streams_max,
+        segments_max,
+        device_bytes_max,
+        charge,
+    } = limits;
     let mut put = |key: &str, takes, value| drop(all.insert(format!("{place}.{key}"), (takes, value)));
     put("bytes_max", Takes::Now, bytes(*bytes_max));
     put("device_bytes_max", Takes::Now, bytes(*device_bytes_max));
+    put("charge", Takes::Now, debug(charge.as_ref()));
     put("names_max", Takes::NewNamespace, debug(names_max.as_ref()));
     put("members_max", Takes::NewNamespace, debug(members_max.as_ref()));
     put("lists_max", Takes::NewNamespace, debug(lists_max.as_ref()));
@@ -231,10 +240,10 @@ mod tests {
              subuid_file = \"/x\"\n\
              [streams]\ngrace_ms = 7\n\
              [namespace_default]\nbytes_max = 1\ndevice_bytes_max = 1\nnames_max = 600\nmembers_max = 9\nlists_max = 9\n\
-             streams_max = 9\nsegments_max = 9\n[namespace.lab]\nreaders = [\"0\"]",
+             streams_max = 9\nsegments_max = 9\ncharge = \"client\"\n[namespace.lab]\nreaders = [\"0\"]",
         );
-        // All options differ except the seven limits of the namespace, which equal the defaults.
-        let all = options(&wanted).len() - 7;
+        // All options differ except the eight limits of the namespace, which equal the defaults.
+        let all = options(&wanted).len() - 8;
         let wanted_changes = changes(&running, &wanted);
         assert_eq!(wanted_changes.len(), all, "{wanted_changes:#?}");
         let put_off = wanted_changes.iter().filter(|change| change.takes == Takes::Restart).count();

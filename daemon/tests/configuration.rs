@@ -107,10 +107,9 @@ impl Entry {
         }
         // The parser's error lists the valid choices.
         let error = self.parse("\"?\"").expect_err("a question mark is no choice");
-        let (_, choices) =
-            error.split_once("expected one of ").or_else(|| error.split_once(": use ")).unwrap_or_else(|| {
-                panic!("{}.{}: what the parser takes cannot be told from its error: {error}", self.section, self.key)
-            });
+        let (_, choices) = error.split_once("expected ").or_else(|| error.split_once(": use ")).unwrap_or_else(|| {
+            panic!("{}.{}: what the parser takes cannot be told from its error: {error}", self.section, self.key)
+        });
         let choices = choices.lines().next().expect("a line").replace('`', "\"");
         let quoted: Vec<&str> = choices.split('"').skip(1).step_by(2).collect();
         quoted.iter().map(|choice| format!("`\"{choice}\"`")).collect::<Vec<_>>().join(", ")

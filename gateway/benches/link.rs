@@ -49,8 +49,8 @@ struct Options {
     /// A key of zenoh's configuration, and its value: KEY=JSON.
     #[arg(long)]
     zenoh: Vec<String>,
-    /// Contenders: tcp, put, ask, get.
-    #[arg(long, value_delimiter = ',', default_values_t = ["tcp".to_owned(), "put".into(), "ask".into(), "get".into()])]
+    /// Contenders: tcp, put, ask, get, cold.
+    #[arg(long, value_delimiter = ',', default_values_t = ["tcp", "put", "ask", "get", "cold"].map(str::to_owned))]
     contenders: Vec<String>,
     /// File for a copy of the report.
     #[arg(long)]
@@ -320,7 +320,7 @@ fn compare(options: &Options) {
         options.window,
         options.window * 4
     );
-    let nodes = if has("get") { peers_told(&rig, 2, &config, &told(options)) } else { Vec::new() };
+    let nodes = if has("get") || has("cold") { peers_told(&rig, 2, &config, &told(options)) } else { Vec::new() };
     let clients: Vec<_> = nodes.iter().map(rig::Node::client).collect();
 
     let mut report = String::new();
@@ -331,13 +331,24 @@ fn compare(options: &Options) {
         // Rates in GB/s of each contender, and their ratios to the rate of TCP in the same round.
         let mut rates = vec![Vec::new(); options.contenders.len()];
         let mut ratios = rates.clone();
+        let mut copied = Vec::new();
         // The first two rounds allocate memory and let TCP's windows grow, so they do not count.
         for round in 0..options.rounds + 2 {
             let mut of_tcp = None;
             for (at, contender) in options.contenders.iter().enumerate() {
                 let ns = match contender.as_str() {
                     "tcp" => tcp.fetch("tcp", bytes),
-                    "get" => get(&clients, bytes, round),
+                    "get" => {
+                        let (name, took) = get(&clients, "warm", bytes, round);
+                        clients[1].delete(&name).expect("its own name");
+                        took
+                    }
+                    // The earlier copies stay, so this host takes new memory for each.
+                    "cold" => {
+                        let (name, took) = get(&clients, "cold", bytes, round);
+                        copied.push(name);
+                        took
+                    }
                     other => zenoh.fetch(other, bytes),
                 };
                 let rate = bytes as f64 / ns;
@@ -349,6 +360,9 @@ fn compare(options: &Options) {
                     ratios[at].extend(of_tcp.map(|tcp| rate / tcp));
                 }
             }
+        }
+        for name in copied {
+            clients[1].delete(&name).expect("its own name");
         }
         let cell = |rates: &mut Vec<f64>, ratios: &mut Vec<f64>| {
             let (rate, ratio) = (spread(rates), spread(ratios));
@@ -364,9 +378,9 @@ fn compare(options: &Options) {
     }
 }
 
-/// Fetches a value of which this host has no copy, and returns the rate in GB/s.
-fn get(clients: &[tensorlend::Client], bytes: u64, round: usize) -> f64 {
-    let name = format!("{bytes}/{round}");
+/// Fetches a value of which this host has no copy. Returns its name, and the time in nanoseconds.
+fn get(clients: &[tensorlend::Client], what: &str, bytes: u64, round: usize) -> (String, f64) {
+    let name = format!("{what}/{bytes}/{round}");
     let mut draft = clients[1].create(DType::U8, &[bytes]).expect("memory");
     draft.bytes_mut().fill(round as u8);
     draft.publish(&name).expect("a name");
@@ -375,9 +389,7 @@ fn get(clients: &[tensorlend::Client], bytes: u64, round: usize) -> f64 {
     let lease = clients[0].get(&there).expect("what the other has");
     let took = start.elapsed().as_nanos() as f64;
     assert!(lease.nbytes() as u64 == bytes && lease.bytes().last() == Some(&(round as u8)));
-    drop(lease);
-    clients[1].delete(&name).expect("its own name");
-    took
+    (name, took)
 }
 
 /// Formats the median, minimum and maximum of the numbers.
@@ -414,7 +426,7 @@ fn page(options: &Options, table: &str) -> String {
          namespaces of this one machine, so that both sides and the link share its cores. {} rounds; chunks of {} KiB, windows of {} KiB{zenoh}.{build}\n\n\
          Each cell: median (least to most) of the rate, and of its ratio to TCP in the same round. `tcp`: a plain copy over a socket. `put`: \
          zenoh's put and subscribe of all bytes at once. `ask`: the same bytes in chunks, by zenoh's queries, without brokers. `get`: \
-         `client.get` of a name of the other host, from the question to the lease.\n\n{table}",
+         `client.get` of a name of the other host, from the question to the lease. `cold`: the same, into memory that this host has never used.\n\n{table}",
         String::from_utf8_lossy(&date).trim(),
         load.split(' ').next().unwrap_or_default(),
         options.rounds,

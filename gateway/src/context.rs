@@ -6,11 +6,12 @@ use crate::key::{Key, Kind};
 use crate::local::{self, Space};
 use crate::name::{RemoteName, first_part, is_internal};
 use crate::nodes::Nodes;
-use crate::runtime::{EventSender, Workers};
+use crate::runtime::{Deferred, EventSender, Workers};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
 use crate::transport::{Answer, Body, Frame, OnAnswer, Transport, Trouble};
 use crate::wire::{AboutName, Asker, Epoch, Head, NameQuestion, NodeName, encode};
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, node_name};
@@ -49,8 +50,10 @@ pub struct Context {
     pub copiers: Workers,
     /// Threads that compress and send responses. They may wait for a full transport.
     pub senders: Workers,
-    /// Threads that send requests to other nodes.
+    /// Threads that send requests to other nodes, if the thread that has made a request cannot send it.
     pub askers: Workers,
+    /// Requests and small responses to send. The mailbox takes them after each event.
+    deferred: RefCell<Vec<Deferred>>,
     /// A single thread, so that notifications are sent in order.
     pub notifier: Workers,
     /// A single thread, which delays reports of missing responses for [`Context::ask_settled`].
@@ -84,6 +87,7 @@ impl Context {
             askers: Workers::start("gateway-ask", 2)?,
             notifier: Workers::start("gateway-say", 1)?,
             late: Workers::start("gateway-late", 1)?,
+            deferred: RefCell::default(),
             settings,
         })
     }
@@ -164,8 +168,7 @@ impl Context {
     }
 
     /// Sends a request to another node. `done` gets the response, on a thread of the transport. If
-    /// the queue of requests is full, `done` gets an error on the calling thread. `done` may only
-    /// post an event for later.
+    /// the queue of requests is full, `done` gets an error. `done` may only post an event for later.
     pub fn ask(
         &self,
         key: Key,
@@ -174,16 +177,8 @@ impl Context {
         done: impl FnOnce(Result<Frame, Trouble>) + Send + 'static,
     ) {
         let transport = self.transport.clone();
-        let done: Handler = Arc::new(Mutex::new(Some(Box::new(done))));
-        let asked = done.clone();
-        let is_queued = self.askers.run(move || {
-            if let Some(done) = take(&asked) {
-                transport.ask(&key, frame, timeout, done);
-            }
-        });
-        if !is_queued && let Some(done) = take(&done) {
-            done(Err(Trouble::Engine("too many questions".into())));
-        }
+        let ask = Ask { transport, key, frame, timeout, done: Some(Box::new(done)) };
+        self.deferred.borrow_mut().push(self.askers.defer(move || ask.send()));
     }
 
     /// Sends a request as [`Context::ask`] does, but passes [`Trouble::Nobody`] to `done` only
@@ -230,9 +225,19 @@ impl Context {
         self.ask(key, Frame { head: encode(&about), body }, timeout, done);
     }
 
-    /// Sends a response to another node. A worker sends it, because the transport may be full.
+    /// Sends a response to another node.
     pub fn reply(&self, answer: Answer, head: impl Head + Send + 'static) {
-        self.senders.run(move || answer(Frame { head: encode(&head), body: Body::default() }));
+        self.defer(move || answer(Frame { head: encode(&head), body: Body::default() }));
+    }
+
+    /// Runs a job that sends a small response, once the state is free: the transport may be full.
+    pub fn defer(&self, job: impl FnOnce() + Send + 'static) {
+        self.deferred.borrow_mut().push(self.senders.defer(job));
+    }
+
+    /// Takes the jobs that were deferred.
+    pub fn take_deferred(&mut self) -> Vec<Deferred> {
+        std::mem::take(self.deferred.get_mut())
     }
 
     /// Sends a notification after all earlier ones. No response follows.
@@ -253,5 +258,30 @@ impl Context {
     /// Refuses a request of a client of this machine.
     pub fn refuse(&self, space: usize, call: Call, why: String) {
         self.answer(space, call, &RemoteAnswer::Refused { why });
+    }
+}
+
+/// A request that has not been sent yet. Dropping it reports an error to its handler.
+struct Ask {
+    transport: Arc<dyn Transport>,
+    key: Key,
+    frame: Frame,
+    timeout: Duration,
+    done: Option<OnAnswer>,
+}
+
+impl Ask {
+    fn send(mut self) {
+        if let Some(done) = self.done.take() {
+            self.transport.ask(&self.key, std::mem::take(&mut self.frame), self.timeout, done);
+        }
+    }
+}
+
+impl Drop for Ask {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(Trouble::Engine("too many requests".into())));
+        }
     }
 }

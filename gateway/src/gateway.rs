@@ -2,16 +2,19 @@
 
 use crate::error::CannotStart;
 use crate::hub::{Event, Hub};
-use crate::runtime::Mailbox;
+use crate::runtime::{Mailbox, Role};
 use crate::settings::Settings;
 use crate::transport::Transport;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use tensorlend_os::mutex::lock;
 use tensorlend_os::thread;
 
 /// A gateway that runs in this process. Dropping the object ends the gateway.
 pub struct Gateway {
     mailbox: Mailbox<Hub>,
-    clock: Option<std::thread::JoinHandle<()>>,
+    /// Receives a message when the state has ended.
+    ended: Option<Mutex<Receiver<()>>>,
 }
 
 impl Gateway {
@@ -23,11 +26,19 @@ impl Gateway {
         let mailbox = Mailbox::default();
         let started = Hub::start(settings, transport, &mailbox).and_then(|hub| {
             mailbox.begin(hub);
-            let clock = mailbox.clone();
-            Ok(thread::spawn("gateway-clock", move || clock.run_clock())?)
+            let (clock, (ended, ends)) = (Arc::new(Role::new(())), channel());
+            for _ in 0..2 {
+                let (mailbox, clock, ended) = (mailbox.clone(), clock.clone(), ended.clone());
+                thread::spawn("gateway-clock", move || {
+                    if mailbox.run_clock(&clock) {
+                        let _ = ended.send(());
+                    }
+                })?;
+            }
+            Ok(ends)
         });
         match started {
-            Ok(clock) => Ok(Self { mailbox, clock: Some(clock) }),
+            Ok(ends) => Ok(Self { mailbox, ended: Some(Mutex::new(ends)) }),
             Err(error) => {
                 mailbox.give_up();
                 Err(error)
@@ -42,15 +53,15 @@ impl Gateway {
         self
     }
 
-    /// Ends the gateway, and waits until its threads have ended.
+    /// Ends the gateway, and waits until its state has ended.
     pub fn stop(mut self) {
         self.end();
     }
 
     fn end(&mut self) {
         self.mailbox.post(Event::Stop);
-        if let Some(clock) = self.clock.take() {
-            let _ = clock.join();
+        if let Some(ended) = self.ended.take() {
+            let _ = lock(&ended).recv();
         }
     }
 }

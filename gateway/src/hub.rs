@@ -1,7 +1,8 @@
 //! The state of a gateway. It routes each event to the part that owns the subject of the event.
 //!
 //! One thread at a time changes the state ([`crate::runtime::Mailbox`]). The parts wait only for the daemon of this
-//! machine. Worker threads do long work (copies, packing, sends into a full transport) and post the result.
+//! machine. Worker threads do long work (copies, packing) and post the result. Sends, which may wait for a full
+//! transport, are deferred until the state is free.
 //!
 //! # How to add a kind of object
 //!
@@ -26,7 +27,7 @@ use crate::import::streams as import_streams;
 use crate::key::{Key, Kind};
 use crate::local::{self, documents};
 use crate::nodes::Change;
-use crate::runtime::{EventSender, Mailbox, State};
+use crate::runtime::{Deferred, EventSender, Mailbox, State};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
 use crate::transfer::{self, Finished, Request, Transfers};
@@ -453,6 +454,10 @@ impl State for Hub {
         if cfg!(debug_assertions) {
             self.context.budget.check();
         }
+    }
+
+    fn take_deferred(&mut self) -> Vec<Deferred> {
+        self.context.take_deferred()
     }
 
     fn is_over(&self) -> bool {

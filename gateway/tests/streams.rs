@@ -422,6 +422,28 @@ fn lists_are_mirrored_and_only_what_is_new_is_fetched() {
 }
 
 #[test]
+fn a_list_of_small_items_takes_one_request_for_256_of_them() {
+    let network = Network::new(12);
+    let (there, here) = (Host::new(&network, "there", Policy::Block), Host::new(&network, "here", Policy::Block));
+    here.sees("there", true);
+    let answered = there.stat("answered");
+    let append = |range: std::ops::Range<u64>| {
+        there.client.append_many("episodes", range.map(|n| there.number(8, n))).unwrap();
+    };
+    append(0..600);
+    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 600);
+    append(600..601);
+    assert_eq!(here.client.fetch_list("there/episodes").unwrap(), 601);
+    let items = here.client.get_all("there/episodes").unwrap();
+    let numbers: Vec<u64> = items.iter().map(|item| item.tensor().unwrap().as_slice::<u64>().unwrap()[0]).collect();
+    assert!(numbers.iter().copied().eq(0..601));
+    // 256, 256 and 88 items, and then one.
+    until(|| there.stat("answered") >= answered + 4);
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(there.stat("answered"), answered + 4);
+}
+
+#[test]
 fn a_queue_whose_items_have_ended_is_refused() {
     let network = Network::new(12);
     let (there, here) = pair(&network, Policy::Block);

@@ -2,11 +2,16 @@
 
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+use tensorlend::Client;
+use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::{Key, Kind};
+use tensorlend_gateway::settings::Settings;
 use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
-use tensorlend_gateway::transport::{Body, Declared, Frame, Transport, Trouble};
+use tensorlend_gateway::transport::{
+    Answer, Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble,
+};
 use tensorlend_gateway::wire::{Epoch, NodeName};
 
 /// A timeout that only a failure reaches.
@@ -131,6 +136,138 @@ fn a_network_in_memory_is_a_transport() {
     is_a_transport(&a, &b);
     network.set_weather(Weather { delay: Duration::from_millis(1), jitter: Duration::from_millis(3), loss: 0.0 });
     is_a_transport(&b, &a);
+}
+
+/// A transport whose sends to some keys wait until the test lets them go.
+struct Full {
+    inner: Memory,
+    /// Whether the sends to a key wait.
+    waits: fn(&Key) -> bool,
+    gate: Arc<Gate>,
+}
+
+/// Where the sends of a full transport wait.
+#[derive(Default)]
+struct Gate {
+    /// Number of sends that wait, and whether the path has room again.
+    state: Mutex<(u32, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.0 += 1;
+        self.changed.notify_all();
+        let _state = self.changed.wait_while(state, |state| !state.1).unwrap();
+    }
+
+    fn wait_for(&self, sends: u32) {
+        let state = self.state.lock().unwrap();
+        let (state, _) = self.changed.wait_timeout_while(state, LONG, |state| state.0 < sends).unwrap();
+        assert!(state.0 >= sends, "{} of {sends} sends wait", state.0);
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Transport for Full {
+    fn ask(&self, key: &Key, frame: Frame, timeout: Duration, done: OnAnswer) {
+        if (self.waits)(key) {
+            self.gate.pass();
+        }
+        self.inner.ask(key, frame, timeout, done);
+    }
+
+    fn answer(&self, key: &Key, on_question: OnQuestion) -> Result<Declared, Trouble> {
+        let (waits, gate) = (self.waits, self.gate.clone());
+        let passing = move |question: Question| {
+            let (gate, must_wait) = (gate.clone(), waits(&question.key));
+            let (key, frame) = (question.key, question.frame);
+            let answer: Answer = Box::new(move |frame| {
+                if must_wait {
+                    gate.pass();
+                }
+                (question.answer)(frame);
+            });
+            on_question(Question { key, frame, answer });
+        };
+        self.inner.answer(key, Arc::new(passing))
+    }
+
+    fn send(&self, key: &Key, frame: Frame) -> Result<(), Trouble> {
+        self.inner.send(key, frame)
+    }
+
+    fn listen(&self, key: &Key, on_frame: OnFrame) -> Result<Declared, Trouble> {
+        self.inner.listen(key, on_frame)
+    }
+
+    fn declare_alive(&self, node: &NodeName, epoch: Epoch) -> Result<Declared, Trouble> {
+        self.inner.declare_alive(node, epoch)
+    }
+
+    fn watch_alive(&self, on_node: OnNode) -> Result<Declared, Trouble> {
+        self.inner.watch_alive(on_node)
+    }
+}
+
+/// Starts a gateway with a daemon of its own; returns them, and a client.
+fn host(name: &str, transport: Arc<dyn Transport>) -> (tensorlend_daemon::Embedded, Client, Gateway) {
+    let broker = tensorlend_daemon::embedded().unwrap();
+    let client = Client::builder().socket(broker.socket()).connect().unwrap();
+    let settings = Settings { socket: Some(broker.socket().to_owned()), ..Settings::of_node(node(name)) };
+    (broker, client, Gateway::start(settings, transport).unwrap())
+}
+
+/// Reads a name of another node until that node is known.
+fn read(client: &Client, name: &str) -> u8 {
+    for _ in 0..3000 {
+        match client.get(name) {
+            Ok(lease) => return lease.bytes()[0],
+            Err(error) if error.is_not_found() => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+    panic!("{name} does not come");
+}
+
+#[test]
+fn a_path_that_is_full_holds_up_no_other_path() {
+    let network = Network::new(3);
+    let gates: [Arc<Gate>; 2] = Default::default();
+    let is_slow = |key: &Key| matches!(key, Key::About { node, .. } if node.as_str() == "slow");
+    let here = Full { inner: network.join(), waits: is_slow, gate: gates[0].clone() };
+    let (_daemon, client, _gateway) = host("here", Arc::new(here));
+    let is_first = |key: &Key| matches!(key, Key::About { name: Some(name), .. } if name == "first");
+    let there = Full { inner: network.join(), waits: is_first, gate: gates[1].clone() };
+    let (_other, producer, _sender) = host("there", Arc::new(there));
+    let (_third, slow, _last) = host("slow", Arc::new(network.join()));
+    for (number, name) in (1_u8..).zip(["first", "second", "third"]) {
+        producer.put(name, &[number]).unwrap();
+        slow.put(name, &[10 * number]).unwrap();
+    }
+    let read = |name: &'static str| {
+        let client = client.clone();
+        std::thread::spawn(move || read(&client, name))
+    };
+    // The thread that serves the clients sends to a path that is full, then a worker does.
+    let waiting = [read("slow/first"), read("slow/second")];
+    gates[0].wait_for(1);
+    assert_eq!(read("there/second").join().unwrap(), 2);
+    gates[0].wait_for(2);
+    // The thread that applies the requests of other nodes responds on a path that is full.
+    let first = read("there/first");
+    gates[1].wait_for(1);
+    assert_eq!(read("there/third").join().unwrap(), 3);
+    gates[0].open();
+    gates[1].open();
+    assert_eq!(waiting.map(|read| read.join().unwrap()), [10, 20]);
+    assert_eq!(first.join().unwrap(), 1);
+    assert_eq!(read("slow/third").join().unwrap(), 30);
 }
 
 #[test]

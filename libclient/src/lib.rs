@@ -157,6 +157,8 @@ pub use queue::{Claim, Feed, Offer};
 pub use queue::{Queue, QueueItem};
 #[cfg(feature = "cuda")]
 pub use segment::pinned::{PageLocks, page_locks};
+#[doc(hidden)]
+pub use segment::populate::lazily;
 pub use stream::borrowed::Borrowed;
 pub use stream::history::History;
 pub use stream::message::{Message, Start};

@@ -10,12 +10,12 @@ use crate::lease::value::Value;
 use crate::session::Session;
 use crate::tensor::sendable::{Sendable, seal};
 use crate::wait::{Deadline, Timeout, spin};
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use tensorlend_layout::directory::KEY_BYTES_MAX;
 use tensorlend_layout::name::list_key_in;
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
-use tensorlend_layout::word::PARKED_ANY;
+use tensorlend_layout::word::{Cell, PARKED_ANY};
 use tensorlend_os::futex;
 
 /// A condition on a list's length in items, for [`crate::Client::wait_length`].
@@ -125,6 +125,35 @@ pub fn wait_length(session: &Session, list: &str, wanted: Length, deadline: Dead
     }
 }
 
+fn check_count(items: usize) -> Result<()> {
+    if items > APPEND_MAX {
+        let why = format!("one call appends at most {APPEND_MAX} items, not {items}: append them in parts");
+        return Err(Error::Argument(why));
+    }
+    Ok(())
+}
+
+/// Makes a slot for each item. After an error, frees the slots that it has made.
+fn all_or_none<T>(
+    session: &Session,
+    items: impl IntoIterator<Item = T>,
+    mut make: impl FnMut(T) -> Result<Cell>,
+) -> Result<Vec<Cell>> {
+    let mut values = Vec::new();
+    for item in items {
+        match make(item) {
+            Ok(value) => values.push(value),
+            Err(error) => {
+                for value in values {
+                    session.alloc().take_back(value);
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(values)
+}
+
 impl Client {
     /// Appends a draft or a dataset to a list. Returns the item's number. The first item has number 0. The first item
     /// creates the list. Blocks for a round trip to the daemon, which orders the appends of all clients.
@@ -143,6 +172,37 @@ impl Client {
         check_name(list)?;
         let sealed = seal(self.session(), item, 0, list)?;
         self.session().names().append(list, &[sealed.value])
+    }
+
+    /// Appends drafts or datasets in one request: all of them or none, as adjacent items. Returns their numbers. Without
+    /// items, returns an empty range.
+    ///
+    /// For small items, the request takes more time than the rest of [`Client::append`]. So one `append_many` takes less
+    /// time than an `append` for each item.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// let drafts: Vec<_> = (0..3u8).map(|value| client.create_from(&[value])).collect::<Result<_, _>>()?;
+    /// assert_eq!(client.append_many("results", drafts)?, 0..3);
+    /// assert_eq!(client.length("results"), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for more than 1,024 items. Otherwise the errors of [`Client::append`]. Then none was appended,
+    /// and their memory is freed.
+    pub fn append_many<T: Sendable>(&self, list: &str, items: impl IntoIterator<Item = T>) -> Result<Range<u64>> {
+        check_name(list)?;
+        let items: Vec<T> = items.into_iter().collect();
+        check_count(items.len())?;
+        if items.is_empty() {
+            return Ok(0..0);
+        }
+        let session = self.session();
+        let values = all_or_none(session, items, |item| Ok(seal(session, item, 0, list)?.value))?;
+        let first = session.names().append(list, &values)?;
+        Ok(first..first + values.len() as u64)
     }
 
     /// Appends an item that ends with this client's session, and is otherwise like [`crate::Client::append`]. A list
@@ -173,10 +233,7 @@ impl Client {
     /// than 1,024 names. Otherwise the errors of [`crate::Client::get`] and [`crate::Client::append`].
     pub fn append_names(&self, list: &str, names: &[&str]) -> Result<u64> {
         check_name(list)?;
-        if names.len() > APPEND_MAX {
-            let why = format!("one call appends at most {APPEND_MAX} items, not {}: append them in parts", names.len());
-            return Err(Error::Argument(why));
-        }
+        check_count(names.len())?;
         let session = self.session();
         let mut held = Vec::with_capacity(names.len());
         for name in names {
@@ -185,18 +242,7 @@ impl Client {
             let lease = lease.ok_or_else(|| Error::NotFound((*name).to_owned()))?;
             held.push(assemble::value(session, lease, name)?);
         }
-        let mut values = Vec::with_capacity(held.len());
-        for value in &held {
-            match copies::copy(session, value) {
-                Ok(value) => values.push(value),
-                Err(e) => {
-                    for value in values {
-                        session.alloc().take_back(value);
-                    }
-                    return Err(e);
-                }
-            }
-        }
+        let values = all_or_none(session, &held, |value| copies::copy(session, value))?;
         session.names().append(list, &values)
     }
 

@@ -4,11 +4,13 @@
 //! The functions are thin: most of them make one system call and return its error.
 
 pub mod barrier;
+pub mod cgroup;
 pub mod clock;
 #[cfg(feature = "crash-points")]
 pub mod crash;
 pub mod fork;
 pub mod futex;
+pub mod inbox;
 pub mod inherited;
 pub mod kernel;
 pub mod map;

@@ -287,6 +287,15 @@ impl Private {
         self.map.raw.len()
     }
 
+    /// Enters pages into the page table, so that a later read of them causes no page fault. The pages stay shared: a write
+    /// still copies them.
+    ///
+    /// # Errors
+    /// The kernel's errors.
+    pub fn populate(&self, at: usize, bytes: usize) -> io::Result<()> {
+        self.map.raw.advise_range(Advice::PopulateRead, at, bytes)
+    }
+
     /// Returns true if this process may use the part, because it made the mapping or got a copy by
     /// a fork.
     #[inline]

@@ -209,6 +209,31 @@ pub fn is_marked_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SVTX))
 }
 
+/// Allocates and zeroes every page of a memfd that has none.
+pub fn fill(fd: BorrowedFd<'_>, bytes: u64, go_on: &dyn Fn() -> bool) -> rustix::io::Result<()> {
+    allocate(fd, 0, bytes, go_on)?;
+    zero(fd, bytes, go_on)
+}
+
+/// Returns true if every page of the memfd exists, in memory or in swap. Any access to a missing
+/// page allocates it, and the kernel charges the page to the cgroup of the accessing process.
+pub fn is_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(stat.st_blocks.saturating_mul(512) >= stat.st_size)
+}
+
+/// Records in the file's mode that the process that allocates the pages should request huge pages.
+/// [`mark_mapped`] removes the mark.
+pub fn mark_for_huge_pages(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    // The kernel gives the SGID bit no meaning for a file that nobody may execute.
+    rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SGID)
+}
+
+/// Returns true if [`mark_for_huge_pages`] has marked the file.
+pub fn is_marked_for_huge_pages(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SGID))
+}
+
 /// Returns true if [`seal_writers`] was applied, or an equivalent seal by another process.
 pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(rustix::fs::fcntl_get_seals(fd)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
@@ -353,6 +378,27 @@ mod tests {
             }
             Err(error) => assert!(matches!(error, Errno::NOSPC | Errno::NOMEM | Errno::INVAL), "{error}"),
         }
+    }
+
+    #[test]
+    fn missing_pages_are_counted() {
+        let fd = create_empty("test", (2 << 20) + 4096).unwrap();
+        assert!(!is_whole(fd.as_fd()).unwrap());
+        fill(fd.as_fd(), (2 << 20) + 4096, &|| true).unwrap();
+        assert!(is_whole(fd.as_fd()).unwrap());
+        punch_part(fd.as_fd(), 1 << 20, 4096).unwrap();
+        assert!(!is_whole(fd.as_fd()).unwrap(), "one page is missing");
+    }
+
+    #[test]
+    fn a_wish_for_huge_pages_ends_when_the_writer_has_mapped() {
+        let fd = create_empty("test", 4096).unwrap();
+        assert!(!is_marked_for_huge_pages(fd.as_fd()).unwrap());
+        mark_for_huge_pages(fd.as_fd()).unwrap();
+        let other = reopen(fd.as_fd(), Access::Write).unwrap();
+        assert!(is_marked_for_huge_pages(other.as_fd()).unwrap() && !is_marked_mapped(fd.as_fd()).unwrap());
+        mark_mapped(fd.as_fd()).unwrap();
+        assert!(!is_marked_for_huge_pages(fd.as_fd()).unwrap() && is_marked_mapped(fd.as_fd()).unwrap());
     }
 
     #[test]

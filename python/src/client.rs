@@ -6,14 +6,15 @@ use crate::draft::lock;
 use crate::embedded::Broker;
 use crate::errors::OrRaise;
 use crate::lease::Origin;
+use crate::mailbox::Mailboxes;
 use crate::options::Options;
 use crate::wait::{Awaited, closed};
-use crate::{listing, metadata, shown, wait};
+use crate::{event_loop, listing, metadata, shown, wait};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend::Notifications;
 use tensorlend_os::fork;
 
@@ -43,6 +44,15 @@ struct Session {
     broker: Option<Broker>,
     /// The waits of event loops; `None` before the first of these waits.
     notifications: Option<Arc<Notifications>>,
+    /// The mailboxes. Empty before the first message, and `None` if they could not be opened.
+    mailboxes: OnceLock<Option<Arc<Mailboxes>>>,
+}
+
+impl Session {
+    /// Creates the session of this process.
+    fn new(client: Option<tensorlend::Client>, broker: Option<Broker>) -> Self {
+        Self { client, forks: fork::generation(), broker, notifications: None, mailboxes: OnceLock::new() }
+    }
 }
 
 /// Connects to a running daemon.
@@ -102,7 +112,7 @@ impl Client {
     /// Connects with these options, and creates the object.
     pub fn open(py: Python<'_>, options: Options, broker: Option<Broker>) -> PyResult<Self> {
         let client = Some(options.connect(py)?);
-        let session = Session { client, forks: fork::generation(), broker, notifications: None };
+        let session = Session::new(client, broker);
         Ok(Self { options: Arc::new(options), session: Mutex::new(session), closed: Arc::default() })
     }
 
@@ -125,7 +135,7 @@ impl Client {
             return Ok(client);
         }
         let broker = session.broker.take();
-        let anew = Session { client: Some(client.clone()), forks: fork::generation(), broker, notifications: None };
+        let anew = Session::new(Some(client.clone()), broker);
         let before = std::mem::replace(&mut *session, anew);
         drop(session);
         drop(before);
@@ -142,6 +152,28 @@ impl Client {
             return Ok(Arc::new(Notifications::new(&client)));
         }
         Ok(session.notifications.get_or_insert_with(|| Arc::new(Notifications::new(&client))).clone())
+    }
+
+    /// Returns the mailboxes of the session. `open` opens them at the first call.
+    pub fn mailboxes(
+        &self,
+        py: Python<'_>,
+        open: impl FnOnce(tensorlend::Client) -> Option<Mailboxes>,
+    ) -> PyResult<Option<Arc<Mailboxes>>> {
+        let client = self.session(py)?;
+        let session = lock(&self.session);
+        let now = session.client.as_ref().ok_or_else(closed)?;
+        if !now.is_same(&client) {
+            // Another thread of a forked child has connected in the meantime.
+            return Ok(None);
+        }
+        Ok(session.mailboxes.get_or_init(|| open(client).map(Arc::new)).clone())
+    }
+
+    /// Returns this process's mailboxes if they are open.
+    pub fn opened_mailboxes(&self) -> Option<Arc<Mailboxes>> {
+        let session = lock(&self.session);
+        session.mailboxes.get().cloned().flatten().filter(|_| session.forks == fork::generation())
     }
 
     /// Returns the options with which other processes connect as this client did.
@@ -192,11 +224,13 @@ impl Client {
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Ordering::Release);
         let mut session = lock(&self.session);
-        let ended = (session.notifications.take(), session.client.take(), session.broker.take());
+        let ended =
+            (session.mailboxes.take(), session.notifications.take(), session.client.take(), session.broker.take());
         drop(session);
         // Dropping the last reference stops the embedded daemon and waits for its threads. So
         // release the interpreter's lock.
         py.detach(|| drop(ended));
+        event_loop::poll_all(py);
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

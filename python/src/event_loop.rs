@@ -52,6 +52,18 @@ impl Wakeups {
     }
 }
 
+/// Makes all event loops that wait for objects of this package poll these objects, because one of them was closed.
+pub fn poll_all(py: Python<'_>) {
+    let poll = || {
+        // No loop waits before this module is imported.
+        let modules = py.import("sys")?.getattr("modules")?;
+        let module = modules.call_method1("get", ("tensorlend._line",))?;
+        if module.is_none() { Ok(module) } else { module.call_method0("poll_all") }
+    };
+    // After an error, the loops find the closed object at their next poll.
+    let _: PyResult<_> = poll();
+}
+
 #[pymethods]
 impl Wakeups {
     #[new]

@@ -34,6 +34,7 @@ mod library;
 mod links;
 mod listing;
 mod lists;
+mod mailbox;
 mod metadata;
 mod model;
 mod models;
@@ -92,6 +93,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(embedded::embedded, module)?)?;
     module.add_function(wrap_pyfunction!(fault::_watch_faults, module)?)?;
+    module.add_function(wrap_pyfunction!(mailbox::_send_receipt, module)?)?;
     module.add_function(wrap_pyfunction!(programs::tool, module)?)?;
     module.add_function(wrap_pyfunction!(programs::daemon, module)?)?;
     dlpark::python::install_exchange_api::<lease::Lease>(module.py())

@@ -26,7 +26,11 @@ use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
 /// Leases the value of a name. Releases the interpreter's lock if the daemon lends device memory,
 /// because the driver may be slow. Also releases the lock if this machine has no such value,
 /// because the gateway may have to fetch the value.
-fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str) -> PyResult<Value> {
+fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str, mode: Mode) -> PyResult<Value> {
+    if matches!(mode, Mode::CopyOnWrite) {
+        // The private mapping has pages of its own, so the mapping of the leased memory needs none.
+        return tensorlend::lazily(|| look_up(py, client, name, Mode::Read));
+    }
     if client.lends_devices() {
         return py.detach(|| client.get_value(name)).or_raise();
     }
@@ -303,7 +307,7 @@ impl Client {
         let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
         let early = || py.detach(|| client.get_device_early(name));
         let value = match given.as_ref().map(|_| early()) {
-            None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name)?,
+            None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name, mode)?,
             Some(other) => Value::Device(other.or_raise()?),
         };
         expect(&value, dtype, name)?;
@@ -349,7 +353,7 @@ impl Client {
     fn get_dataset(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Dataset> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        match look_up(py, &client, name)? {
+        match look_up(py, &client, name, mode)? {
             Value::Dataset(dataset) => Dataset::of(py, dataset, mode, &client, self.origin(name, true)),
             other => Err(is_no_dataset(name, &other)),
         }
@@ -378,7 +382,7 @@ impl Client {
     fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let value = look_up(py, &client, name)?;
+        let value = look_up(py, &client, name, mode)?;
         show(py, &client, value, mode, self.origin(name, true))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed, raise};
-use crate::event_loop::{Descriptor, Ticket, Wakeups};
+use crate::event_loop::{self, Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::{Received, show};
@@ -246,6 +246,7 @@ impl Server {
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.end).take()));
+            event_loop::poll_all(py);
         }
     }
 
@@ -876,6 +877,7 @@ impl Caller {
         if self.forks == fork::generation() {
             self.interrupt.all();
             py.detach(|| drop(lock(&self.end).take()));
+            event_loop::poll_all(py);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::draft::lock;
 use crate::errors::{self, OrRaise, argument, raise};
-use crate::event_loop::Descriptor;
+use crate::event_loop::{self, Descriptor};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
@@ -373,6 +373,7 @@ impl Subscription {
     fn close(&self, py: Python<'_>) {
         if self.forks == fork::generation() {
             py.detach(|| drop(lock(&self.consumer).take()));
+            event_loop::poll_all(py);
         }
     }
 

@@ -48,6 +48,25 @@ impl Group {
         command
     }
 
+    /// Creates a group whose processes may use this much memory.
+    ///
+    /// # Panics
+    /// If it cannot be created.
+    pub fn limited(name: &str, bytes: u64) -> Self {
+        let group = Self::new(name);
+        let files = ["memory.max", "memory.limit_in_bytes"].map(|file| group.0.join(file));
+        let file = files.iter().find(|file| file.exists()).expect("the group has a limit");
+        std::fs::write(file, bytes.to_string()).expect("a limit is set");
+        group
+    }
+
+    /// Returns how many of its processes the kernel has killed because the group had no memory left.
+    pub fn kills(&self) -> u64 {
+        let files = ["memory.events", "memory.oom_control"].map(|file| std::fs::read_to_string(self.0.join(file)));
+        let text = files.into_iter().find_map(Result::ok).expect("the group tells of its kills");
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).expect("a number of kills")
+    }
+
     /// Returns the charged bytes of memfds and of `tmpfs`.
     pub fn shared(&self) -> u64 {
         self.bytes(&["shmem"])

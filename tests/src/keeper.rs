@@ -3,8 +3,11 @@
 #![allow(unsafe_code)]
 
 use crate::{PATIENCE, binary, eventually, open_to_all};
+use rustix::fs::{Gid, MemfdFlags, Mode, Uid};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::File;
+use std::io::Seek;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
@@ -232,6 +235,43 @@ impl Service {
         self.kept.lock().expect("the keeper lives").clear();
     }
 
+    /// Makes the store's memfds again, as a new kernel does after a live update: with the same bytes and length, and with
+    /// another name, owner, mode and inode. With `seals`, the new files have the seals of the old ones. Otherwise they have
+    /// none and accept none, as with Linux 6.19. All other descriptors are lost. The daemon must have ended.
+    ///
+    /// # Panics
+    /// If a file cannot be copied.
+    pub fn live_update(&self, seals: bool) {
+        self.catch_up();
+        let mut kept = self.kept.lock().expect("the keeper lives");
+        kept.retain(|(_, fd)| link(fd).starts_with("/memfd:"));
+        for (_, fd) in kept.iter_mut() {
+            let flags = if seals { MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING } else { MemfdFlags::CLOEXEC };
+            let fresh = File::from(rustix::fs::memfd_create("", flags).expect("a memfd"));
+            let mut from = File::from(fd.try_clone().expect("a copy"));
+            from.rewind().expect("it has a position");
+            std::io::copy(&mut from, &mut &fresh).expect("it is copied");
+            rustix::fs::fchmod(&fresh, Mode::from_raw_mode(0o777)).expect("it has a mode");
+            rustix::fs::fchown(&fresh, Some(Uid::from_raw(12_345)), Some(Gid::from_raw(12_345)))
+                .expect("it has an owner");
+            if seals {
+                let seals = rustix::fs::fcntl_get_seals(&*fd).expect("it has seals");
+                rustix::fs::fcntl_add_seals(&fresh, seals).expect("the seals are set");
+            }
+            *fd = fresh.into();
+        }
+    }
+
+    /// Returns the stored descriptors with their names.
+    ///
+    /// # Panics
+    /// If the store's thread has panicked.
+    pub fn stored(&self) -> Vec<(String, OwnedFd)> {
+        self.catch_up();
+        let kept = self.kept.lock().expect("the keeper lives");
+        kept.iter().map(|(name, fd)| (name.clone(), fd.try_clone().expect("a copy"))).collect()
+    }
+
     /// Waits until the store has this many descriptors.
     pub fn wait_kept(&self, count: usize) {
         eventually("what is kept", || self.kept().len() == count);
@@ -246,6 +286,15 @@ impl Drop for Service {
             eprintln!("--- the daemons' log\n{}", self.log());
         }
     }
+}
+
+/// Returns the path that the kernel shows for a descriptor.
+///
+/// # Panics
+/// If /proc is not mounted.
+pub fn link(fd: &OwnedFd) -> String {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("/proc is mounted");
+    path.to_string_lossy().into_owned()
 }
 
 /// Prefix of the test's own messages to its store.

@@ -1,10 +1,15 @@
-//! Memory cgroups and their charges: the table of `docs/containers.md`.
+//! Memory cgroups and their charges: the tables of `docs/containers.md`.
 
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use tensorlend_tests::charged::{Group, skip_without_groups};
-use tensorlend_tests::{Agent, Daemon, eventually};
+use tensorlend_tests::{Agent, Daemon, eventually, skip_without};
 
 const MIB: u64 = 1 << 20;
 const TENSOR: u64 = 64 * MIB;
+/// A configuration in which clients pay for their segments.
+const CLIENTS_PAY: &str = "[pool]\nsegment_bytes = \"8MiB\"\nbytes_max = \"1GiB\"\nsheet_bytes_max = \"512MiB\"\n\
+                           [namespace_default]\ncharge = \"client\"\n";
 
 /// A daemon in its own group, and clients in others.
 struct Groups {
@@ -15,7 +20,10 @@ struct Groups {
 
 impl Groups {
     fn start(name: &str, config: &str) -> Self {
-        let daemons = Group::new(&format!("{name}-daemon"));
+        Self::start_in(Group::new(&format!("{name}-daemon")), config)
+    }
+
+    fn start_in(daemons: Group, config: &str) -> Self {
         let daemon = Daemon::start_as(config, |program| daemons.command(program));
         Self { daemon, daemons }
     }
@@ -94,4 +102,144 @@ fn who_touches_a_page_first_is_charged_for_it() {
     let _ = agent.answer();
     eventually("a charge", || group.shared() >= 8 * MIB);
     agent.exit();
+}
+
+#[test]
+fn a_client_is_charged_for_its_segments_where_the_configuration_says_so() {
+    if skip_without_groups() {
+        return;
+    }
+    for mode in ["user", "system"] {
+        let [writers, readers] = ["pays-writer", "pays-reader"].map(|name| Group::new(&format!("{name}-{mode}")));
+        let all = Groups::start(&format!("pays-{mode}"), &format!("mode = \"{mode}\"\n{CLIENTS_PAY}"));
+        let (mut writer, mut reader) = (all.join(&writers), all.join(&readers));
+        let sum = writer.ok(&format!("put x {TENSOR} 1"));
+        let small = writer.ok("put small 1000 2");
+        eventually("a charge for what the writer fills", || writers.shared() >= TENSOR);
+        assert!(reader.ok("sum x").ends_with(&sum) && reader.ok("sum small").ends_with(&small));
+        assert!(all.shared() < TENSOR / 4, "the daemon: {} bytes of shared memory in {mode} mode", all.shared());
+        assert!(readers.shared() < MIB, "the reader: {} bytes of shared memory", readers.shared());
+        // The charge lasts as long as the tensor, and longer than the client.
+        writer.exit();
+        assert!(reader.ok("sum x").ends_with(&sum));
+        assert!(writers.shared() >= TENSOR, "{mode}: {} bytes", writers.shared());
+        assert_eq!(reader.ok("delete x"), "true");
+        // In user mode the memory lasts as long as a reader has it mapped.
+        reader.exit();
+        eventually("the end of the charge", || writers.shared() < TENSOR / 4);
+        // The next client of the same user pays itself: no segment is lent again.
+        let mut next = all.join(&readers);
+        let sum = next.ok(&format!("put y {TENSOR} 3"));
+        eventually("a charge for the next writer", || readers.shared() >= TENSOR);
+        assert!(writers.shared() < TENSOR / 4 && all.shared() < TENSOR / 4, "{mode}");
+        assert!(next.ok("sum y").ends_with(&sum));
+        next.exit();
+    }
+}
+
+/// A namespace may differ from the others.
+#[test]
+fn each_namespace_has_its_own_payer() {
+    if skip_without_groups() {
+        return;
+    }
+    let writers = Group::new("lab-writer");
+    let config = "[pool]\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n\
+                  [namespace.lab]\nwriters = [\"0\"]\ncharge = \"client\"\n";
+    let all = Groups::start("lab", config);
+    let mut own = all.join(&writers);
+    own.ok(&format!("put x {TENSOR} 1"));
+    eventually("a charge for the daemon", || all.shared() >= TENSOR);
+    assert!(writers.shared() < MIB);
+    let mut lab = Agent::start_as(|program| writers.command(program));
+    lab.ok(&format!("connect {} lab", all.daemon.socket().display()));
+    lab.ok(&format!("put x {TENSOR} 1"));
+    eventually("a charge for the writer", || writers.shared() >= TENSOR);
+    assert!(all.shared() < TENSOR * 3 / 2, "the daemon: {} bytes of shared memory", all.shared());
+    own.exit();
+    lab.exit();
+}
+
+#[test]
+fn a_client_whose_group_is_full_gets_an_error_and_goes_on() {
+    if skip_without_groups() {
+        return;
+    }
+    let small = Group::limited("full-small", 128 * MIB);
+    let large = Group::new("full-large");
+    let all = Groups::start("full", CLIENTS_PAY);
+    let (mut poor, mut rich) = (all.join(&small), all.join(&large));
+    let sum = poor.ok(&format!("put x {TENSOR} 1"));
+    for _ in 0..3 {
+        let error = poor.ask(&format!("put y {TENSOR} 2")).unwrap_err();
+        assert!(error.contains("the cgroup of this process") && error.contains(" left"), "{error}");
+    }
+    // The refused segments have gone back, and neither the client nor its group has lost anything.
+    assert!(poor.ok("sum x").ends_with(&sum) && rich.ok("sum x").ends_with(&sum));
+    poor.ok("put small 1000 3");
+    let others = rich.ok(&format!("put z {} 4", 2 * TENSOR));
+    assert!(poor.ok("sum z").ends_with(&others), "a tensor of another group");
+    assert_eq!(poor.ok("delete x"), "true");
+    let sum = poor.ok(&format!("put y {TENSOR} 2"));
+    assert!(rich.ok("sum y").ends_with(&sum));
+    assert_eq!(small.kills(), 0);
+    poor.exit();
+    rich.exit();
+}
+
+/// A library that does not check, or that cannot read the limits of its group, leaves the decision to the kernel.
+#[test]
+fn a_client_that_fills_more_than_its_group_allows_is_killed_alone() {
+    if skip_without_groups() || skip_without("unshare") {
+        return;
+    }
+    let small = Group::limited("killed-small", 64 * MIB);
+    let large = Group::new("killed-large");
+    let mut all = Groups::start("killed", CLIENTS_PAY);
+    let mut other = all.join(&large);
+    let sum = other.ok(&format!("put x {TENSOR} 1"));
+    let script = "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\"";
+    let mut blind = Agent::start_as(|program| {
+        let mut command = small.command(Path::new("unshare"));
+        command.args(["--mount", "--propagation=private", "sh", "-ec", script]).arg(program);
+        command
+    });
+    blind.ok(&format!("connect {}", all.daemon.socket().display()));
+    blind.tell(&format!("put y {} 2", 4 * TENSOR));
+    let ended = blind.wait();
+    assert_eq!((ended.signal(), small.kills() > 0), (Some(9), true), "{ended:?}");
+    // The daemon and the other client continue, and the memory returns.
+    assert!(other.ok("sum x").ends_with(&sum));
+    eventually("the end of the charge", || small.shared() < MIB);
+    let watcher = all.daemon.client();
+    eventually("the return to the pool", || watcher.stat().unwrap().bytes_in_use <= TENSOR + 32 * MIB);
+    drop(watcher);
+    other.ok(&format!("put y {TENSOR} 3"));
+    assert!(all.daemon.is_running());
+    other.exit();
+}
+
+/// The limit of the daemon's group must hold names, lease tables and rings. It need not hold the tensors.
+#[test]
+fn a_daemon_whose_group_is_full_refuses_and_lives() {
+    if skip_without_groups() {
+        return;
+    }
+    let clients = Group::new("refuses-clients");
+    let mut all = Groups::start_in(Group::limited("refuses-daemon", 128 * MIB), CLIENTS_PAY);
+    let (mut writer, mut reader) = (all.join(&clients), all.join(&clients));
+    let sum = writer.ok(&format!("put x {} 1", 4 * TENSOR));
+    let refused = (0..200).find_map(|number| writer.ask(&format!("stream s{number} 65536")).err());
+    let refused = refused.expect("200 rings of some MiB exceed 128 MiB");
+    assert!(
+        refused.contains("the machine, or the daemon's cgroup, has") && refused.contains("bytes left"),
+        "{refused}"
+    );
+    assert!(reader.ok("sum x").ends_with(&sum) && writer.ok("sum x").ends_with(&sum));
+    // The tensors have their own groups, so they still grow.
+    let sum = writer.ok(&format!("put y {TENSOR} 2"));
+    assert!(reader.ok("sum y").ends_with(&sum));
+    assert_eq!((all.daemons.kills(), all.daemon.is_running()), (0, true));
+    writer.exit();
+    reader.exit();
 }

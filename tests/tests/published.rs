@@ -208,9 +208,13 @@ with tensorlend.embedded() as broker, broker.connect() as client:
     assert_eq!(done(bare("python").args(["-c", SCRIPT])).trim(), "15.0");
 
     let mut daemon = Daemon::start_in("", |_| bare("tensorlendd"));
-    daemon.client().put("x", &[1u8; 1000]).unwrap();
+    // The private namespace ends with its last client.
+    let client = daemon.client();
+    client.put("weights", &[1u8; 1000]).unwrap();
     let tool = |arguments: &[&str]| done(bare("tensorlend").arg("--socket").arg(daemon.socket()).args(arguments));
-    assert!(tool(&["ls"]).contains('x') && tool(&["top", "--once"]).contains('x'));
+    let (names, once) = (tool(&["ls"]), tool(&["top", "--once"]));
+    assert!(names.contains("weights") && once.contains("1 name,"), "{names}{once}");
+    drop(client);
     assert!(daemon.stop().success());
     for program in ["tensorlend", "tensorlendd", "tensorlend-gateway", "tensorlend-runner"] {
         let version = done(bare(program).arg("--version"));

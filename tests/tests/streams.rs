@@ -1,8 +1,9 @@
 //! Unused streams: closed, or left by killed processes.
 
 use std::time::Duration;
-use tensorlend::{Client, Policy, Start};
+use tensorlend::{Client, DType, Error, Policy, Start};
 use tensorlend_tests::filled::{filled, value};
+use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, eventually};
 
 /// Returns the names of all streams and lists.
@@ -92,7 +93,7 @@ fn two_hundred_killed_processes_leave_nothing() {
 /// The producer closes its stream while no daemon runs.
 #[test]
 fn a_stream_that_was_closed_without_a_daemon_ends_with_the_next() {
-    let mut service = tensorlend_tests::keeper::Service::start("mode = \"system\"\n[streams]\ngrace_ms = 300\n");
+    let mut service = Service::start("mode = \"system\"\n[streams]\ngrace_ms = 300\n");
     let (client, watcher) = (service.client(), service.client());
     let stream = client.stream("camera").open().unwrap();
     stream.send(filled(&client, 1).unwrap()).unwrap();
@@ -103,4 +104,23 @@ fn a_stream_that_was_closed_without_a_daemon_ends_with_the_next() {
     eventually("the end of the stream", || watcher.ping().is_ok() && left(&watcher).is_empty());
     drop(client);
     eventually("the return of its memory", || watcher.stat().is_ok_and(|stat| stat.bytes_in_use == 0));
+}
+
+#[test]
+fn a_producer_without_subscribers_learns_that_its_session_is_over() {
+    let mut service = Service::start("mode = \"system\"\n");
+    let client = service.client();
+    let stream = client.stream("camera").open().unwrap();
+    let draft = client.create(DType::U8, [4]).unwrap();
+    // The next daemon knows no session: nobody preserved the descriptors.
+    service.end(rustix::process::Signal::KILL);
+    service.lose();
+    service.start_again();
+    eventually("the end of the session", || {
+        // A request, because a stream without subscribers sends none.
+        let _ = client.stat();
+        matches!(stream.wait_room(Duration::ZERO), Err(Error::SessionEnded))
+    });
+    // No message reaches the next daemon, so `send` must not return a number.
+    assert!(matches!(stream.send(draft), Err(Error::SessionEnded)));
 }

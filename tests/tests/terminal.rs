@@ -48,6 +48,20 @@ fn a_daemon_with_few_descriptors() {
 }
 
 #[test]
+fn a_daemon_whose_configuration_has_a_relative_path() {
+    let relative = |program: &Path| {
+        let mut command = Command::new("sh");
+        let script = r#"program=$1 file=$3; shift 3; cd "${file%/*}"; exec "$program" --config "${file##*/}" "$@""#;
+        command.args(["-c", script, "sh"]).arg(program);
+        command
+    };
+    let daemon = Daemon::start_as("[pool]\nbytes_max = \"64MiB\"\n", relative);
+    let (_, checks) = doctor(&mut daemon.cli(&[]));
+    let [state, _, found, _] = said(&checks, "configuration");
+    assert!(state == "ok" && Path::new(found).is_absolute(), "{state} {found}");
+}
+
+#[test]
 fn a_program_with_few_descriptors() {
     if skip_without("prlimit") {
         return;

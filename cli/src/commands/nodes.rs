@@ -17,7 +17,7 @@ Examples:
 
 /// List the nodes that this machine's gateway has seen, and whether they can be reached.
 ///
-/// Reads the gateway's published document; sends no request. Empty if no tensorlend-gateway serves this namespace.
+/// Reads the gateway's published document; sends no request. Lists nothing if no tensorlend-gateway serves this namespace.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct NodesArgs {
@@ -42,6 +42,13 @@ impl NodesArgs {
         if self.json.on {
             return output::json(&Found { nodes, gateway });
         }
+        if nodes.is_empty() {
+            let namespace = client.namespace();
+            output::note(&format!(
+                "no tensorlend-gateway serves namespace {namespace}: name the gateway's namespace with --namespace"
+            ));
+            return Ok(());
+        }
         let mut table = Table::new(&["NODE", "STATE"]);
         for node in &nodes {
             let state = match (node.here, node.alive) {
@@ -59,7 +66,7 @@ impl NodesArgs {
             });
             blocks.push(table.text());
         }
-        if nodes.is_empty() { Ok(()) } else { output::text_block(&blocks.join("\n")) }
+        output::text_block(&blocks.join("\n"))
     }
 }
 

@@ -86,13 +86,17 @@ impl DoctorArgs {
     }
 }
 
-/// Returns the configuration file of a running daemon, if this user may read its command line.
+/// Returns the configuration file of a running daemon, if this user may read its command line, and for a relative path
+/// its working directory, which no daemon changes.
 fn config_of(pid: u32) -> Option<PathBuf> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let line = String::from_utf8(line).ok()?;
     let words: Vec<&str> = line.split('\0').collect();
     let after = words.iter().position(|word| *word == "--config").and_then(|at| words.get(at + 1)).copied();
     let path = Path::new(after.or_else(|| words.iter().find_map(|word| word.strip_prefix("--config=")))?);
-    // A relative path starts at the daemon's initial working directory, which is unknown.
-    path.is_absolute().then(|| path.to_owned())
+    if path.is_absolute() {
+        Some(path.to_owned())
+    } else {
+        Some(std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?.join(path))
+    }
 }

@@ -207,7 +207,9 @@ fn streams_of_another_machine_are_received() {
 #[test]
 fn without_a_gateway_there_are_no_nodes() {
     let bench = Bench::new();
-    assert_eq!(bench.ok(&["nodes"]), "");
+    let nodes = bench.run(&["nodes"]);
+    assert_eq!((nodes.status, nodes.out.as_str()), (0, ""));
+    assert!(nodes.err.contains("no tensorlend-gateway serves namespace"), "{}", nodes.err);
     assert_eq!(bench.json_line(&["nodes", "-v"]), json!({"nodes": []}));
     let error = bench.fails(1, &["ls", "--all-nodes"]);
     assert!(error.contains("tensorlend-gateway"), "{error}");

@@ -8,7 +8,7 @@ pub use super::owners::SUPERUSER;
 pub use charge::{Charge, Holding, Kind};
 
 use super::length::sheet_bytes_min;
-use super::settings::Settings;
+use super::settings::{Payer, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensorlend_layout::size::bytes_exact;
@@ -33,6 +33,8 @@ struct Budget {
     name: String,
     setting: String,
     device_setting: String,
+    /// The process that pays for new segments.
+    payer: Payer,
     /// Whether the namespace is closed. The account of a closed namespace ends with the refund of
     /// its last charge. That charge may be for memory that the daemon is still allocating.
     over: bool,
@@ -139,6 +141,7 @@ impl Accounts {
             name: name.into(),
             setting: setting.into(),
             device_setting: String::new(),
+            payer: Payer::default(),
             over: false,
         };
         let before = self.namespaces.insert(namespace, budget);
@@ -150,6 +153,16 @@ impl Accounts {
         let budget = self.namespaces.get_mut(&namespace).expect("it was opened");
         budget.device_bytes_max = bytes_max;
         budget.device_setting = setting.into();
+    }
+
+    /// Sets the process that pays for a namespace's new segments.
+    pub fn set_payer(&mut self, namespace: NamespaceId, payer: Payer) {
+        self.namespaces.get_mut(&namespace).expect("it was opened").payer = payer;
+    }
+
+    /// Returns true if the daemon pays for the segments of this open namespace.
+    pub fn is_paid_by_daemon(&self, namespace: NamespaceId) -> bool {
+        self.namespaces.get(&namespace).is_some_and(|budget| !budget.over && budget.payer == Payer::Daemon)
     }
 
     /// Closes a namespace's budget. The account ends after the refund of its last charge.

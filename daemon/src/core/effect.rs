@@ -56,7 +56,7 @@ pub enum Effect {
         /// The length of the memory in bytes.
         bytes: u64,
         /// Bytes to allocate at once, from the beginning. This is the whole length, except for a
-        /// directory.
+        /// directory, and for a segment whose pages the client touches first (0).
         bytes_first: u64,
         /// The header of a sheet, or `None` for a segment.
         sheet: Option<SheetPlan>,

@@ -1,7 +1,7 @@
 //! The owners of data that every part of the core uses, and the actions that change several owners.
 //! These actions refund and release memory, order segments, and orphan memory.
 
-use super::account::{Accounts, Charge};
+use super::account::{Accounts, Charge, NamespaceId};
 use super::chores::Chores;
 use super::clock::{Clock, Timer};
 use super::counters::Counters;
@@ -140,9 +140,17 @@ impl Env {
     }
 
     /// Orders a segment of `bytes` for a request. The segment is one that this borrower returned, a
-    /// spare, or a new one. Returns `None` if the pool has no room. The segment's bytes count in
-    /// the pool.
+    /// spare, or a new one. If the client pays for the segment, the segment is always new and has no
+    /// pages, because existing pages stay charged to the cgroup of the process that touched them.
+    /// Returns `None` if the pool has no room. The segment's bytes count in the pool.
     pub fn order_segment(&mut self, conn: ConnId, borrower: Borrower, bytes: u64) -> Option<(MemId, bool)> {
+        let purpose = Purpose::Request(conn);
+        if !self.accounts.is_paid_by_daemon(borrower.namespace) {
+            for mem in self.pool.reserve(bytes)? {
+                self.release(mem);
+            }
+            return Some((self.orders.create_without_pages(&mut self.effects, bytes, purpose), false));
+        }
         if let Some(mem) = self.pool.take_idle(borrower, bytes) {
             return Some((mem, true));
         }
@@ -150,14 +158,14 @@ impl Env {
         match self.pool.take_spare(bytes) {
             Some(Spare::Ready(mem)) => Some((mem, true)),
             Some(Spare::Ordered(mem)) => {
-                self.orders.reassign(mem, Purpose::Request(conn));
+                self.orders.reassign(mem, purpose);
                 Some((mem, false))
             }
             None => {
                 for mem in self.pool.reserve(bytes)? {
                     self.release(mem);
                 }
-                Some((self.orders.create(&mut self.effects, bytes, None, Purpose::Request(conn)), false))
+                Some((self.orders.create(&mut self.effects, bytes, None, purpose), false))
             }
         }
     }
@@ -168,6 +176,12 @@ impl Env {
             let mem = self.orders.create(&mut self.effects, bytes, None, Purpose::Spare);
             self.pool.ordered(mem);
         }
+    }
+
+    /// Returns true if the daemon may lend a quiescent segment of this namespace again. It may not
+    /// if clients pay, because the next client could belong to another cgroup.
+    pub fn may_lend_again(&self, namespace: NamespaceId) -> bool {
+        !self.settings.is_user_mode() && self.accounts.is_paid_by_daemon(namespace)
     }
 
     /// Preserves a quiescent segment for the same borrower.
@@ -216,7 +230,7 @@ impl Env {
                 self.accounts.refund(charge);
                 match segment_bytes {
                     None => self.release(mem),
-                    Some(bytes) if !self.settings.is_user_mode() && self.accounts.is_open(namespace) => {
+                    Some(bytes) if self.may_lend_again(namespace) => {
                         self.effects.push(Effect::Forget { mem });
                         self.keep_idle(mem, bytes, Borrower { namespace, uid: whose.uid });
                     }

@@ -52,6 +52,7 @@ impl Budget<'_> {
 pub fn open_budget(accounts: &mut Accounts, id: NamespaceId, name: &str, setting: &str, limits: &NamespaceLimits) {
     accounts.open(id, name, &format!("{setting}.bytes_max"), limits.bytes_max);
     accounts.bound_devices(id, &format!("{setting}.device_bytes_max"), limits.device_bytes_max);
+    accounts.set_payer(id, limits.payer);
 }
 
 impl Ledger {
@@ -149,6 +150,8 @@ impl Ledger {
     pub fn rebound(&mut self, accounts: &mut Accounts, setting: String, new: NamespaceLimits) {
         self.setting = setting;
         (self.limits.bytes_max, self.limits.device_bytes_max) = (new.bytes_max, new.device_bytes_max);
+        self.limits.payer = new.payer;
+        accounts.set_payer(self.id, new.payer);
         accounts.rebound(self.id, &format!("{}.bytes_max", self.setting), new.bytes_max);
         accounts.bound_devices(self.id, &format!("{}.device_bytes_max", self.setting), new.device_bytes_max);
     }

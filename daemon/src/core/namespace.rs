@@ -1,5 +1,6 @@
 //! A namespace: its directory, its clients, and the owners of its names.
 
+use super::answer::Answer;
 use super::bindings::Bindings;
 use super::chores::Chore;
 use super::context::Context;
@@ -52,6 +53,11 @@ impl Namespace {
     /// Returns the segments that no process writes any more and that have no copy in a file.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> {
         Segments::spillable(&self.context, &self.members)
+    }
+
+    /// Handles an owner's report that it has unmapped a segment.
+    pub fn release_for_spill(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
+        Segments::release_for_spill(env, &self.context, &mut self.members, catalogue, base)
     }
 }
 

@@ -131,6 +131,15 @@ impl Orders {
         mem
     }
 
+    /// Orders a segment whose pages the client touches first. A worker thread makes a long one,
+    /// because the daemon itself allocates huge pages that the administrator has reserved.
+    pub fn create_without_pages(&mut self, effects: &mut Effects, bytes: u64, purpose: Purpose) -> MemId {
+        let mem = self.order(purpose);
+        let background = bytes > PROMPT_SEGMENT_BYTES_MAX;
+        effects.push(Effect::Create { mem, bytes, bytes_first: 0, sheet: None, background, reserved: false });
+        mem
+    }
+
     /// Orders a sheet for a request.
     pub fn sheet(
         &mut self,

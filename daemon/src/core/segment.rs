@@ -18,6 +18,7 @@ use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
 use super::orders::Making;
 use super::range::{SegmentId, SegmentSize, SlotRange};
+use super::settings::Payer;
 use super::tables::Table;
 use std::collections::BTreeSet;
 use tensorlend_layout::size::bytes_exact;
@@ -376,9 +377,19 @@ impl Segments {
 
     /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
     /// daemon spills the segment.
-    pub fn release_for_spill(env: &mut Env, members: &mut Members, catalogue: u16, base: u32) -> Answer {
+    pub fn release_for_spill(
+        env: &mut Env,
+        context: &Context,
+        members: &mut Members,
+        catalogue: u16,
+        base: u32,
+    ) -> Answer {
         if env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
+        }
+        if context.ledger.limits().payer == Payer::Client {
+            let setting = format!("{}.charge", context.ledger.setting());
+            return Err(limit(LimitKind::Spill, "what may be spilled", setting, "nothing"));
         }
         let Some(segment) = members.me(catalogue).segments.get_mut(base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
@@ -432,7 +443,7 @@ impl Segments {
         };
         env.accounts.refund(charge);
         env.release_part(slots);
-        if quiescent && !env.settings.is_user_mode() {
+        if quiescent && env.may_lend_again(context.ledger.id()) {
             let uid = members[catalogue].uid;
             env.effects.push(Effect::Forget { mem });
             env.keep_idle(mem, bytes, context.ledger.borrower(uid));

@@ -465,7 +465,7 @@ impl Core {
                 me,
                 *base,
             ),
-            Request::Shelve { base } => Segments::release_for_spill(env, &mut namespace.members, me, *base),
+            Request::Shelve { base } => namespace.release_for_spill(env, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(joined, *catalogue, *slot, since_ns),
             Request::SlotsOf { catalogue, slot } => {

@@ -1,6 +1,7 @@
 //! The configuration of the core: limits, namespaces, and access rights.
 
 use super::owners::Owners;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +18,17 @@ pub enum Mode {
     /// The daemon has the user's uid. The daemon seals a segment for the segment's one producer,
     /// and frees the segment afterwards.
     User,
+}
+
+/// The process whose memory cgroup the kernel charges for the segments of a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Payer {
+    /// The daemon, which touches the pages before it lends a segment.
+    #[default]
+    Daemon,
+    /// The client that receives a new segment. The client touches the pages.
+    Client,
 }
 
 /// Limits of one namespace.
@@ -36,6 +48,8 @@ pub struct NamespaceLimits {
     pub segments_max: u32,
     /// Maximum bytes of device memory.
     pub device_bytes_max: u64,
+    /// The process that pays for new segments.
+    pub payer: Payer,
 }
 
 /// A user or a group.
@@ -277,6 +291,7 @@ mod tests {
             streams_max: 1,
             segments_max: 1,
             device_bytes_max: 1,
+            payer: Payer::Daemon,
         };
         let rule = NamespaceRule {
             readers: vec![Principal::Uid(1), Principal::Gid(7)],

@@ -12,6 +12,7 @@ mod lending;
 mod lifetimes;
 mod naming;
 mod observers;
+mod payer;
 mod queues;
 mod random;
 mod reload;

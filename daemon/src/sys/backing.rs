@@ -1,6 +1,7 @@
 //! The page size of memory and, for segments, the NUMA policy.
 
-use super::cgroup::{self, Claim};
+use super::room::{Claim, make_room};
+use crate::core::settings::Payer;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,7 +53,7 @@ impl Backing {
         claim: Claim,
         go_on: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        cgroup::make_room(bytes, claim)?;
+        make_room(bytes, claim)?;
         // The mapping is populated first, because only a mapping can request huge pages. The file
         // is allocated afterwards, because only fallocate reports a lack of memory.
         if self.pages == Pages::Advised
@@ -77,14 +78,15 @@ impl Backing {
         if self.pages == Pages::Advised {
             return self.allocate(fd, sheet, 0, bytes, claim, go_on);
         }
-        cgroup::make_room(bytes, claim)?;
+        make_room(bytes, claim)?;
         memfd::allocate(fd, 0, bytes, go_on)?;
         // A write zeroes the pages faster than the faults of a mapping, which the daemon soon unmaps.
         Ok(memfd::zero(fd, bytes, go_on)?)
     }
 
-    /// Creates a segment of zeroed bytes, and allocates all its pages.
-    pub fn make(self, bytes: u64, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
+    /// Creates a segment of zeroed bytes. Allocates all its pages if the daemon pays for them, or if
+    /// they are reserved huge pages, which the kernel charges to no memory cgroup.
+    pub fn make(self, bytes: u64, payer: Payer, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
         if let Pages::Reserved(page) = self.pages
             && bytes.is_multiple_of(page.bytes())
         {
@@ -93,7 +95,10 @@ impl Backing {
                 made => return made,
             }
         }
-        cgroup::make_room(bytes, Claim::Users)?;
+        if payer == Payer::Client {
+            return self.make_without_pages(bytes);
+        }
+        make_room(bytes, Claim::Users)?;
         let fd = memfd::create_empty(NAME, bytes)?;
         if self.numa != Numa::Local || self.pages == Pages::Advised {
             let mapped = map::segment(&fd, bytes as usize, Access::Write, false)?;
@@ -108,6 +113,20 @@ impl Backing {
         memfd::allocate(fd.as_fd(), 0, bytes, go_on)?;
         if self.pages != Pages::Advised {
             memfd::zero(fd.as_fd(), bytes, go_on)?;
+        }
+        Ok(fd)
+    }
+
+    /// Creates a segment whose pages the client allocates. The kernel takes the placement from the
+    /// file, and the client takes the kind of pages from the file's mode.
+    fn make_without_pages(self, bytes: u64) -> io::Result<OwnedFd> {
+        make_room(bytes, Claim::Clients)?;
+        let fd = memfd::create_empty(NAME, bytes)?;
+        if self.numa != Numa::Local {
+            numa::place(&map::segment(&fd, bytes as usize, Access::Write, false)?, self.numa)?;
+        }
+        if self.pages == Pages::Advised {
+            memfd::mark_for_huge_pages(fd.as_fd())?;
         }
         Ok(fd)
     }
@@ -144,7 +163,7 @@ mod tests {
             for numa in [Numa::Local, Numa::Interleave, Numa::Node(0)] {
                 // The second length is not a multiple of a huge page.
                 for bytes in [4 << 20, (4 << 20) + 4096] {
-                    let fd = Backing { pages, numa }.make(bytes, &|| true).unwrap();
+                    let fd = Backing { pages, numa }.make(bytes, Payer::Daemon, &|| true).unwrap();
                     let stat = fstat(&fd).unwrap();
                     assert_eq!(
                         (stat.st_size as u64, stat.st_blocks as u64 * 512),
@@ -164,9 +183,23 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_for_which_the_client_pays_has_no_pages_of_the_daemon() {
+        for pages in [Pages::Ordinary, Pages::Advised] {
+            for numa in [Numa::Local, Numa::Interleave, Numa::Node(0)] {
+                let fd = Backing { pages, numa }.make(4 << 20, Payer::Client, &|| true).unwrap();
+                let stat = fstat(&fd).unwrap();
+                assert_eq!((stat.st_size, stat.st_blocks), (4 << 20, 0), "{pages:?} {numa:?}");
+                assert_eq!(memfd::is_marked_for_huge_pages(fd.as_fd()).unwrap(), pages == Pages::Advised);
+            }
+        }
+        let error = Backing::default().make(1 << 60, Payer::Client, &|| true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+    }
+
+    #[test]
     fn an_order_is_called_off_with_every_backing() {
         for pages in [Pages::Ordinary, Pages::Advised, Pages::Reserved(HugePage::Mib2)] {
-            let error = Backing { pages, numa: Numa::Local }.make(4 << 20, &|| false).unwrap_err();
+            let error = Backing { pages, numa: Numa::Local }.make(4 << 20, Payer::Daemon, &|| false).unwrap_err();
             assert_eq!(Errno::from_io_error(&error), Some(Errno::CANCELED));
         }
     }

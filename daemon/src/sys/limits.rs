@@ -1,17 +1,18 @@
 //! The conversion of the configuration to the core's settings. It resolves users and groups, and
 //! computes the defaults that depend on the machine.
 
+use super::DaemonError;
 use super::backing::{Backing, Pages};
-use super::{DaemonError, cgroup};
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
 use crate::core::owners::{Owners, SUPERUSER};
-use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Principal, Settings, SpillSettings};
+use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Payer, Principal, Settings, SpillSettings};
 use nix::unistd::{Group, User};
 use rustix::process::{Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use tensorlend_os::cgroup;
 use tensorlend_os::memfd::HugePage;
 use tensorlend_os::numa::{self, Numa};
 
@@ -60,8 +61,9 @@ pub fn settings(config: &Config, mode: Mode) -> Result<Settings, ConfigError> {
 pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Vec<String>), ConfigError> {
     config.check()?;
     let mut unknown = Vec::new();
-    let pool = config.pool.bytes_max.map_or_else(pool_default, |b| b.0);
-    let sheets = config.pool.sheet_bytes_max.map_or_else(|| (pool / 4).max(64 << 20), |b| b.0);
+    let clients_pay = clients_pay(config);
+    let pool = config.pool.bytes_max.map_or_else(|| pool_default(clients_pay), |b| b.0);
+    let sheets = config.pool.sheet_bytes_max.map_or_else(|| sheets_default(pool, clients_pay), |b| b.0);
     let private = limits(&config.namespace_default, &LimitsConfig::default());
     let mut namespaces = std::collections::BTreeMap::new();
     for (name, namespace) in &config.namespace {
@@ -107,7 +109,8 @@ pub fn settings_and_unknown(config: &Config, mode: Mode) -> Result<(Settings, Ve
             HugePages::Advise | HugePages::Reserved2M => HugePage::Mib2.bytes(),
             HugePages::Reserved1G => HugePage::Gib1.bytes(),
         },
-        spare_segments: config.pool.spare_segments,
+        // A spare segment has pages of the daemon, so no client that pays itself can use it.
+        spare_segments: if clients_pay { 0 } else { config.pool.spare_segments },
         page_lock: config.pool.page_lock,
         idle_bytes_max: config.pool.idle_bytes_max.0,
         uid_bytes_max: config.uid.bytes_max.map_or(u64::MAX, |b| b.0),
@@ -244,6 +247,7 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
         streams_max: or(own.streams_max, default.streams_max, 256),
         segments_max: or(own.segments_max, default.segments_max, 4096),
         device_bytes_max: own.device_bytes_max.or(default.device_bytes_max).map_or(u64::MAX, |Bytes(b)| b),
+        payer: own.charge.or(default.charge).unwrap_or_default(),
     }
 }
 
@@ -322,13 +326,27 @@ fn maps_all_users(map: &str) -> bool {
     mapped >= u64::from(u32::MAX)
 }
 
+/// Returns true if clients pay for the segments of all namespaces.
+fn clients_pay(config: &Config) -> bool {
+    let pays = |own: &LimitsConfig| limits(own, &config.namespace_default).payer == Payer::Client;
+    pays(&config.namespace_default) && config.namespace.values().all(|namespace| pays(&namespace.limits()))
+}
+
 /// Returns the default size of the pool. It is half of the machine's memory, or of the cgroup's
-/// limit if that is smaller.
-fn pool_default() -> u64 {
+/// limit if that is smaller. The cgroup's limit does not count if clients pay for all segments.
+fn pool_default(clients_pay: bool) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = cgroup::meminfo_bytes(&meminfo, "MemTotal:").unwrap_or(2 << 30);
-    let limit = cgroup::limit().unwrap_or(u64::MAX);
-    (total.min(limit) / 2).max(1 << 20)
+    let limit = if clients_pay { None } else { cgroup::limit() };
+    (total.min(limit.unwrap_or(u64::MAX)) / 2).max(1 << 20)
+}
+
+/// Returns the default maximum of the bytes of sheets, for which the daemon always pays. It is a
+/// quarter of the pool, and at least 64 MiB. If clients pay for all segments, the pool may exceed
+/// the cgroup's limit, and the default is at most half of that limit.
+fn sheets_default(pool: u64, clients_pay: bool) -> u64 {
+    let limit = if clients_pay { cgroup::limit() } else { None };
+    (pool / 4).min(limit.unwrap_or(u64::MAX) / 2).max(64 << 20)
 }
 
 /// Raises the limit of open descriptors, because the daemon has one for every segment and every
@@ -428,7 +446,21 @@ mod tests {
     fn memory_is_read_from_what_the_kernel_says() {
         let meminfo = "MemTotal:       24000000 kB\nMemFree: 1 kB\n";
         assert_eq!(cgroup::meminfo_bytes(meminfo, "MemTotal:"), Some(24_000_000 * 1024));
-        assert!(pool_default() >= 1 << 20);
+        assert!(pool_default(false) >= 1 << 20);
+    }
+
+    #[test]
+    fn without_segments_of_the_daemon_its_group_does_not_bound_the_pool() {
+        let of = |text: &str| settings(&Config::parse(text).unwrap(), Mode::User).unwrap();
+        let client = "[namespace_default]\ncharge = \"client\"\n";
+        let all = of(client);
+        assert_eq!((all.private.payer, all.spare_segments), (Payer::Client, 0));
+        assert!(all.pool_bytes_max >= of("").pool_bytes_max);
+        let mixed = of(&format!("{client}[namespace.lab]\nreaders = [\"0\"]\ncharge = \"daemon\""));
+        assert_eq!((mixed.namespaces["lab"].limits.payer, mixed.spare_segments), (Payer::Daemon, 1));
+        assert_eq!(mixed.private.payer, Payer::Client);
+        let inherited = of(&format!("{client}[namespace.lab]\nreaders = [\"0\"]"));
+        assert_eq!((inherited.namespaces["lab"].limits.payer, inherited.spare_segments), (Payer::Client, 0));
     }
 
     #[test]

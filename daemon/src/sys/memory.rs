@@ -1,11 +1,13 @@
 //! The memory that the core knows by ids. This module makes, lends and closes it.
 
 pub mod adopt;
+mod recreated;
 
 use super::backing::Backing;
-use super::cgroup::Claim;
 use super::closer::Closer;
 use super::device::DeviceMemory;
+use super::room::Claim;
+use crate::core::settings::Payer;
 use crate::core::{Lending, MemId, Received, SheetPlan};
 use adopt::Copies;
 use rustix::net::AddressFamily;
@@ -120,7 +122,8 @@ pub type Made = io::Result<(OwnedFd, Option<View>)>;
 pub struct Plan {
     /// Length in bytes.
     pub bytes: u64,
-    /// Number of bytes, from the beginning, whose pages are allocated now.
+    /// Number of bytes, from the beginning, whose pages are allocated now. 0 for a segment whose
+    /// pages the client allocates.
     pub bytes_first: u64,
     /// The header of a sheet. `None` for a segment.
     pub sheet: Option<SheetPlan>,
@@ -163,7 +166,8 @@ pub fn name_of(magic: Magic) -> &'static str {
 pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
     let Plan { bytes, bytes_first, sheet, reserved } = plan;
     let Some(plan) = sheet else {
-        let fd = backing.make(bytes, go_on)?;
+        let payer = if bytes_first == 0 { Payer::Client } else { Payer::Daemon };
+        let fd = backing.make(bytes, payer, go_on)?;
         if system {
             memfd::seal_seals(fd.as_fd())?;
         }

@@ -4,7 +4,6 @@
 //! service manager's watchdog.
 
 mod backing;
-mod cgroup;
 mod clients;
 mod closer;
 mod connection;
@@ -18,17 +17,18 @@ mod memory;
 pub mod notify;
 pub mod reload;
 mod reply;
+mod room;
 mod shares;
 mod signals;
 pub mod spill;
 mod worker;
 
 pub use backing::Backing;
-pub use cgroup::memory_limit;
 pub use device::Devices;
 pub use error::DaemonError;
 pub use fd_store::{FdStore, Inherited, Stored};
 pub use listen::{Listener, await_turn};
+pub use room::memory_limit;
 pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::core::settings::{Mode, Settings};
@@ -170,7 +170,7 @@ impl Shell {
         }
         let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
-        let kept = memory::adopt::adopt(stored, (&mut memories, &mut files), &mut fd_store);
+        let kept = memory::adopt::adopt(stored, (&mut memories, &mut files), &mut fd_store, how);
         let (mut shares, mut bans) = (Shares::default(), Bans::default());
         shares.set_owners(Arc::clone(&settings.owners));
         bans.set_owners(Arc::clone(&settings.owners));

@@ -1,9 +1,9 @@
 //! Worker threads, which create and spill long memory outside the loop. They sleep until the loop
 //! orders work.
 
-use super::cgroup::Claim;
 use super::device::{Devices, MadeOnDevice};
 use super::memory::{Made, Making, Plan, make};
+use super::room::Claim;
 use super::spill::{Files, Spilled, Written};
 use crate::core::Borrower;
 use crate::core::MemId;

@@ -174,7 +174,7 @@ impl Exports {
         }
         context.statistics.sent_bytes += bytes;
         let checksum = context.settings.checksum;
-        context.senders.run(move || {
+        context.defer(move || {
             let (body, element) = value.range(0, bytes);
             let (chunk, body) = Chunk::pack(0, body, element, Packing::None, Codecs::default(), checksum);
             let descriptor = Descriptor::clone(value.descriptor());

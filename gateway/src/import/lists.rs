@@ -8,15 +8,15 @@ use crate::runtime::EventSender;
 use crate::transfer::{Outcome, Request, Source};
 use crate::transport::{Body, Frame, Trouble};
 use crate::value::{Incoming, Piece};
-use crate::wire::{AboutList, Chunk, Descriptor, Epoch, ListAnswer, decode, encode, item};
+use crate::wire::{AboutList, Chunk, Descriptor, Epoch, ITEMS_MAX, ListAnswer, decode, encode, item};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tensorlend::remote::RemoteAnswer;
-use tensorlend::{Call, Client};
+use tensorlend::{Call, Client, ValueDraft};
 
 /// Maximum number of items that one response describes.
-const PAGE: u32 = 128;
+const PAGE: u32 = ITEMS_MAX;
 /// Maximum bytes of items in one response. The gateway fetches a larger item separately, in chunks.
 const INLINE_BYTES: u32 = 1 << 20;
 /// Maximum number of lists that this gateway copies at the same time.
@@ -29,7 +29,7 @@ const RESTARTS_MAX: u32 = 16;
 
 /// An item that has not been copied yet.
 struct Item {
-    descriptor: Descriptor,
+    descriptor: Arc<Descriptor>,
     number: u64,
 }
 
@@ -49,25 +49,42 @@ struct Page {
 
 struct Running {
     callers: Vec<Call>,
+    /// Number of callers that asked before the last request was sent. The response to it does not count for later ones.
+    asked_before: usize,
     restarts: u32,
     /// The number of the connection on which the last request was sent.
     connection: Option<u64>,
+    /// The number of the last request. The gateway ignores responses to earlier ones.
+    asked: u64,
+    /// Whether a worker appends a page, while the last request asks for the next page.
+    is_ahead: bool,
+    /// The response to that request, if it came before the worker had finished.
+    early: Option<Response>,
+}
+
+/// A response to the request for the items of a list from a number on, or the error instead of a response.
+struct Response {
+    from: u64,
+    result: Result<Frame, Trouble>,
 }
 
 /// An event of a list that is being copied.
-pub enum Event {
-    /// The node has responded to the request for the items from this number on, or has failed to
-    /// respond.
-    Response(RemoteName, u64, Result<Frame, Trouble>),
+pub struct Event(Step);
+
+enum Step {
+    /// The node has responded to the request with this number, or has failed to respond.
+    Response(RemoteName, u64, Response),
     /// A worker has appended the items whose bytes came with the response.
     Appended(Appended),
 }
 
 /// The outcome of a worker's appends, and the items that must still be appended.
-pub struct Appended {
+struct Appended {
     name: RemoteName,
     list: Epoch,
     rest: Items,
+    /// Whether the page had the last items of the list.
+    is_last: bool,
     result: Result<(), AppendError>,
 }
 
@@ -85,12 +102,14 @@ pub struct Lists {
     running: HashMap<RemoteName, Running>,
     /// For each name, the identity of the list whose items the local copy contains.
     known: HashMap<RemoteName, Epoch>,
+    /// The number of the last request.
+    last_number: u64,
 }
 
 impl Lists {
     /// Makes an empty collection, which posts responses to `events`.
     pub fn new(events: EventSender<Event>) -> Self {
-        Self { events, running: HashMap::new(), known: HashMap::new() }
+        Self { events, running: HashMap::new(), known: HashMap::new(), last_number: 0 }
     }
 
     /// Handles a client's request for a list of another node.
@@ -105,13 +124,30 @@ impl Lists {
         if let Some(running) = self.running.get_mut(&name) {
             return running.callers.push(call);
         }
-        self.running.insert(name.clone(), Running { callers: vec![call], restarts: 0, connection: None });
+        let callers = vec![call];
+        let running =
+            Running { callers, asked_before: 0, restarts: 0, connection: None, asked: 0, is_ahead: false, early: None };
+        self.running.insert(name.clone(), running);
         self.ask(context, name);
     }
 
     fn end(&mut self, context: &Context, name: &RemoteName, answer: &RemoteAnswer) {
         let Some(running) = self.running.remove(name) else { return };
         running.callers.into_iter().for_each(|call| context.answer(name.space, call, answer));
+    }
+
+    /// Responds to the clients that asked before the last request was sent: the local copy has all items. Requests the items
+    /// for the clients that asked later.
+    fn complete(&mut self, context: &Context, name: RemoteName) {
+        let Some(running) = self.running.get_mut(&name) else { return };
+        let answer = RemoteAnswer::Here { stale: false };
+        let served = running.callers.drain(..running.asked_before);
+        served.for_each(|call| context.answer(name.space, call, &answer));
+        if running.callers.is_empty() {
+            self.running.remove(&name);
+        } else {
+            self.ask(context, name);
+        }
     }
 
     fn refuse(&mut self, context: &Context, name: &RemoteName, why: String) {
@@ -128,28 +164,43 @@ impl Lists {
 
     /// Requests the items that the local copy lacks.
     fn ask(&mut self, context: &Context, name: RemoteName) {
-        let connection = context.nodes.connection(&name.node);
-        if connection.is_none() {
+        if context.nodes.connection(&name.node).is_none() {
             return self.end_unreachable(context, &name);
         }
-        let Some(running) = self.running.get_mut(&name) else { return };
-        running.connection = connection;
         let is_known = self.known.contains_key(&name);
         let from = if is_known { context.client(name.space).length(&name.local()) } else { 0 };
+        self.ask_from(context, name, from);
+    }
+
+    /// Requests the items from a number on. Abandons earlier requests.
+    fn ask_from(&mut self, context: &Context, name: RemoteName, from: u64) {
+        let Some(running) = self.running.get_mut(&name) else { return };
+        running.connection = context.nodes.connection(&name.node);
+        self.last_number += 1;
+        (running.asked, running.is_ahead, running.early) = (self.last_number, false, None);
+        running.asked_before = running.callers.len();
+        let number = self.last_number;
         let checksum = context.settings.checksum;
         let about = AboutList { asker: context.asker.clone(), from, items: PAGE, bytes: INLINE_BYTES, checksum };
         let frame = Frame { head: encode(&about), body: Body::default() };
         let (key, events) = (context.key(Kind::List, &name), self.events.clone());
-        context.ask_settled(key, frame, context.settings.answer_timeout, move |response| {
-            events.post_later(Event::Response(name, from, response));
+        context.ask_settled(key, frame, context.settings.answer_timeout, move |result| {
+            events.post_later(Event(Step::Response(name, number, Response { from, result })));
         });
     }
 
     /// Applies an event. Returns a request if an item must be fetched.
     pub fn on_event(&mut self, context: &mut Context, event: Event) -> Option<Request<ItemOf>> {
-        match event {
-            Event::Response(name, from, response) => self.on_response(context, name, from, response),
-            Event::Appended(appended) => self.on_appended(context, appended),
+        match event.0 {
+            Step::Response(name, number, response) => {
+                let running = self.running.get_mut(&name).filter(|running| running.asked == number)?;
+                if running.is_ahead {
+                    running.early = Some(response);
+                    return None;
+                }
+                self.on_response(context, name, response)
+            }
+            Step::Appended(appended) => self.on_appended(context, appended),
         }
     }
 
@@ -157,10 +208,9 @@ impl Lists {
         &mut self,
         context: &mut Context,
         name: RemoteName,
-        from: u64,
-        response: Result<Frame, Trouble>,
+        Response { from, result }: Response,
     ) -> Option<Request<ItemOf>> {
-        let (answer, body) = match response.map(|frame| (decode::<ListAnswer>(&frame.head), frame.body)) {
+        let (answer, body) = match result.map(|frame| (decode::<ListAnswer>(&frame.head), frame.body)) {
             Ok((Ok(answer), body)) => (answer, body),
             Ok((Err(why), _)) => {
                 context.drop_message(name.node.as_str(), &why);
@@ -180,7 +230,10 @@ impl Lists {
                     self.end(context, &name, &RemoteAnswer::Unreachable);
                     return None;
                 };
-                let items = items.into_iter().zip(from..).map(|(descriptor, number)| Item { descriptor, number });
+                let items = items
+                    .into_iter()
+                    .zip(from..)
+                    .map(|(descriptor, number)| Item { descriptor: Arc::new(descriptor), number });
                 self.on_page(context, name, Page { list, from, length, items: items.collect(), pieces })
             }
             ListAnswer::Nothing => {
@@ -231,7 +284,7 @@ impl Lists {
             // If the node claims more items but sends none, the gateway repeats its request a
             // limited number of times.
             if from >= length {
-                self.end(context, &name, &RemoteAnswer::Here { stale: false });
+                self.complete(context, name);
             } else {
                 self.restart(context, name);
             }
@@ -246,21 +299,41 @@ impl Lists {
         if pieces.is_empty() {
             return self.fetch(context, name, list, items);
         }
+        let end = from + items.len() as u64;
+        let is_last = end >= length;
+        let is_whole = pieces.len() == items.len();
         let (events, owned) = (self.events.clone(), name.clone());
         let is_queued = context.copiers.run(move || {
             let (rest, result) = append(&client, &local, items, pieces);
-            events.post(Event::Appended(Appended { name: owned, list, rest, result }));
+            events.post(Event(Step::Appended(Appended { name: owned, list, rest, is_last, result })));
         });
         if !is_queued {
             self.refuse(context, &name, "too much to do".into());
+        } else if is_whole && !is_last {
+            // The node sends the next page while the worker appends this one.
+            self.ask_from(context, name.clone(), end);
+            if let Some(running) = self.running.get_mut(&name) {
+                running.is_ahead = true;
+            }
         }
         None
     }
 
     fn on_appended(&mut self, context: &mut Context, appended: Appended) -> Option<Request<ItemOf>> {
-        let Appended { name, list, rest, result } = appended;
+        let Appended { name, list, rest, is_last, result } = appended;
         match result {
-            Ok(()) => self.fetch(context, name, list, rest),
+            Ok(()) if rest.is_empty() && is_last => {
+                self.complete(context, name);
+                None
+            }
+            Ok(()) => {
+                let running = self.running.get_mut(&name)?;
+                if std::mem::take(&mut running.is_ahead) {
+                    let early = running.early.take()?;
+                    return self.on_response(context, name, early);
+                }
+                self.fetch(context, name, list, rest)
+            }
             Err(AppendError::Damaged(why)) => {
                 context.statistics.damaged += 1;
                 context.drop_message(name.node.as_str(), &why);
@@ -300,7 +373,7 @@ impl Lists {
         Some(Request {
             client: context.client(name.space).clone(),
             source: Source { kind: Kind::List, name: name.clone(), stamp: item(list, number) },
-            descriptor: Arc::new(descriptor),
+            descriptor,
             first: None,
             purpose: ItemOf { name, list, number, rest },
         })
@@ -356,26 +429,39 @@ fn split(chunks: Vec<Chunk>, body: &Body) -> Option<Vec<Piece>> {
     Some(chunks.into_iter().map(its).collect())
 }
 
-/// Appends the items whose bytes are in `pieces`. Returns the remaining items, and an error if an item with bytes could
-/// not be appended.
+/// Appends the items whose bytes are in `pieces`, in one request. Returns the remaining items, and an error if not all items
+/// with bytes could be appended.
 fn append(client: &Client, list: &str, mut items: Items, pieces: Vec<Piece>) -> (Items, Result<(), AppendError>) {
-    for piece in pieces {
-        let Some(Item { descriptor, number }) = items.front() else { break };
-        if client.length(list) != *number {
-            return (items, Err(AppendError::ForeignWriter));
+    let mut drafts = Vec::with_capacity(pieces.len());
+    let mut made = Ok(());
+    for (item, piece) in items.iter().zip(pieces) {
+        match draft(client, item, &piece) {
+            Ok(draft) => drafts.push(draft),
+            Err(error) => {
+                made = Err(error);
+                break;
+            }
         }
-        let refused = |error: tensorlend::Error| Err(AppendError::Refused(error.to_string()));
-        let mut incoming = match Incoming::new(client, Arc::new(descriptor.clone())) {
-            Ok(incoming) => incoming,
-            Err(error) => return (items, refused(error)),
-        };
-        if let Err(why) = incoming.receive(&piece.chunk, &piece.body) {
-            return (items, Err(AppendError::Damaged(why.to_string())));
-        }
-        if let Err(error) = incoming.finish(client).and_then(|draft| client.append(list, draft)) {
-            return (items, refused(error));
-        }
-        items.pop_front();
     }
-    (items, Ok(()))
+    let first = items.front().map_or(0, |first| first.number);
+    if client.length(list) != first {
+        return (items, Err(AppendError::ForeignWriter));
+    }
+    // Append the items before one that is damaged or refused.
+    match client.append_many(list, drafts) {
+        Ok(appended) if !appended.is_empty() && appended.start != first => (items, Err(AppendError::ForeignWriter)),
+        Ok(appended) => {
+            items.drain(..(appended.end - appended.start) as usize);
+            (items, made)
+        }
+        Err(error) => (items, Err(AppendError::Refused(error.to_string()))),
+    }
+}
+
+/// Makes the draft of an item that came with its bytes.
+fn draft(client: &Client, item: &Item, piece: &Piece) -> Result<ValueDraft, AppendError> {
+    let refused = |error: tensorlend::Error| AppendError::Refused(error.to_string());
+    let mut incoming = Incoming::new(client, item.descriptor.clone()).map_err(refused)?;
+    incoming.receive(&piece.chunk, &piece.body).map_err(|why| AppendError::Damaged(why.to_string()))?;
+    incoming.finish(client).map_err(refused)
 }

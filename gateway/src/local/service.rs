@@ -2,7 +2,7 @@
 
 use super::Event;
 use crate::error::CannotStart;
-use crate::runtime::EventSender;
+use crate::runtime::{EventSender, Role};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -14,42 +14,64 @@ use tensorlend_os::thread;
 /// Interval at which the thread polls whether it must stop.
 const NAP: Duration = Duration::from_millis(200);
 
-/// A thread that receives the requests of clients and posts them to the mailbox. The thread that applies an event sends
-/// the response.
+/// A thread that receives the requests of clients, posts them to the mailbox, and sends what they lead to to other nodes. Its
+/// spare takes over if a send waits for a full transport. The thread that applies an event sends the response.
 pub struct Service {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    role: Arc<Role<Server>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Service {
     pub fn start(client: &Client, space: usize, events: &EventSender<Event>) -> Result<Self, CannotStart> {
-        let server = client.serve(SERVICE).open()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let (client, events, stopped) = (client.clone(), events.clone(), stop.clone());
-        let thread = thread::spawn("gateway-serve", move || serve(&client, server, space, &events, &stopped))?;
-        Ok(Self { stop, thread: Some(thread) })
+        let role = Arc::new(Role::new(client.serve(SERVICE).open()?));
+        let mut service = Self { stop: Arc::default(), role, threads: Vec::new() };
+        for _ in 0..2 {
+            let (client, events, stopped) = (client.clone(), events.clone(), service.stop.clone());
+            let role = service.role.clone();
+            service.threads.push(thread::spawn("gateway-serve", move || {
+                while let Some(server) = role.take_over() {
+                    serve(&client, server, space, &events, (&role, &stopped));
+                }
+            })?);
+        }
+        Ok(service)
     }
 
     pub fn stop(&mut self) {
         // Relaxed: the flag publishes no other data.
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if self.role.end() {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
         }
     }
 }
 
-fn serve(client: &Client, mut server: Server, space: usize, events: &EventSender<Event>, stopped: &AtomicBool) {
+/// Receives requests while this thread has the role.
+fn serve(
+    client: &Client,
+    mut server: Server,
+    space: usize,
+    events: &EventSender<Event>,
+    (role, stopped): (&Role<Server>, &AtomicBool),
+) {
     while !stopped.load(Ordering::Relaxed) {
         match server.recv_timeout(NAP) {
             Ok(call) => match request(&call) {
-                Ok(request) => events.post(Event::Asked { space, request, call }),
+                Ok(request) => {
+                    let jobs = events.apply(Event::Asked { space, request, call });
+                    let Some(returned) = role.run(server, jobs) else { return };
+                    server = returned;
+                }
                 Err(why) => answer(client, call, &RemoteAnswer::Refused { why }),
             },
             Err(error) if error.is_timeout() => {}
             Err(error @ tensorlend::Error::SessionEnded) => {
                 tracing::error!(%error, "the daemon has ended this session");
                 events.post(Event::Ended);
+                role.end();
                 return;
             }
             Err(error) => {

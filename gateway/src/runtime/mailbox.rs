@@ -24,8 +24,15 @@
 //! *No thread waits* for `slot` except the clock's. If the holder posts an event, it applies the event itself before it
 //! stops. A part of the state must not post an event while it holds a lock that the handling of its own events takes.
 //!
+//! *A send does not hold up the state.* A state defers its sends into the transport ([`State::take_deferred`]). A thread runs
+//! them after it has released `slot`, or hands them to workers. The clock is a [`Role`] of two threads. The thread with
+//! the role runs the sends of the events that it has applied. If a send waits because the transport is full, the other
+//! thread takes over.
+//!
 //! A panic of a holder poisons `slot`. The clock's thread then ends the gateway.
 
+use super::role::Role;
+use super::workers::Deferred;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError};
@@ -46,6 +53,9 @@ pub trait State: Send + Sized + 'static {
 
     /// Performs the work that is due: see [`State::due`].
     fn on_tick(&mut self, now: Instant);
+
+    /// Takes the jobs that the last events have deferred.
+    fn take_deferred(&mut self) -> Vec<Deferred>;
 
     /// Returns the latest time at which [`State::on_tick`] must be called next.
     fn due(&self, now: Instant) -> Instant;
@@ -103,10 +113,16 @@ impl<S: State> Default for Mailbox<S> {
 }
 
 impl<S: State> Mailbox<S> {
-    /// Posts an event, and applies it on this thread unless another thread holds the combiner lock.
+    /// Posts an event, and applies it on this thread unless another thread holds the combiner lock. Workers run the jobs that
+    /// the applied events defer.
     pub fn post(&self, event: S::Event) {
+        self.apply(event).into_iter().for_each(Deferred::hand_over);
+    }
+
+    /// Posts an event like [`Mailbox::post`]. Returns the jobs that the applied events have deferred.
+    fn apply(&self, event: S::Event) -> Vec<Deferred> {
         lock(&self.0.events).push_back(event);
-        self.0.combine();
+        self.0.combine()
     }
 
     /// Posts an event for another thread to apply. The transport's threads use this method, because they must not wait.
@@ -116,7 +132,7 @@ impl<S: State> Mailbox<S> {
         // that no response will come.
         let is_over = matches!(self.0.slot.try_lock().as_deref(), Ok(Slot::Over));
         if is_over {
-            return self.0.combine();
+            return drop(self.0.combine());
         }
         // Ring after the attempt to take `slot`. A poster that found `slot` taken by this thread
         // may have left its event to this thread.
@@ -127,8 +143,11 @@ impl<S: State> Mailbox<S> {
     pub fn sender<E: 'static>(&self, wrap: fn(E) -> S::Event) -> EventSender<E> {
         let mailbox = self.clone();
         EventSender(Arc::new(move |event, when| match when {
-            When::Now => mailbox.post(wrap(event)),
-            When::Later => mailbox.post_later(wrap(event)),
+            When::Now => mailbox.apply(wrap(event)),
+            When::Later => {
+                mailbox.post_later(wrap(event));
+                Vec::new()
+            }
         }))
     }
 
@@ -140,50 +159,70 @@ impl<S: State> Mailbox<S> {
     /// Drops the queued events and all later ones, because the start of the state has failed.
     pub fn give_up(&self) {
         drop(self.0.close());
-        self.0.combine();
+        drop(self.0.combine());
     }
 
-    /// Runs the clock's thread: calls the state when it is due, until the state ends.
-    pub fn run_clock(&self) {
-        let inner = &*self.0;
-        loop {
-            inner.sleep();
-            // Treat a panic here like a panic in a poster's thread, which poisons the lock.
-            let polled = catch_unwind(AssertUnwindSafe(|| {
-                let mut slot = inner.slot.lock().ok()?;
-                let is_done = inner.work(&mut slot, &mut { BATCH });
-                Some((is_done, matches!(&*slot, Slot::Taken(state) if !state.is_over())))
-            }));
-            match polled {
-                Ok(Some((is_done, true))) => {
-                    if !is_done || !lock(&inner.events).is_empty() {
-                        inner.ring(None);
-                    }
-                    continue;
-                }
-                // Close the slot before ending the state, because the threads that the state ends
-                // may post events until then.
-                Ok(Some((_, false))) => inner.close().into_iter().for_each(|state| state.end()),
-                Ok(None) | Err(_) => {
-                    tracing::error!("the gateway has failed, and ends");
-                    inner.close().into_iter().for_each(|state| state.abort());
+    /// Runs one of the clock's two threads: the one with the role calls the state when it is due, until the state ends.
+    /// Returns true if this thread has ended the state.
+    pub fn run_clock(&self, clock: &Role<()>) -> bool {
+        while clock.take_over().is_some() {
+            loop {
+                let Some(jobs) = self.0.tick() else {
+                    clock.end();
+                    return true;
+                };
+                if clock.run((), jobs).is_none() {
+                    break;
                 }
             }
-            return inner.combine();
         }
+        false
     }
 }
 
 impl<S: State> Inner<S> {
-    /// Applies the posted events, unless another thread holds the combiner lock.
-    fn combine(&self) {
-        let mut left = BATCH;
+    /// Sleeps until the state is due, and applies the events that were posted for later. Returns the jobs that they have
+    /// deferred, or `None` once the state has ended.
+    fn tick(&self) -> Option<Vec<Deferred>> {
+        self.sleep();
+        // Treat a panic here like a panic in a poster's thread, which poisons the lock.
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let (mut slot, mut jobs) = (self.slot.lock().ok()?, Vec::new());
+            let is_done = self.work(&mut slot, &mut { BATCH }, &mut jobs);
+            let is_running = matches!(&*slot, Slot::Taken(state) if !state.is_over());
+            Some((is_done, is_running.then_some(jobs)))
+        }));
+        match polled {
+            Ok(Some((is_done, Some(jobs)))) => {
+                if !is_done || !lock(&self.events).is_empty() {
+                    self.ring(None);
+                }
+                return Some(jobs);
+            }
+            // Close the slot before ending the state, because the threads that the state ends
+            // may post events until then.
+            Ok(Some((_, None))) => self.close().into_iter().for_each(|state| state.end()),
+            Ok(None) | Err(_) => {
+                tracing::error!("the gateway has failed, and ends");
+                self.close().into_iter().for_each(|state| state.abort());
+            }
+        }
+        drop(self.combine());
+        None
+    }
+
+    /// Applies the posted events, unless another thread holds the combiner lock. Returns the jobs that they have deferred.
+    fn combine(&self) -> Vec<Deferred> {
+        let (mut left, mut jobs) = (BATCH, Vec::new());
         loop {
             let mut slot = match self.slot.try_lock() {
                 Ok(slot) => slot,
                 // The holder reads the events again after it has released the lock.
-                Err(TryLockError::WouldBlock) => return,
-                Err(TryLockError::Poisoned(_)) => return self.ring(None),
+                Err(TryLockError::WouldBlock) => return jobs,
+                Err(TryLockError::Poisoned(_)) => {
+                    self.ring(None);
+                    return jobs;
+                }
             };
             match &*slot {
                 Slot::Taken(state) if !state.is_over() => {}
@@ -192,23 +231,25 @@ impl<S: State> Inner<S> {
                     // Drop the events after the unlock, because the drop of an event may post
                     // another event.
                     let _dropped = std::mem::take(&mut *lock(&self.events));
-                    return;
+                    return jobs;
                 }
-                _ => return,
+                _ => return jobs,
             }
-            let is_done = self.work(&mut slot, &mut left);
+            let is_done = self.work(&mut slot, &mut left, &mut jobs);
             drop(slot);
             if is_done && lock(&self.events).is_empty() {
-                return;
+                return jobs;
             }
             if left == 0 || !is_done {
-                return self.ring(None);
+                self.ring(None);
+                return jobs;
             }
         }
     }
 
-    /// Applies at most `left` events, and the work that is due. Returns false if events remain.
-    fn work(&self, slot: &mut Slot<S>, left: &mut usize) -> bool {
+    /// Applies at most `left` events, and the work that is due. Adds the jobs that they have deferred. Returns false if events
+    /// remain.
+    fn work(&self, slot: &mut Slot<S>, left: &mut usize, jobs: &mut Vec<Deferred>) -> bool {
         let Slot::Taken(state) = slot else { return true };
         let is_done = loop {
             if state.is_over() {
@@ -223,6 +264,7 @@ impl<S: State> Inner<S> {
         };
         let now = Instant::now();
         state.on_tick(now);
+        jobs.extend(state.take_deferred());
         if is_done {
             self.ring(Some(state.due(now)));
         }
@@ -276,7 +318,7 @@ enum When {
 }
 
 /// Posts events of one kind to a mailbox whose state the sender does not know.
-pub struct EventSender<E>(Arc<dyn Fn(E, When) + Send + Sync>);
+pub struct EventSender<E>(Arc<dyn Fn(E, When) -> Vec<Deferred> + Send + Sync>);
 
 impl<E> Clone for EventSender<E> {
     fn clone(&self) -> Self {
@@ -285,14 +327,20 @@ impl<E> Clone for EventSender<E> {
 }
 
 impl<E> EventSender<E> {
-    /// Posts an event, and applies it on this thread unless another thread holds the combiner lock.
+    /// Posts an event, and applies it on this thread unless another thread holds the combiner lock. Workers run the jobs that
+    /// the applied events defer.
     pub fn post(&self, event: E) {
-        (self.0)(event, When::Now);
+        self.apply(event).into_iter().for_each(Deferred::hand_over);
+    }
+
+    /// Posts an event like [`EventSender::post`]. Returns the jobs that the applied events have deferred.
+    pub fn apply(&self, event: E) -> Vec<Deferred> {
+        (self.0)(event, When::Now)
     }
 
     /// Posts an event for another thread to apply. The transport's threads use this method, because they must not wait.
     pub fn post_later(&self, event: E) {
-        (self.0)(event, When::Later);
+        let _none = (self.0)(event, When::Later);
     }
 }
 
@@ -339,6 +387,10 @@ mod tests {
 
         fn on_tick(&mut self, _now: Instant) {}
 
+        fn take_deferred(&mut self) -> Vec<Deferred> {
+            Vec::new()
+        }
+
         fn due(&self, now: Instant) -> Instant {
             now + self.tick
         }
@@ -361,7 +413,7 @@ mod tests {
         let (mailbox, (done, ended)) = (Mailbox::default(), channel());
         mailbox.begin(Counts { mailbox: mailbox.clone(), seen: [0; THREADS], inner: 0, done, is_over: false, tick });
         let clock = mailbox.clone();
-        std::thread::spawn(move || clock.run_clock());
+        std::thread::spawn(move || clock.run_clock(&Role::new(())));
         (mailbox, ended)
     }
 

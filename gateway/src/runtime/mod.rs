@@ -1,7 +1,9 @@
-//! Threads and events: the mailbox for the state's events, and workers for long tasks.
+//! Threads and events: the mailbox for the state's events, workers for long tasks, and roles that threads take over.
 
 mod mailbox;
+mod role;
 mod workers;
 
 pub use mailbox::{EventSender, Mailbox, State};
-pub use workers::Workers;
+pub use role::Role;
+pub use workers::{Deferred, Workers};

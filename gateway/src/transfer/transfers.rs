@@ -101,13 +101,21 @@ pub struct CreateError {
     is_bad_message: bool,
 }
 
+/// A range whose bytes have arrived, with the chunk that describes them.
+struct Arrived {
+    range: Range,
+    piece: Piece,
+}
+
 struct Running<P> {
     source: Source,
     client: Client,
     ranges: Transfer,
     drafts: Drafts,
-    /// Whether the drafts exist, so that ranges may be requested.
+    /// Whether the drafts exist, so that ranges may be copied.
     is_ready: bool,
+    /// Ranges that have arrived before the drafts exist. At most one window.
+    early: Vec<Arrived>,
     /// Whether at least one range was requested. The other node then retains the value until this
     /// node sends [`NameQuestion::Done`].
     is_requested: bool,
@@ -175,6 +183,7 @@ impl<P> Transfers<P> {
             ranges: Transfer::new(self.rules, total, here, Instant::now()),
             drafts: drafts.clone(),
             is_ready: false,
+            early: Vec::new(),
             is_requested: false,
             purpose,
         };
@@ -201,7 +210,8 @@ impl<P> Transfers<P> {
             let error = CreateError { why: "too much to do".into(), is_bad_message: false };
             self.events.post(Event::Created(number, Err(error)));
         }
-        None
+        // The first ranges travel while the worker creates the drafts.
+        self.advance(context, number, Instant::now())
     }
 
     /// Applies an event. Returns the transfer if it has ended.
@@ -224,6 +234,9 @@ impl<P> Transfers<P> {
         match created {
             Ok(()) => {
                 running.is_ready = true;
+                for arrived in std::mem::take(&mut running.early) {
+                    self.copy(context, number, arrived, now);
+                }
                 self.advance(context, number, now)
             }
             Err(CreateError { why, is_bad_message }) => {
@@ -235,10 +248,31 @@ impl<P> Transfers<P> {
         }
     }
 
+    /// Lets a worker copy a range into the drafts.
+    fn copy(&mut self, context: &mut Context, number: u64, Arrived { range, piece }: Arrived, now: Instant) {
+        let Some(running) = self.running.get_mut(&number) else { return };
+        let (drafts, events) = (running.drafts.clone(), self.events.clone());
+        let is_queued = context.copiers.run(move || {
+            let received = lock(&drafts).as_mut().map(|incoming| incoming.receive(&piece.chunk, &piece.body));
+            if let Some(received) = received {
+                events.post(Event::Copied(number, range, received));
+            }
+        });
+        if !is_queued {
+            let node = &running.source.name.node;
+            running.ranges.on_landed(range, false, now, &mut context.budget.of(node));
+        }
+    }
+
     /// Ends a transfer that is complete or has failed. Otherwise requests its next ranges.
     fn advance(&mut self, context: &mut Context, number: u64, now: Instant) -> Option<Finished<P>> {
-        let running = self.running.get_mut(&number).filter(|running| running.is_ready)?;
+        let running = self.running.get_mut(&number)?;
+        let is_creating = !running.is_ready;
+        if is_creating && running.is_requested {
+            return None;
+        }
         match running.ranges.standing(now) {
+            _ if is_creating => {}
             Standing::Going => {}
             Standing::Complete => {
                 let incoming = lock(&running.drafts).take();
@@ -297,15 +331,11 @@ impl<P> Transfers<P> {
                 if !running.ranges.on_bytes(range, now) {
                     return None;
                 }
-                let (drafts, events) = (running.drafts.clone(), self.events.clone());
-                let is_queued = context.copiers.run(move || {
-                    let received = lock(&drafts).as_mut().map(|incoming| incoming.receive(&chunk, &frame.body));
-                    if let Some(received) = received {
-                        events.post(Event::Copied(number, range, received));
-                    }
-                });
-                if !is_queued {
-                    running.ranges.on_landed(range, false, now, &mut context.budget.of(&node));
+                let arrived = Arrived { range, piece: Piece { chunk, body: frame.body } };
+                if running.is_ready {
+                    self.copy(context, number, arrived, now);
+                } else {
+                    running.early.push(arrived);
                 }
                 self.advance(context, number, now)
             }

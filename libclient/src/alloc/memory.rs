@@ -4,12 +4,11 @@ use super::{Allocator, Outside, take_or_request};
 use crate::alloc::heap::{Taken, Wanted, extent_bytes};
 use crate::alloc::release;
 use crate::error::{Error, Result};
-use crate::segment::mapping::records;
+use crate::segment::mapping::{own_segment, records};
 use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
-use tensorlend_os::map;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
@@ -134,7 +133,7 @@ impl Allocator {
             let (segment, slots) = (answer.descriptor()?, answer.descriptor()?);
             let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "ask for memory" })?;
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
-            let map = map::segment(&segment, bytes, Access::Write, true).map_err(Error::system("map a segment"))?;
+            let map = own_segment(&segment, bytes)?;
             let locked = PageLock::of_mapped(&map, self.welcome.page_lock, false);
             tensorlend_layout::crash_point!("grow: mapped");
             self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);

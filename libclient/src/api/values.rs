@@ -448,6 +448,18 @@ impl Client {
         self.session().names().delete(name)
     }
 
+    /// Removes the value of a name of this client without waiting for the daemon. The name ends at the end of its lifetime,
+    /// and until then this client can publish under it by [`Draft::publish_within`](crate::Draft::publish_within). Returns false
+    /// if the name held no value, or belongs to another client.
+    ///
+    /// # Errors
+    /// [`Error::Name`]; [`Error::Forked`].
+    #[doc(hidden)]
+    pub fn empty(&self, name: &str) -> Result<bool> {
+        check_name(name)?;
+        self.session().names().empty_within(name)
+    }
+
     /// Renames `from` to `to`, and replaces a former value of `to`. Readers may see both names for a moment, but never
     /// neither. If another live client owns `from`, the method copies its value.
     ///

@@ -5,10 +5,12 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::lease::lease::Lease;
 use crate::lease::value::Value;
+use crate::segment::populate;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_os::map::{Private, private};
 
@@ -32,7 +34,7 @@ pub struct CopyOnWrite {
     value: Value,
 }
 
-struct Map(Private);
+struct Map(Arc<Private>);
 
 // SAFETY: a `Map` is a range of memory that only its `CopyOnWrite` accesses: through a shared reference for reading, and
 // through an exclusive one for writing.
@@ -47,8 +49,8 @@ impl std::fmt::Debug for Map {
 }
 
 impl Lease {
-    /// Makes the tensor writable for this process alone: see [`CopyOnWrite`]. Blocks for a round trip to the daemon and
-    /// for the mapping of the tensor.
+    /// Makes the tensor writable for this process alone: see [`CopyOnWrite`]. Blocks for the mapping of the tensor. For
+    /// the first tensor of a segment, also blocks for a round trip to the daemon.
     ///
     /// # Errors
     /// The errors of [`Value::copy_on_write`].
@@ -117,12 +119,22 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
     let place = {
         let guard = session.shards.epoch_guard();
         let peer = session.peers().get(&guard, catalogue);
-        peer.and_then(|peer| peer.place_of(bytes.as_ptr()))
+        peer.and_then(|peer| peer.place_of(bytes.as_ptr()).map(|(segment, offset)| (segment.clone(), offset)))
     };
-    let (slot, identity, offset) = place.ok_or(Error::SessionEnded)?;
-    let descriptor = descriptor(session, catalogue, slot, identity)?;
-    let map = private(&descriptor, offset, bytes.len()).map_err(Error::system("map a tensor privately"))?;
-    Ok(Some(Map(map)))
+    let (segment, offset) = place.ok_or(Error::SessionEnded)?;
+    let map = |descriptor: &OwnedFd| {
+        let map = private(descriptor, offset, bytes.len()).map_err(Error::system("map a tensor privately"))?;
+        let map = Arc::new(map);
+        populate::behind(&map);
+        Ok(Some(Map(map)))
+    };
+    if let Some(descriptor) = segment.kept.get() {
+        return map(descriptor);
+    }
+    let descriptor = descriptor(session, catalogue, segment.base, segment.identity.0)?;
+    let map = map(&descriptor);
+    segment.kept.keep(descriptor);
+    map
 }
 
 /// Requests the descriptor of a mapped segment, and checks by the inode that the descriptor refers to the same

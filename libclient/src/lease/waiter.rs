@@ -24,8 +24,9 @@ const BELLS_MAX: usize = 128;
 const NAP_CROWDED: Duration = Duration::from_millis(10);
 /// Longest sleep between two polls of many names.
 const NAP_LONG: Duration = Duration::from_secs(1);
-/// Ratio of the sleep to the duration of a poll. So all waits together take at most a thousandth of a processor.
-const NAP_RATIO: u32 = 1000;
+/// Ratio of the sleep to the duration of a poll. So all waits together take at most a ten-thousandth of a processor, unless the
+/// longest sleep limits the ratio.
+const NAP_RATIO: u32 = 10_000;
 /// Longest sleep while no task waits. The thread's own bell ends this sleep, but the system call needs a timeout.
 const IDLE: Duration = Duration::from_hours(1);
 

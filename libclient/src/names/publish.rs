@@ -14,8 +14,17 @@ use tensorlend_os::mutex::lock;
 enum Own {
     /// The cell has the new value. The fields are the new value's version and the former content of the cell.
     Replaced(Version, Cell),
-    /// Another client owns the name, the name has no owner, or it has a lifetime.
+    /// Another client owns the name, the name has no owner, or it has a lifetime that the new value must not have.
     NotOurs,
+}
+
+/// The lifetime of an overwritten name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// The new value has no lifetime.
+    Never,
+    /// The new value has the lifetime of the old one.
+    Keep,
 }
 
 impl NameTable {
@@ -45,6 +54,29 @@ impl NameTable {
         done
     }
 
+    /// Publishes like [`NameTable::publish_value_for`]. If the name belongs to this client, overwrites it without a request,
+    /// and the name keeps the lifetime that it has.
+    pub fn publish_value_within(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+        if self.check().is_ok() && !self.control.is_dead() {
+            let hash = self.directory.hash(name.as_bytes());
+            if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Keep) {
+                self.after_overwrite(before);
+                return Ok(version);
+            }
+        }
+        self.publish_value_for(name, value, lifetime)
+    }
+
+    /// Removes the value of a name of this client without a request. The name keeps its cell and its lifetime. Returns false
+    /// if the name held no value, or does not belong to this client.
+    pub fn empty_within(&self, name: &str) -> Result<bool> {
+        self.check()?;
+        let hash = self.directory.hash(name.as_bytes());
+        let Own::Replaced(_, before) = self.overwrite(hash, name, Cell::DELETED, Ends::Keep) else { return Ok(false) };
+        self.after_overwrite(before);
+        Ok(before.is_value())
+    }
+
     /// Publishes like [`NameTable::publish_value_for`], but on an error the slot stays the caller's.
     pub fn publish_held_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
         if lifetime.is_forever() {
@@ -65,7 +97,7 @@ impl NameTable {
             return Err(Error::Disconnected { doing: "publish", asked: false });
         }
         let hash = self.directory.hash(name.as_bytes());
-        if let Own::Replaced(version, before) = self.overwrite(hash, name, value) {
+        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Never) {
             self.after_overwrite(before);
             return Ok(version);
         }
@@ -76,7 +108,7 @@ impl NameTable {
     fn publish_first(&self, hash: u64, name: &str, value: Cell) -> Result<Version> {
         let _one = lock(&self.binding);
         // Another thread may have bound the name in the meantime.
-        if let Own::Replaced(version, before) = self.overwrite(hash, name, value) {
+        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Never) {
             self.after_overwrite(before);
             return Ok(version);
         }
@@ -132,7 +164,7 @@ impl NameTable {
     }
 
     #[inline]
-    fn overwrite(&self, hash: u64, name: &str, value: Cell) -> Own {
+    fn overwrite(&self, hash: u64, name: &str, value: Cell, ends: Ends) -> Own {
         // While the guard is open, this client gives none of its cells to another name.
         let guard = self.shards.epoch_guard();
         loop {
@@ -153,10 +185,9 @@ impl NameTable {
                 return Own::NotOurs;
             }
             let entry = &self.directory.names[found.entry as usize];
-            // Only the daemon overwrites and deletes a name with a lifetime, so that it knows whose value the end of
-            // the lifetime removes. The daemon stores the lifetime before the owner word, so this check cannot miss a
-            // lifetime.
-            if entry.life.peek() != LifeWord::FOREVER.0 {
+            // Only the daemon ends a lifetime, so a value without a lifetime needs a request. The daemon stores the lifetime
+            // before the owner word, so this check cannot miss a lifetime.
+            if ends == Ends::Never && entry.life.peek() != LifeWord::FOREVER.0 {
                 return Own::NotOurs;
             }
             let owner_word = &entry.owner_word;
@@ -191,7 +222,7 @@ impl NameTable {
         self.check()?;
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
-            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED) {
+            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, Ends::Never) {
                 self.after_overwrite(before);
                 tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, OwnerWord(version.owner_word).cell());

@@ -5,8 +5,10 @@ use crate::control::Answer;
 use crate::error::{Error, Result};
 use crate::peers::sheets::{Line, Peer, PeerSegment, epoch_of};
 use crate::segment::Elsewhere;
-use crate::segment::mapping::{records, sheet, typed};
+use crate::segment::kept::KeptDescriptor;
+use crate::segment::mapping::{peer_segment, records, sheet, typed};
 use crate::segment::pinned::PageLock;
+use crate::segment::populate;
 use rustix::fs::fstat;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -148,8 +150,7 @@ impl PeerTable {
         }
         let bytes = usize::try_from(bytes).map_err(|_| Error::Protocol { doing: "read a segment" })?;
         let records: Records<SlotRecord> = records(&slots, Access::Read, Magic::Slots, 1 << slots_log2)?;
-        // Populate the mapping, so that no later read causes a page fault.
-        let map = map::segment(&segment, bytes, Access::Read, true).map_err(Error::system("map a segment"))?;
+        let map = peer_segment(&segment, bytes, populate::is_wanted(bytes))?;
         tensorlend_layout::crash_point!("fetch: segment mapped");
         answer.acknowledge()?;
         let locked = PageLock::of_mapped(&map, self.link.welcome.page_lock, true);
@@ -165,6 +166,7 @@ impl PeerTable {
                 records,
                 locked,
                 map,
+                kept: KeptDescriptor::default(),
                 elsewhere: None,
                 geometry,
                 line,
@@ -215,6 +217,7 @@ impl PeerTable {
                 records,
                 locked: PageLock::default(),
                 map,
+                kept: KeptDescriptor::default(),
                 elsewhere: Some(elsewhere),
                 geometry: AtomicU64::new(geometry),
                 line,

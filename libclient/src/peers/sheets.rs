@@ -12,6 +12,7 @@ use crate::link::Link;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::Shards;
 use crate::segment::Elsewhere;
+use crate::segment::kept::KeptDescriptor;
 use crate::segment::pinned::PageLock;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -138,6 +139,8 @@ pub struct PeerSegment {
     /// The segment's bytes, read-only. Empty if the bytes are on a device, so that code for host memory finds no
     /// bytes.
     pub map: Segment,
+    /// The segment's descriptor, after the first private mapping of one of its tensors.
+    pub kept: KeptDescriptor,
     /// The description of the device memory that has the segment's bytes. `None` if the bytes are in host memory.
     pub elsewhere: Option<Elsewhere>,
     /// The latest geometry word under which this base belonged to this segment.
@@ -300,12 +303,11 @@ impl Peer {
         self.cells[part] = Some(cells);
     }
 
-    /// Returns the location of an address: the first slot of its segment, the segment's inode, and the offset in the
-    /// segment.
-    pub fn place_of(&self, address: *const u8) -> Option<(u32, u64, u64)> {
+    /// Returns the location of an address: its segment, and the offset in the segment.
+    pub fn place_of(&self, address: *const u8) -> Option<(&Arc<PeerSegment>, u64)> {
         let offset = |s: &PeerSegment| address.addr().wrapping_sub(s.map.start().addr());
         let found = self.segments.iter().find(|s| offset(s) < s.map.bytes())?;
-        Some((found.base, found.identity.0, offset(found) as u64))
+        Some((found, offset(found) as u64))
     }
 
     /// Returns the mapped segment that begins at `base`, whatever its geometry word.

@@ -4,12 +4,14 @@ pub mod bytes;
 pub mod copy;
 #[cfg(feature = "cuda")]
 pub mod janitor;
+pub mod kept;
 pub mod lendings;
 #[cfg(feature = "cuda")]
 pub mod map;
 pub mod mapping;
 #[cfg_attr(not(feature = "cuda"), path = "unpinned.rs")]
 pub mod pinned;
+pub mod populate;
 
 use tensorlend_layout::Uuid;
 

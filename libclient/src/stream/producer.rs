@@ -139,6 +139,7 @@ impl Stream {
     /// # Errors
     /// * [`Error::StreamFull`] if the stream is full and its policy is [`Policy::Error`].
     /// * [`Error::StreamEnded`] if the stream was deleted, or another producer has opened it again.
+    /// * [`Error::SessionEnded`] after the daemon has ended this session.
     /// * [`Error::Argument`] for a draft of another client.
     ///
     /// On an error, the method drops the message.
@@ -273,6 +274,11 @@ impl Stream {
     #[inline]
     fn room(&self, state: &mut State) -> Result<bool> {
         self.session.check()?;
+        // The session is over, and no process reads this ring any more. Check here, because a message without subscribers
+        // sends no request and so would not detect the end of the session.
+        if self.session.control.is_dead() {
+            return Err(Error::SessionEnded);
+        }
         let version = self.listed()?.subscribers_version.read();
         let capacity = self.entries.len() as u64;
         let Some(oldest) = state.next.checked_sub(capacity) else { return Ok(true) };

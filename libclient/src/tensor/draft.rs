@@ -441,6 +441,32 @@ impl Draft {
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
+    /// Publishes like [`Draft::publish_for`]. If the name belongs to this client, overwrites it without waiting for the
+    /// daemon, and the name keeps the time that is left of its lifetime.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// use std::time::Duration;
+    /// use tensorlend::{DType, Lifetime};
+    ///
+    /// client.create(DType::U8, [3])?.publish_for("box", Lifetime::ttl(Duration::from_secs(600)))?;
+    /// client.create(DType::U8, [3])?.publish_within("box", Lifetime::ttl(Duration::from_secs(900)))?;
+    /// let left = client.info("box")?.lifetime.ttl.unwrap();
+    /// assert!(left <= Duration::from_secs(600));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Draft::publish_for`].
+    #[doc(hidden)]
+    pub fn publish_within(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        lifetime.ttl_ns()?;
+        let sealed = self.hand_over(0, SLOT_NONE)?;
+        self.session.names().publish_value_within(name, sealed.value, lifetime)
+    }
+
     /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published.
     #[inline]
     pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {

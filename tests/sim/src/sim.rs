@@ -6,7 +6,7 @@ use crate::{Done, Flaw, Plan, note};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tensorlend_daemon::core::chores::UNITS;
 use tensorlend_daemon::core::settings::{
-    DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings,
+    DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings,
 };
 use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, Received, SheetPlan};
 use tensorlend_layout::Uuid;
@@ -197,6 +197,7 @@ fn settings(rng: &mut Rng) -> Settings {
         streams_max: 1 + rng.below(3) as u32,
         segments_max: 2 + rng.below(12) as u32,
         device_bytes_max: u64::MAX,
+        payer: Payer::Daemon,
     };
     let writers = vec![Principal::Uid(1), Principal::Uid(2)];
     let allocator = rng.pick(&[Allocator::Pool, Allocator::Pool, Allocator::Async]);
@@ -251,7 +252,12 @@ impl Sim {
         let disk = crate::spill::Disk::new(plan.seed);
         // From a separate generator, so that other choices of a seed do not change.
         let units = Rng::new(plan.seed ^ 0x007C_07E5).pick(&[1, 3, 10, 100, UNITS]);
-        let settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
+        let mut settings = Settings { spill: disk.settings.clone(), ..settings(&mut rng) };
+        // From a separate generator, like `units`.
+        let mut payers = Rng::new(plan.seed ^ 0x7061_7965);
+        for limits in settings.namespaces.values_mut().map(|rule| &mut rule.limits).chain([&mut settings.private]) {
+            limits.payer = if payers.chance(8) { Payer::Client } else { Payer::Daemon };
+        }
         let poor = if rng.chance(25) { 10 } else { 0 };
         let prompt = rng.chance(60);
         let brisk = rng.chance(75);

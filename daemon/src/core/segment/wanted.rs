@@ -12,7 +12,7 @@ use crate::core::context::Context;
 use crate::core::effect::Effect;
 use crate::core::env::Env;
 use crate::core::members::Members;
-use crate::core::settings::Role;
+use crate::core::settings::{Payer, Role};
 use tensorlend_layout::directory::{Directory, WANTED_OUT_SINCE};
 
 /// Maximum number of segments of living owners that the daemon asks for at a time.
@@ -55,6 +55,9 @@ impl Segments {
         counts: impl Fn(&Client) -> bool,
         is_busy: impl Fn(u16) -> bool,
     ) -> bool {
+        if context.ledger.limits().payer == Payer::Client {
+            return false;
+        }
         let now_ns = env.clock.now_ns();
         let (mut wanted, mut of_living, mut awaits) = (Vec::new(), Vec::new(), false);
         for (number, client) in members.iter().filter(|(_, client)| counts(client)) {

@@ -1,7 +1,7 @@
 //! A shell without system calls, with its clients.
 
 use crate::core::label::Label;
-use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Peer, Principal, Settings};
+use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings};
 use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -88,6 +88,7 @@ pub fn limits() -> NamespaceLimits {
         streams_max: 4,
         segments_max: 16,
         device_bytes_max: u64::MAX,
+        payer: Payer::Daemon,
     }
 }
 

@@ -1,15 +1,15 @@
 //! The recovery of descriptors. This module validates and maps the descriptors that the fd store
 //! passes or clients hand back. `core/recovery/restore.rs` restores the state from them.
 
-use super::{self as memory, Memories};
+use super::recreated::{self, copy_data};
+use super::{self as memory, Making, Memories};
 use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 use crate::sys::device::DeviceMemory;
 use crate::sys::fd_store::{FdStore, Stored};
 use crate::sys::spill::Spilled;
 
-use rustix::fs::{SealFlags, SeekFrom, Stat, fstat, seek};
-use rustix::io::Errno;
+use rustix::fs::{SealFlags, Stat, fstat};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -20,6 +20,7 @@ use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
+use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
 
@@ -49,8 +50,14 @@ fn size(bytes: u64) -> io::Result<usize> {
 type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
 
 /// Takes over the descriptors from the fd store. Drops damaged descriptors and descriptors of
-/// another layout, and logs this.
-pub fn adopt(stored: Vec<Stored>, (memories, files): Stores<'_>, fd_store: &mut FdStore) -> Vec<Preserved> {
+/// another layout, and logs this. Copies files that the kernel made again after a live update: see
+/// [`recreated`].
+pub fn adopt(
+    stored: Vec<Stored>,
+    (memories, files): Stores<'_>,
+    fd_store: &mut FdStore,
+    making: Making,
+) -> Vec<Preserved> {
     // The previous daemon may have been killed while it copied a directory. A daemon stores a copy
     // only when the copy is complete, so the latest stored copy is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
@@ -68,8 +75,14 @@ pub fn adopt(stored: Vec<Stored>, (memories, files): Stores<'_>, fd_store: &mut 
             continue;
         }
         let name = label.to_string();
-        match adopt_one(label, fd, (memories, files), fd_store, preserved.len() as u64 + 1) {
-            Ok(it) => preserved.push(it),
+        let number = preserved.len() as u64 + 1;
+        let adopted = if is_copied(&label, &fd) {
+            adopt_copy(label, fd, memories, fd_store, making, number)
+        } else {
+            adopt_one(label, fd, (memories, files), fd_store, number).map(Some)
+        };
+        match adopted {
+            Ok(it) => preserved.extend(it),
             Err(error) => {
                 tracing::warn!("{name}, left by the daemon before, is given up: {error}");
                 fd_store.forget_name(&name);
@@ -77,6 +90,62 @@ pub fn adopt(stored: Vec<Stored>, (memories, files): Stores<'_>, fd_store: &mut 
         }
     }
     preserved
+}
+
+/// Returns true if the daemon must continue with a copy of this file.
+fn is_copied(label: &Label, fd: &OwnedFd) -> bool {
+    let is_host_memory = magic(label).is_some() || matches!(label, Label::Segment { .. } | Label::Orphaned { .. });
+    is_host_memory && recreated::is_recreated(fd)
+}
+
+/// Takes over the bytes of a file that the kernel made again. A directory's copy has a name of its own,
+/// and enters the fd store before the original leaves it. Any other original leaves the store first,
+/// because its copy has the same name. A daemon that is killed in between loses this memory. Returns
+/// `None` for orphaned memory, which no process holds any more.
+fn adopt_copy(
+    label: Label,
+    fd: OwnedFd,
+    memories: &mut Memories,
+    fd_store: &mut FdStore,
+    making: Making,
+    number: u64,
+) -> io::Result<Option<Preserved>> {
+    let name = label.to_string();
+    if let Label::Orphaned { .. } = label {
+        fd_store.forget_name(&name);
+        return Ok(None);
+    }
+    let (mem, magic) = (MemId(number), magic(&label));
+    if let Some(magic) = magic {
+        let length = size(fstat(&fd)?.st_size as u64)?;
+        let original = map::sheet(&fd, length, Access::Read)?;
+        let header: &SheetHeader = original.at(0).ok_or_else(|| io::Error::other("it is too short"))?;
+        header.check(magic).map_err(io::Error::other)?;
+    }
+    let (copy, writable) = recreated::copy(&fd, magic, making, boottime_ns())?;
+    drop(fd);
+    let label = match label {
+        Label::Directory { namespace, life, uid, name: named } => {
+            let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name: named };
+            if fd_store.keep(mem, &label, copy.as_fd()) {
+                fd_store.forget_name(&name);
+            }
+            label
+        }
+        label => {
+            fd_store.forget_name(&name);
+            fd_store.keep(mem, &label, copy.as_fd());
+            label
+        }
+    };
+    let bytes = fstat(&copy)?.st_size as u64;
+    let is_directory = writable.is_some();
+    let view = match (magic, writable) {
+        (Some(_), None) => Some(map::sheet(&copy, size(bytes)?, Access::Read)?),
+        (_, writable) => writable,
+    };
+    memories.insert(mem, copy, view.as_ref(), is_directory);
+    Ok(Some(Preserved { label, mem, view, bytes, acked: true, copied: false }))
 }
 
 fn adopt_one(
@@ -183,7 +252,7 @@ impl Copies {
 }
 
 /// Returns the maximum length of a sheet of this kind.
-fn longest(magic: Magic) -> u64 {
+pub(super) fn longest(magic: Magic) -> u64 {
     let bytes = match magic {
         Magic::Directory => return Geometry::LARGEST.bytes(),
         Magic::Catalogue => size_of::<Catalogue>(),
@@ -258,7 +327,7 @@ pub fn own(
 }
 
 /// Returns the name with which the daemon created a memfd.
-fn made_as(fd: &OwnedFd) -> Option<String> {
+pub(super) fn made_as(fd: &OwnedFd) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     let name = path.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
     name.starts_with("tensorlend-").then(|| name.to_owned())
@@ -267,26 +336,7 @@ fn made_as(fd: &OwnedFd) -> Option<String> {
 /// Returns a sealed copy of a directory and its only writable view. Holes of the original are holes in the copy.
 fn copy_of(fd: &OwnedFd, bytes: u64) -> io::Result<(OwnedFd, View)> {
     let copy = memfd::create_empty("tensorlend-directory", bytes)?;
-    let mut buffer = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < bytes {
-        at = match seek(fd, SeekFrom::Data(at)) {
-            Ok(at) => at,
-            // The file has no more data.
-            Err(Errno::NXIO) => break,
-            Err(error) => return Err(error.into()),
-        };
-        let end = seek(fd, SeekFrom::Hole(at))?;
-        while at < end {
-            let step = buffer.len().min((end - at) as usize);
-            let read = rustix::io::pread(fd, &mut buffer[..step], at)?;
-            let mut written = 0;
-            while written < read {
-                written += rustix::io::pwrite(&copy, &buffer[written..read], at + written as u64)?;
-            }
-            at += read as u64;
-        }
-    }
+    copy_data(fd, copy.as_fd(), bytes, 0)?;
     let view = map::sheet(&copy, size(bytes)?, Access::Write)?;
     memfd::seal_writers(copy.as_fd())?;
     Ok((copy, view))

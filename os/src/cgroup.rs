@@ -1,30 +1,12 @@
-//! Memory limits and free memory of the daemon's cgroups (version 1 or 2) and of the machine.
+//! Memory limits and free memory of a process's cgroups (version 1 or 2) and of the machine.
 //!
 //! If a process uses more memory than the limit, the kernel does not refuse the allocation. Its OOM
-//! killer then kills a process. The most likely one is the daemon, because lent memory is charged
-//! to it. So the daemon checks the free memory before it allocates.
+//! killer then kills a process. So a process checks the free memory before it allocates pages that
+//! the kernel charges to its group.
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 type Read<'r> = &'r dyn Fn(&Path) -> Option<String>;
-
-/// Bytes of free memory that the daemon never uses. They remain for other processes and for the
-/// kernel's own overhead.
-const MARGIN: u64 = 8 << 20;
-
-/// Bytes of free memory that only administrators' sessions may use, for their sheets.
-const RESERVE: u64 = 16 << 20;
-
-/// The kind of users for whom the daemon allocates memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
-    /// Ordinary users. They may not use [`RESERVE`].
-    Users,
-    /// Administrators. They may use [`RESERVE`].
-    Administrators,
-}
 
 /// The cgroup directory of a process, or of an ancestor group.
 struct Group {
@@ -72,6 +54,27 @@ impl Group {
         let unused = stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok()).unwrap_or(0);
         Some(self.limit(read)?.saturating_sub(used.saturating_sub(unused)))
     }
+
+    /// Returns the bytes of swap that the group may still use. `None` means that only the machine limits them. A group with a
+    /// limit of memory that does not report its swap has none.
+    fn swap(&self, read: Read<'_>) -> Option<u64> {
+        let text = |file: &str| Some(read(&self.folder.join(file))?.trim().to_owned());
+        let number = |file: &str| text(file)?.parse::<u64>().ok();
+        let (limit, used) = if self.first_version {
+            // Memory and swap together.
+            ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes")
+        } else {
+            ("memory.swap.max", "memory.swap.current")
+        };
+        let Some(found) = text(limit) else { return self.limit(read).map(|_| 0) };
+        let limit = found.parse::<u64>().ok().filter(|limit| *limit < NO_LIMIT)?;
+        let left = limit.saturating_sub(number(used).unwrap_or(limit));
+        if !self.first_version {
+            return Some(left);
+        }
+        let memory = self.number(read, "memory.usage_in_bytes", "").zip(self.limit(read));
+        Some(memory.map_or(left, |(used, limit)| left.saturating_sub(limit.saturating_sub(used))))
+    }
 }
 
 /// Returns the smallest memory limit of this process's control groups, in bytes. Returns `None` if
@@ -82,14 +85,21 @@ pub fn limit() -> Option<u64> {
 
 /// Returns the smallest memory limit of a process's control groups, in bytes. Returns `None` if
 /// there is no limit, or if the limit cannot be read.
-///
-/// ```
-/// let own = tensorlend_daemon::memory_limit(std::process::id());
-/// assert!(own.is_none_or(|bytes| bytes > 0));
-/// ```
-pub fn memory_limit(pid: u32) -> Option<u64> {
+pub fn limit_of_process(pid: u32) -> Option<u64> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     limit_of(&groups, &read_file)
+}
+
+/// Returns the bytes that this process may still allocate: the smallest free memory of its control
+/// groups and of the machine. Free swap counts as far as the groups may use it, because the kernel
+/// can swap out lent memory like any other memory.
+pub fn room() -> u64 {
+    room_of(&own(), &read_file)
+}
+
+/// Returns the bytes that the machine has left, including free swap.
+pub fn machine_room() -> u64 {
+    room_of("", &read_file)
 }
 
 fn limit_of(own: &str, read: Read<'_>) -> Option<u64> {
@@ -100,8 +110,9 @@ fn room_of(own: &str, read: Read<'_>) -> u64 {
     let meminfo = read(Path::new("/proc/meminfo")).unwrap_or_default();
     let machine = meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX);
     let swap = meminfo_bytes(&meminfo, "SwapFree:").unwrap_or(0);
-    let least = groups(own).iter().filter_map(|group| group.room(read)).chain([machine]).min().unwrap_or(u64::MAX);
-    // Free swap counts as room, because the kernel can swap out lent memory like any other memory.
+    let groups = groups(own);
+    let least = groups.iter().filter_map(|group| group.room(read)).chain([machine]).min().unwrap_or(u64::MAX);
+    let swap = groups.iter().filter_map(|group| group.swap(read)).chain([swap]).min().unwrap_or(0);
     least.saturating_add(swap)
 }
 
@@ -119,34 +130,6 @@ fn read_file(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// Checks that this many more bytes fit into memory. The caller then allocates them.
-///
-/// The function does not read the kernel's files at each call. After one reading it grants up to an
-/// eighth of the free memory without a further reading.
-///
-/// # Errors
-/// `OutOfMemory` if the bytes do not fit.
-pub fn make_room(bytes: u64, claim: Claim) -> io::Result<()> {
-    static KNOWN: Mutex<u64> = Mutex::new(0);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if *known < bytes {
-        let room = room_of(&own(), &read_file);
-        let left = MARGIN + if claim == Claim::Users { RESERVE } else { 0 };
-        if room < bytes.saturating_add(left) {
-            return Err(io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                format!("the machine, or the daemon's cgroup, has {room} bytes left"),
-            ));
-        }
-        if claim == Claim::Administrators {
-            return Ok(());
-        }
-        *known = (room / 8).max(bytes);
-    }
-    *known -= bytes;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +143,8 @@ mod tests {
         ("/sys/fs/cgroup/a/memory.max", "1048576"),
         ("/sys/fs/cgroup/a/memory.current", "1000000"),
         ("/sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 400000\nactive_file 7"),
+        ("/sys/fs/cgroup/a/memory.swap.max", "max"),
+        ("/sys/fs/cgroup/a/memory.swap.current", "0"),
         ("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 8000 kB\nSwapFree: 1 kB"),
     ];
     const FIRST: &[(&str, &str)] = &[
@@ -178,17 +163,41 @@ mod tests {
     }
 
     #[test]
+    fn swap_counts_as_far_as_the_group_may_use_it() {
+        let second = |max: &'static str| {
+            [
+                ("/sys/fs/cgroup/a/memory.max", "1000000"),
+                ("/sys/fs/cgroup/a/memory.current", "400000"),
+                ("/sys/fs/cgroup/a/memory.swap.max", max),
+                ("/sys/fs/cgroup/a/memory.swap.current", "300"),
+                ("/proc/meminfo", "MemAvailable: 8000 kB\nSwapFree: 1 kB"),
+            ]
+        };
+        for (max, swap) in [("0", 0), ("1000", 700), ("90000", 1024), ("max", 1024)] {
+            assert_eq!(room_of("0::/a\n", &files(&second(max))), 600_000 + swap, "{max}");
+        }
+        let unknown = &second("0")[..2];
+        let unknown = [unknown, &second("0")[4..]].concat();
+        assert_eq!(room_of("0::/a\n", &files(&unknown)), 600_000);
+        let first = |both: &'static str| {
+            [
+                ("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000000"),
+                ("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "400000"),
+                ("/sys/fs/cgroup/memory/a/memory.memsw.limit_in_bytes", both),
+                ("/sys/fs/cgroup/memory/a/memory.memsw.usage_in_bytes", "400000"),
+                ("/proc/meminfo", "MemAvailable: 8000 kB\nSwapFree: 1 kB"),
+            ]
+        };
+        for (both, swap) in [("1000000", 0), ("1000500", 500), ("2000000", 1024), ("9223372036854771712", 1024)] {
+            assert_eq!(room_of("4:memory:/a\n", &files(&first(both))), 600_000 + swap, "{both}");
+        }
+    }
+
+    #[test]
     fn room_is_what_the_tightest_has_left() {
         assert_eq!(room_of("0::/a/b\n", &files(SECOND)), 1_048_576 - 600_000 + 1024);
         assert_eq!(room_of("0::/c\n", &files(SECOND)), 8001 * 1024);
         assert_eq!(room_of("4:memory:/a\n", &files(FIRST)), 0);
         assert_eq!(room_of("", &files(&[])), u64::MAX);
-    }
-
-    #[test]
-    fn more_than_any_machine_has_is_refused() {
-        make_room(4096, Claim::Users).unwrap();
-        assert!(make_room(1 << 60, Claim::Administrators).unwrap_err().to_string().contains("bytes left"));
-        make_room(4096, Claim::Administrators).unwrap();
     }
 }
