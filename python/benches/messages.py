@@ -2,7 +2,9 @@
 
 python benches/messages.py [--rounds N] [--torch]
 
-The contenders take turns. The floor is the hop of a number, which has no array. A hop is from `put` until the receiver, a forked process, has looked at a byte of each page and answered with an empty message.
+The contenders take turns. The floor is the hop of a number, which has no array. The pipe is the hop of a pickle of 100 bytes without a
+queue. A hop is from `put` until the receiver, a forked process, has looked at a byte of each page and answered with an empty message. At the end, the script
+counts the requests to the daemon for each message.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from measure import PAGE, machine, size
 import tensorlend
 import tensorlend.multiprocessing
 
+#: Messages whose requests are counted.
+COUNTED = 100
+
 SIZES = [4 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 16 << 20]
 
 
@@ -30,6 +35,13 @@ def look(inbox: Any, answers: Any) -> None:
             continue
         array = value if isinstance(value, np.ndarray) else value.numpy()
         answers.send_bytes(bytes([int(array[::PAGE].sum()) % 256]))
+
+
+def pass_on(inbox: Any, answers: Any) -> None:
+    """The receiver at the end of the pipe."""
+    while True:
+        inbox.recv()
+        answers.send_bytes(b"0")
 
 
 def main() -> None:
@@ -56,14 +68,17 @@ def main() -> None:
             "lease, mode cow": lambda: lent.install(client=client, smallest=0),
             "lease, mode read": lambda: lent.install(client=client, smallest=0, mode="read"),
         }
-    installs["floor"] = lambda: None
+    installs |= {"floor": lambda: None, "pipe": lambda: None}
     context = multiprocessing.get_context("fork")
     inbox = context.Queue()
     here, there = context.Pipe()
     receiver = context.Process(target=look, args=(inbox, there), daemon=True)
     receiver.start()
+    (bare_inbox, bare), (bare_back, bare_answers) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    context.Process(target=pass_on, args=(bare_inbox, bare_answers), daemon=True).start()
+    hops = {"pipe": (bare.send, bare_back)}
     print(f"{machine()['machine']}, Python {machine()['python']}, medians of {arguments.rounds} rounds (and the least), in us\n")
-    print(f"| array | {' | '.join(installs)} | ratio of the medians |")
+    print(f"| array | {' | '.join(installs)} | ratios of the medians: cow, read |")
     print("|---|" + "---:|" * (len(installs) + 1))
     for nbytes in SIZES:
         times: dict[str, list[float]] = {name: [] for name in installs}
@@ -71,15 +86,29 @@ def main() -> None:
             for name, install in installs.items():
                 install()
                 # torch moves what it sends to shared memory, and a tensor that is there already costs less: each is new.
-                array = library.ones(nbytes, dtype=library.uint8) if name != "floor" else 1
+                array = library.ones(nbytes, dtype=library.uint8)
+                if name in ("floor", "pipe"):
+                    array = 1 if name == "floor" else b"x" * 85
+                send, back = hops.get(name, (inbox.put, here))
                 began = time.perf_counter()
-                inbox.put(array)
-                here.recv_bytes()
+                send(array)
+                back.recv_bytes()
                 if number >= 5:
                     times[name].append((time.perf_counter() - began) * 1e6)
         cells = [f"{statistics.median(found):,.0f} ({min(found):,.0f})" for found in times.values()]
         middle = [statistics.median(found) for found in times.values()]
-        print(f"| {size(nbytes)} | {' | '.join(cells)} | {middle[0] / middle[1]:.1f} |", flush=True)
+        ratios = f"{middle[0] / middle[1]:.1f}, {middle[0] / middle[2]:.1f}"
+        print(f"| {size(nbytes)} | {' | '.join(cells)} | {ratios} |", flush=True)
+    for name, install in installs.items():
+        if not name.startswith("lease"):
+            continue
+        install()
+        before = client.stat()["requests"]
+        for _ in range(COUNTED):
+            inbox.put(library.ones(1 << 20, dtype=library.uint8))
+            here.recv_bytes()
+        # One of the requests is the one that reads the number.
+        print(f"{name}: {(client.stat()['requests'] - before - 1) / COUNTED:.2f} requests for each message of 1 MB")
     inbox.put(None)
     receiver.join()
 

@@ -1,13 +1,15 @@
 """Waits of an event loop. The loop sleeps on descriptors, and one native thread of each client
 waits for names and lists.
 
-docs/adr/0021-event-loops-sleep-on-descriptors.md explains why no wakeup is lost.
+docs/adr/0022-event-loops-sleep-on-descriptors.md explains why no wakeup is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,7 +23,10 @@ _T = TypeVar("_T")
 
 #: Interval in seconds at which a loop with waiting tasks polls their objects. No descriptor becomes
 #: readable if a producer was killed or has opened its stream again, or if the client was closed.
+#: The interval doubles up to the second value while no task begins a wait, so that idle
+#: tasks take no processor time.
 _LOOK_AGAIN = 0.1
+_LOOK_AGAIN_MAX = 1.0
 
 #: Number of wakeups by a descriptor without a message. After these, a queue of tasks relies on
 #: polling until the next message.
@@ -158,7 +163,8 @@ class _Loop:
         #: wait for each request.
         self._callers: WeakKeyDictionary[_native.Server, _native._Ticket] = WeakKeyDictionary()
         self._owners: dict[int, tuple[Checked, dict[asyncio.Future[None], None]]] = {}
-        self._is_polling = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._interval = _LOOK_AGAIN
         asyncio.get_running_loop().add_reader(self.wakeups.fileno(), self._take)
 
     def expect(self, call: Callable[[], None]) -> int:
@@ -232,12 +238,17 @@ class _Loop:
             del self._owners[id(owner)]
 
     def _keep_polling(self) -> None:
-        if not self._is_polling:
-            self._is_polling = True
-            asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._poll)
+        if self._timer is None or self._interval > _LOOK_AGAIN:
+            self._poll_in(_LOOK_AGAIN)
 
-    def _poll(self) -> None:
-        self._is_polling = False
+    def _poll_in(self, interval: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._interval = interval
+        self._timer = asyncio.get_running_loop().call_later(interval, self.poll)
+
+    def poll(self) -> None:
+        """Polls all awaited objects, and wakes the tasks whose objects have news or have ended."""
         for line in list(self._lines.values()):
             line.poll()
         for owner, futures in list(self._owners.values()):
@@ -247,13 +258,27 @@ class _Loop:
                 for ready in futures:
                     _end(ready)
         if self._lines or self._owners:
-            self._keep_polling()
+            self._poll_in(min(2 * self._interval, _LOOK_AGAIN_MAX))
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary()
 
-#: The lock for changes of `_loops`, which loops of several threads make.
-_changing = threading.Lock()
+#: The lock for changes of `_loops`, which loops of several threads make. A signal handler or a finalizer that closes a client
+#: takes it in the thread that has it.
+_changing = threading.RLock()
+
+
+def _forget_loops() -> None:
+    global _changing
+    # Another thread of the parent may have had the lock.
+    _changing = threading.RLock()
+    _loops.clear()
+
+
+os.register_at_fork(after_in_child=_forget_loops)
 
 
 def running() -> _Loop:
@@ -269,6 +294,15 @@ def running() -> _Loop:
                 del _loops[closed]
             _loops[loop] = waits
     return waits
+
+
+def poll_all() -> None:
+    """Makes all loops poll, because a client was closed."""
+    with _changing:
+        loops = list(_loops.items())
+    for loop, waits in loops:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(waits.poll)
 
 
 async def take(

@@ -85,6 +85,7 @@ __all__ = [
     "_Rows",
     "_Ticket",
     "_Wakeups",
+    "_send_receipt",
     "_watch_faults",
     "connect",
     "daemon",
@@ -178,6 +179,7 @@ def tool(arguments: Sequence[str], again: Sequence[str]) -> int:
     tool starts itself, with more arguments.
     """
 
+def _send_receipt(address: bytes, receipt: bytes) -> bool: ...
 def _watch_faults() -> None: ...
 def daemon(arguments: Sequence[str]) -> int:
     """Runs the daemon, and returns its exit status."""
@@ -1248,6 +1250,10 @@ class Client:
     def _tell_newer(self, wakeups: _Wakeups, number: int, name: str, seen: Any) -> _Ticket | None: ...
     def _try_length(self, name: str, length: int, op: str) -> int | None: ...
     def _tell_length(self, wakeups: _Wakeups, number: int, name: str, length: int, op: str) -> _Ticket: ...
+    def _mail(
+        self, value: Any, prefix: str, ttl: float
+    ) -> tuple[str, tuple[int, int], tuple[bytes, bytes]] | None: ...
+    def _settle_mail(self) -> None: ...
     def wait_length_async(
         self, name: str, length: int, op: Literal[">=", "==", "<="] = ">=", timeout: float | None = None
     ) -> Coroutine[Any, Any, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 MESSAGE_TTL = 60.0
 
 _clients: dict[tuple[tuple[str, ...], str | None], _native.Client] = {}
+#: The results of `where`, which never change.
+_wheres: weakref.WeakKeyDictionary[_native.Client, tuple[tuple[str, ...], str | None]] = weakref.WeakKeyDictionary()
 
 # A forked child opens its own sessions, because those in this dict belong to the parent.
 os.register_at_fork(after_in_child=_clients.clear)
@@ -130,8 +133,11 @@ def _is_of(value: _native.Lease | _native.DeviceLease | _native.Dataset, words: 
 
 def where(client: _native.Client) -> tuple[tuple[str, ...], str | None]:
     """Returns the arguments of `client_for`. With them, another process joins this client's namespace."""
-    options = client._options
-    return tuple(os.fspath(path) for path in options["address"]), options["namespace"]
+    found = _wheres.get(client)
+    if found is None:
+        options = client._options
+        found = _wheres[client] = tuple(os.fspath(path) for path in options["address"]), options["namespace"]
+    return found
 
 
 def share(client: _native.Client, value: Any, metadata: Mapping[str, Any] | bytes | None, ttl: float | None) -> TensorRef:

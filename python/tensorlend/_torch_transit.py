@@ -52,7 +52,7 @@ def install(
     largest : int or None, default None
         Larger tensors, in bytes, are sent as torch sends them; None for no limit.
     ttl : float
-        Seconds within which a message must be received.
+        Seconds within which a message must be received, as in `tensorlend.multiprocessing.install`.
     mode : {"cow", "read"}, default "cow"
         "cow" for private copies on write; "read" for read-only memory, which is faster.
     """

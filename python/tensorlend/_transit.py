@@ -1,6 +1,8 @@
-"""Arrays in messages between processes. Each array travels as a lease, under a unique name.
+"""Arrays in messages between processes. Each array travels as a lease, under a name that no other message has.
 
-The steps of one message. Sender S, receiver R, daemon D:
+Arrays of up to `MAIL_MAX` bytes travel in mailboxes, which are names that the sender uses again and again without a
+request to the daemon. python/src/mailbox.rs has their steps. Other arrays, and arrays for which no mailbox is free, travel by
+these steps. Sender S, receiver R, daemon D:
 
 1. S copies the array into a draft.
 2. S publishes it under a new name with a time to live. The name is not ephemeral, because S may end before R leases it.
@@ -22,6 +24,7 @@ import secrets
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
 from tensorlend import _native
@@ -38,6 +41,9 @@ LEASES_MAX = 3072
 #: Maximum bytes of a lent tensor if the program has not set a maximum. torch sends larger tensors,
 #: because it is faster for them: see docs/results/2026-11-23-messages.md.
 TORCH_LARGEST = 4 << 20
+
+#: Maximum bytes of an array in a mailbox. Requests are a small part of the time of a larger message.
+MAIL_MAX = 4 << 20
 
 #: A function that `python -m tensorlend.run` sets. Its arguments are the bytes of each value, and
 #: whether the value was lent.
@@ -59,13 +65,15 @@ class Settings:
 _prefix = ""
 _numbers = itertools.count()
 _held: weakref.WeakSet[Any] = weakref.WeakSet()
+#: The clients of this process that have mailboxes.
+_mailing: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _new_prefix() -> None:
-    global _prefix, _held
+    global _prefix, _held, _mailing
     _prefix = f"transit/{os.getpid()}/{secrets.token_hex(6)}"
-    # Forget inherited leases, which belong to the parent.
-    _held = weakref.WeakSet()
+    # Forget inherited leases and mailboxes, which belong to the parent.
+    _held, _mailing = weakref.WeakSet(), weakref.WeakSet()
 
 
 _new_prefix()
@@ -92,20 +100,40 @@ def count(nbytes: int, lent: bool) -> None:
         counter(nbytes, lent)
 
 
+def _settle() -> None:
+    for client in _mailing:
+        client._settle_mail()
+
+
+def _mail(client: _native.Client, value: Any, ttl: float) -> tuple[str, tuple[int, int], tuple[bytes, bytes]] | None:
+    """Publishes a value in a mailbox. Returns None if no mailbox is free."""
+    if client not in _mailing:
+        if not _mailing:
+            # A child of multiprocessing ends without the finalizers of its parent and without `atexit`. Receipts that arrived
+            # before the end would be lost, and their arrays would last until their time to live.
+            util.Finalize(None, _settle, exitpriority=0)
+        _mailing.add(client)
+    return client._mail(value, _prefix, ttl)
+
+
 def lend(value: Any, by: Settings, library: str) -> Reduced | None:
     """Publishes a value for one receiver. Returns the content of its message; None if the message must contain the value
     itself."""
-    name = new_name()
-    client = by.client
+    client, receipt = by.client, None
     try:
-        words = client.put(name, value, ttl=by.ttl).words
+        mail = _mail(client, value, by.ttl) if value.nbytes <= MAIL_MAX else None
+        if mail is None:
+            name = new_name()
+            words = client.put(name, value, ttl=by.ttl).words
+        else:
+            name, words, receipt = mail
     except Error:
         # The value cannot be lent, because there is no memory or no daemon, or its elements have
         # another dtype.
         count(value.nbytes, False)
         return None
     count(value.nbytes, True)
-    return take, (*where(client), name, words, by.mode, by.ttl, library)
+    return take, (*where(client), name, words, by.mode, by.ttl, library, receipt)
 
 
 def take(
@@ -116,8 +144,9 @@ def take(
     mode: Mode,
     ttl: float,
     library: str,
+    receipt: tuple[bytes, bytes] | None,
 ) -> Any:
-    """Leases the array of a message that only this process receives, and deletes the array's name."""
+    """Leases the array of a message that only this process receives, and confirms the receipt or deletes the array's name."""
     client = client_for(address, namespace)
     try:
         value = view(client, name, words, mode, library)
@@ -126,8 +155,12 @@ def take(
             f"the array of a message is gone: it was received before, or the message waited for more than {ttl:g} s "
             "(install(ttl=...) says how long it may)"
         ) from error
+    if receipt is not None and _native._send_receipt(*receipt):
+        return value
     try:
-        client.delete(name)
+        # The sender may have received the receipt of a second receiver of the same message, and sent another message in this mailbox.
+        if receipt is None or get_version(client, name, words, "read") is not None:
+            client.delete(name)
     except Error:
         # Ignore a failed delete, because the name ends at its time to live.
         pass

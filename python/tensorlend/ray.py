@@ -4,12 +4,15 @@ docs/how-to/ray.md.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from ray.experimental import register_tensor_transport  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from ray.experimental.rdt import util  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from ray.experimental.rdt.tensor_transport_manager import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
     CommunicatorMetadata,
     TensorTransportManager,
@@ -28,6 +31,9 @@ __all__ = ["NAME", "install"]
 
 #: The transport's name, as in `@ray.method(tensor_transport="tensorlend")`.
 NAME = "TENSORLEND"
+
+#: Seconds for which a process that gets a reference waits until Ray has registered the transport in it.
+_REGISTERED_S = 1.0
 
 _installed: tuple[tuple[tuple[str, ...], str | None], Mode] | None = None
 
@@ -54,10 +60,13 @@ def install(*, client: Client | None = None, mode: Mode = "cow") -> None:
     ValueError
         The transport is registered already, with another daemon or mode.
     """
-    global _installed
     from tensorlend._default import default_client
 
-    address, of = where(client or default_client()), mode
+    _register(where(client or default_client()), mode)
+
+
+def _register(address: tuple[tuple[str, ...], str | None], of: Mode) -> None:
+    global _installed
     if _installed == (address, of):
         return
 
@@ -77,6 +86,31 @@ class _Lent(TensorTransportMetadata):  # type: ignore[misc, unused-ignore]
 
     broker: tuple[tuple[str, ...], str | None] = ((), None)
     values: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
+    mode: Mode = "cow"
+
+    def __reduce__(self) -> Any:
+        return _received, (self.tensor_meta, self.tensor_device, self.broker, self.values, self.mode)
+
+
+def _received(
+    tensor_meta: Any, tensor_device: Any, broker: Any, values: list[tuple[str, tuple[int, int]]], mode: Mode
+) -> _Lent:
+    """Unpickles the description of an object, and registers the transport if this process has none.
+
+    Ray registers transports by a task of its own in each actor. It awaits this task before it passes an object to the actor, but
+    not before it passes a reference within a list or a dict. At high load the actor then gets the reference first.
+    """
+    deadline = time.monotonic() + _REGISTERED_S
+    while not _is_registered() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if not _is_registered():
+        with contextlib.suppress(ValueError):  # Ray's task has registered it in the meantime
+            _register(broker, mode)
+    return _Lent(tensor_meta, tensor_device, broker, values, mode)
+
+
+def _is_registered() -> bool:
+    return NAME in util.transport_manager_info
 
 
 class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignore]
@@ -129,7 +163,8 @@ class LeaseTransport(TensorTransportManager):  # type: ignore[misc, unused-ignor
             return lent
 
     def _publish(self, tensors: list[torch.Tensor]) -> _Lent:
-        lent = _Lent([(tensor.shape, tensor.dtype) for tensor in tensors], "cpu" if tensors else None, self.broker)
+        meta = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        lent = _Lent(meta, "cpu" if tensors else None, self.broker, mode=self.mode)
         client = client_for(*self.broker)
         try:
             for tensor in tensors:

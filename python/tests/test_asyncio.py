@@ -10,6 +10,7 @@ import pytest
 from waiting import LONG
 
 import tensorlend
+from tensorlend import _line
 
 
 @pytest.fixture
@@ -460,3 +461,47 @@ asyncio.run(main())
 """
     for how in ["exit", "return", "fork"]:
         assert script(source, str(broker.address), how).stdout == "waits\n"
+
+
+def test_idle_tasks_are_polled_less_and_less(client, monkeypatch):
+    """A loop polls for what wakes no descriptor. The interval grows while nothing happens, and a new wait resets it."""
+    monkeypatch.setattr(_line, "_LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(_line, "_LOOK_AGAIN_MAX", 0.006)
+    intervals = []
+
+    async def main():
+        task = asyncio.create_task(client.wait_for_async("never"))
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
+
+        def call_later(delay, *arguments):
+            intervals.append(delay)
+            return later(delay, *arguments)
+
+        monkeypatch.setattr(loop, "call_later", call_later)
+        while len(intervals) < 5:
+            await asyncio.sleep(0)
+        assert intervals[:5] == [0.002, 0.004, 0.006, 0.006, 0.006]
+        intervals.clear()
+        other = asyncio.create_task(client.wait_for_async("nothing"))
+        await asyncio.sleep(0)
+        assert intervals[-1:] == [0.001]
+        for one in (task, other):
+            one.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), LONG))
+
+
+def test_closing_a_client_does_not_wait_for_a_poll(client, stream, monkeypatch):
+    monkeypatch.setattr(_line, "_LOOK_AGAIN", LONG)
+    monkeypatch.setattr(_line, "_LOOK_AGAIN_MAX", LONG)
+    subscription = subscribe(client)
+
+    async def main():
+        asyncio.get_running_loop().call_later(0.05, threading.Thread(target=client.close).start)
+        waits = [client.wait_for_async("never"), subscription.recv_async(), client.wait_length_async("list", 1)]
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+        assert [type(end) for end in ends] == [tensorlend.DisconnectedError] * 3
+
+    asyncio.run(asyncio.wait_for(main(), LONG / 2))

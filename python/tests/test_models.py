@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from amounts import only_in_full
 from runner import engine_options, from_pypi, running
 from waiting import LONG, eventually
 
@@ -21,6 +22,8 @@ Image = pytest.importorskip("PIL.Image")
 PHOTOGRAPHS = ["astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg"]
 #: Networks for photographs, with constants for weights: AlexNet, DenseNet, ResNet and others.
 LARGE = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "light").glob("light_*.onnx"))
+# Of different kinds: branches that are concatenated, shuffled channels, plain layers.
+QUICK = ("light_squeezenet", "light_shufflenet", "light_bvlc_alexnet")
 PHOTOGRAPH = Path(__file__).parents[2] / "examples" / "data" / "china.jpg"
 
 
@@ -215,7 +218,11 @@ def test_a_recurrent_model_keeps_its_state_in_named_tensors(engine: str, client:
         np.testing.assert_allclose(np.asarray(client.get("voice/state")), state, atol=1e-4)
 
 
-@pytest.mark.parametrize("path", LARGE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path if path.stem in QUICK else only_in_full(path, why="ten seconds of inference") for path in LARGE],
+    ids=[path.stem for path in LARGE],
+)
 def test_a_large_graph(engine: str, client: tensorlend.Client, path: Path) -> None:
     file = path.read_bytes()
     graph = onnx.load_model_from_string(file).graph

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 
@@ -22,9 +23,16 @@ METHODS = ["fork", "spawn", "forkserver"]
 
 LARGE = 1 << 17  # elements of 8 bytes
 
+HUGE = _transit.MAIL_MAX // 8 + 1  # elements of 8 bytes: too large for a mailbox
+
 
 def in_transit(client):
     return client.list("transit/*")
+
+
+def all_received(client):
+    """Waits for the receipts of other processes, which a thread handles."""
+    eventually("all messages are received", lambda: not in_transit(client))
 
 
 def is_free(client):
@@ -70,7 +78,7 @@ def test_queues(broker, installed, method):
     inbox.put(None)
     process.join(60)
     assert process.exitcode == 0
-    assert not in_transit(installed)
+    all_received(installed)
 
 
 def test_pipes_keep_what_the_sender_had(installed):
@@ -96,7 +104,7 @@ def test_pools(installed, method):
     context = multiprocessing.get_context(method)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as executor:
         assert [result[7] for result in executor.map(square, arrays)] == [n * n for n in range(6)]
-    assert not in_transit(installed)
+    all_received(installed)
 
 
 def test_managers(installed):
@@ -104,7 +112,7 @@ def test_managers(installed):
         shared = manager.dict()
         shared["x"] = np.arange(LARGE)
         assert shared["x"][-1] == LARGE - 1 and shared["x"][-1] == LARGE - 1
-    assert not in_transit(installed)
+    all_received(installed)
 
 
 def put_and_end(queue):
@@ -209,9 +217,9 @@ def test_a_forked_child_sends_by_itself(installed):
     assert is_leased(reader.recv())
 
 
-def killed(role, step, broker, pipe):
+def killed(role, step, broker, pipe, length):
     program = pathlib.Path(__file__).with_name("transit_steps.py")
-    command = [sys.executable, str(program), role, step, broker.address, str(pipe.fileno())]
+    command = [sys.executable, str(program), role, step, broker.address, str(pipe.fileno()), str(length)]
     done = subprocess.run(command, pass_fds=[pipe.fileno()], timeout=60, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
@@ -224,14 +232,20 @@ def ends_by_itself(client, count):
         client.delete(info.name)
 
 
-@pytest.mark.parametrize(("step", "left"), [("before put", 0), ("after put", 1), ("at the end", 1)])
-def test_a_sender_that_is_killed(broker, client, step, left):
+@pytest.mark.parametrize(
+    ("length", "step", "left"),
+    [
+        *[(HUGE, "before put", 0), (HUGE, "after put", 1), (HUGE, "at the end", 1)],
+        *[(LARGE, "before _mail", 0), (LARGE, "after _mail", 1), (LARGE, "at the end", 1)],
+    ],
+)
+def test_a_sender_that_is_killed(broker, client, length, step, left):
     here, there = multiprocessing.Pipe()
-    killed("send", step, broker, there)
+    killed("send", step, broker, there, length)
     there.close()
     eventually("its session ends", lambda: client.stat()["clients"] == 1)
     if step == "at the end":
-        assert here.recv()[-1] == LARGE - 1
+        assert here.recv()[-1] == length - 1
         left = 0
     else:
         with pytest.raises(EOFError):
@@ -239,11 +253,82 @@ def test_a_sender_that_is_killed(broker, client, step, left):
     ends_by_itself(client, left)
 
 
-@pytest.mark.parametrize(("step", "left"), [("before get", 1), ("after get", 1), ("before delete", 1), ("after delete", 0)])
-def test_a_receiver_that_is_killed(broker, installed, step, left):
+@pytest.mark.parametrize(
+    ("length", "step", "left"),
+    [
+        *[(HUGE, "before get", 1), (HUGE, "after get", 1), (HUGE, "before delete", 1), (HUGE, "after delete", 0)],
+        *[(LARGE, "before get", 1), (LARGE, "after get", 1), (LARGE, "before _send_receipt", 1), (LARGE, "after _send_receipt", 0)],
+    ],
+)
+def test_a_receiver_that_is_killed(broker, installed, length, step, left):
     here, there = multiprocessing.Pipe()
-    here.send(np.arange(LARGE))
-    killed("receive", step, broker, there)
+    here.send(np.arange(length))
+    killed("receive", step, broker, there, length)
     eventually("its session ends", lambda: installed.stat()["clients"] == 1)
+    if step == "after _send_receipt":
+        all_received(installed)
     ends_by_itself(installed, left)
     eventually("the memory is free", lambda: is_free(installed))
+
+
+def total(inbox, outbox):
+    while (array := inbox.recv()) is not None:
+        outbox.send((is_leased(array), int(array.sum())))
+
+
+@pytest.mark.parametrize("mode", ["cow", "read"])
+def test_messages_take_few_requests(client, mode):
+    """The names, the segments and their descriptors are used again. Before, each message took two or three requests."""
+    tensorlend.multiprocessing.install(client=client, mode=mode)
+    context = multiprocessing.get_context("fork")
+    (inbox, here), (back, outbox) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    receiver = context.Process(target=total, args=(inbox, outbox), daemon=True)
+    receiver.start()
+    before = 0
+    for number in range(120):
+        if number == 20:
+            before = client.stat()["requests"]
+        here.send(np.full(LARGE, number))
+        assert back.recv() == (True, number * LARGE)
+    assert client.stat()["requests"] - before < 100
+    here.send(None)
+    receiver.join(60)
+    assert receiver.exitcode == 0
+    all_received(client)
+    tensorlend.multiprocessing.uninstall()
+
+
+def test_more_messages_than_mailboxes_wait(installed):
+    here, there = multiprocessing.Pipe()
+    for number in range(20):
+        here.send(np.full(LARGE, number))
+    assert len(in_transit(installed)) == 20
+    found = [there.recv() for _ in range(10)]
+    for number in range(20, 25):
+        here.send(np.full(LARGE, number))
+    found += [there.recv() for _ in range(15)]
+    assert [int(array[-1]) for array in found] == list(range(25)) and all(map(is_leased, found))
+    assert not in_transit(installed)
+
+
+def test_datagrams_that_are_no_receipts(installed):
+    """Every process of the machine can send to the socket. After too many of them the socket is closed, and messages take
+    requests again."""
+    here, there = multiprocessing.Pipe()
+    here.send(np.arange(LARGE))
+    names = [line.split()[-1] for line in pathlib.Path("/proc/net/unix").read_text().splitlines()]
+    (address,) = [name for name in names if name.startswith(f"@tensorlend/{_transit._prefix}")]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+
+        def is_closed():
+            try:
+                stranger.sendto(bytes(28), "\0" + address[1:])
+            except BrokenPipeError:
+                return True
+            return False
+
+        assert not is_closed() and len(in_transit(installed)) == 1
+        eventually("the socket is closed", is_closed)
+    assert there.recv()[-1] == LARGE - 1 and not in_transit(installed)
+    here.send(np.arange(LARGE))
+    assert is_leased(there.recv()) and not in_transit(installed)

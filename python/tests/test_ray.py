@@ -1,6 +1,7 @@
 """Ray's actors send tensors as leases."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -156,6 +157,23 @@ def test_an_object_that_is_described_again(broker, client):
     assert not client.list("transit/*") and found[0].tolist() == list(range(10))
     with pytest.raises(tensorlend.NotFoundError, match="gone"):
         Direct().recv_multiple_tensors("one", lent, None)
+
+
+def test_a_reference_brings_the_transport(broker, client, script):
+    """Ray may pass a reference to an actor before it has registered the transport there."""
+    Direct.broker = (tuple(map(os.fspath, client.address)), client.namespace)
+    sender = Direct()
+    lent = sender.extract_tensor_transport_metadata("one", [torch.arange(10)])
+    source = """
+import pickle, sys
+lent = pickle.loads(bytes.fromhex(sys.argv[1]))
+from ray.experimental.rdt.util import get_tensor_transport_manager
+(found,) = get_tensor_transport_manager("TENSORLEND").recv_multiple_tensors("one", lent, None)
+found += 1
+print(found.tolist())
+"""
+    assert script(source, pickle.dumps(lent).hex(), timeout=PATIENCE).stdout == f"{list(range(1, 11))}\n"
+    sender.garbage_collect("one", lent, [])
 
 
 def test_no_memory():

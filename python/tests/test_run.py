@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from amounts import only_in_full
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORLEND_SOCKET", "TENSORLEND_RUN"))}
 
@@ -165,12 +166,15 @@ def test_without_a_daemon_the_program_goes_without(tmp_path):
     ("package", "arguments"),
     [
         ("joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "dispatch_one_job"]),
-        pytest.param(
-            "joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "simple_parallel or nested_loop"],
-            marks=pytest.mark.skipif(os.environ.get("TENSORLEND_TEST") != "full", reason="two minutes: TENSORLEND_TEST=full runs it"),
+        only_in_full(
+            "joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "simple_parallel or nested_loop"], why="two minutes"
         ),
         ("sklearn", ["-p", "no:cacheprovider", "--pyargs", "sklearn.ensemble.tests.test_forest", "-k", "parallel"]),
-        ("joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_memmapping", "-k", "pool_with_memmap or workaround_against_bad_memmap"]),
+        only_in_full(
+            "joblib",
+            ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_memmapping", "-k", "pool_with_memmap or workaround_against_bad_memmap"],
+            why="half a minute",
+        ),
     ],
 )
 def test_public_tests_pass(package, arguments, tmp_path):

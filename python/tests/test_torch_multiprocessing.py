@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from waiting import eventually
+
 import tensorlend
 import tensorlend.torch
 
@@ -90,7 +92,7 @@ def test_a_loader_of_torch(installed):
     batches = list(loader)
     assert [x.is_shared() for x, _ in batches] == [False] * 4
     assert torch.equal(torch.cat([x for x, _ in batches]), dataset.tensors[0]) and torch.cat([y for _, y in batches]).tolist() == list(range(64))
-    assert not installed.list("transit/*")
+    eventually("all batches are received", lambda: not installed.list("transit/*"))
 
 
 def keep(inbox, outbox):

@@ -64,12 +64,41 @@ def test_a_verdict_names_each_harm(harness):
         "system": "a", "fault": "fork", "seed": 3, "killed": ["x (SIGBUS)"], "stalled": ["y"], "torn": 2, "lost": {"y": 4, "z": 9},
         "slow": "z", "kept": "lost", "recoveries": [0.5], "accounts": {"stopped": {"shm": 2 << 20, "memfd": 1 << 20}}, "left": ["p"],
     }  # fmt: skip
-    said = report.verdict(cell, plain)
+    said = report.verdict((cell, plain))
     for each in ("1 killed", "1 stalled", "2 torn", "4 lost", "9 lost at the stopped reader", "kept value lost", "2.0 MiB leaked", "1 processes left"):
         assert each in said, said
-    assert "held by the broker" in report.verdict({**cell, "has_broker": True}, plain)
+    assert "held by the broker" in report.verdict(({**cell, "has_broker": True}, plain))
     nothing = {"killed": [], "stalled": [], "torn": 0, "lost": {}, "recoveries": [0.5]}
-    assert report.verdict(nothing, nothing) == "ok; 0.50 s"
+    assert report.verdict((nothing, nothing)) == "ok; 0.50 s"
+
+
+def test_a_verdict_of_several_runs_counts_them(harness):
+    report = harness("report")
+    nothing = {"killed": [], "stalled": [], "torn": 0, "lost": {}, "recoveries": [0.5]}
+    runs = [nothing, {**nothing, "lost": {"y": 4}, "recoveries": [0.25, 0.1]}, {**nothing, "lost": {"y": 9}, "kept": "lost"}]
+    said = report.verdict(*[(found, nothing) for found in runs])
+    assert said == "**4 to 9 lost (2 of 3), kept value lost (1 of 3)**; 0.25 s to 0.50 s"
+    broken = {"system": "a", "fault": "fork", "seed": 4, "gave up": "no values at the start"}
+    assert report.verdict((nothing, nothing), (broken, nothing)) == "**1 of 2 not run**; 0.50 s"
+    assert report.verdict((broken, nothing)) == "**no values at the start**"
+
+
+def test_a_run_is_planned_and_estimated(harness):
+    schedule, systems = harness("schedule"), harness("systems")
+    runs = schedule.plan(["redis", "redis_aof", "iceoryx2"], ["nothing", "kill-broker", "fork"], [7, 8])
+    # No broker in iceoryx2, and only some faults for the variant of Redis.
+    first = [("redis", "nothing"), ("redis_aof", "nothing"), ("iceoryx2", "nothing"), ("redis", "kill-broker"), ("redis_aof", "kill-broker")]
+    first += [("redis", "fork"), ("iceoryx2", "fork")]
+    assert runs == [(*each, seed) for seed in (7, 8) for each in first]
+    slow = [{"system": "redis", "fault": "fork", "wall_s": 100.0}]
+    usual = systems.load("redis", pathlib.Path()).cell_s
+    assert schedule.seconds([("redis", "fork", 7), ("redis", "nothing", 7)], slow) == 100.0 + usual
+
+
+def test_drivers_are_short(harness):
+    for path in (HARNESS / "systems").glob("[!_]*.py"):
+        assert len(path.read_text().splitlines()) <= 100, path.name
+    assert sorted(harness("systems").ALL) == sorted(path.stem for path in (HARNESS / "systems").glob("[!_]*.py"))
 
 
 def test_a_reader_finds_what_it_can_write_to(harness, tmp_path):

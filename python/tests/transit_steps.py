@@ -17,7 +17,7 @@ def die(*_arguments, **_options):
 
 
 class Client:
-    """A client whose process dies before or after one of its calls."""
+    """A client or a module whose process dies before or after one of its calls."""
 
     def __init__(self, client, step):
         self._client = client
@@ -37,14 +37,15 @@ class Client:
 
 
 def main():
-    role, step, address, descriptor = sys.argv[1:]
+    role, step, address, descriptor, length = sys.argv[1:]
     pipe = Connection(int(descriptor))
     client = Client(tensorlend.connect(address), step)
     if role == "send":
         tensorlend.multiprocessing.install(client=client)
-        pipe.send(np.arange(1 << 17))
+        pipe.send(np.arange(int(length)))
     else:
         _transit.client_for = lambda *_: client
+        _transit._native = Client(_transit._native, step)
         pipe.recv()
     die()
 

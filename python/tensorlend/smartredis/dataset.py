@@ -50,18 +50,18 @@ class Content(Context):
         content.fields = Fields.from_json(fields)
         return content
 
-    def to_value(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Returns the tensors and the metadata to publish.
+    def to_value(self) -> tuple[dict[str, Array], bytes]:
+        """Returns the tensors and the metadata to publish. The metadata is JSON in ASCII, so a text may contain the codes
+        that stand for bytes outside UTF-8.
 
         :raises RedisRuntimeError: if it is empty
         """
         if not self.tensors and not len(self.fields):
             raise RedisRuntimeError(f"the dataset {self.name!r} is empty: add a tensor or a field first")
-        metadata: dict[str, Any] = {"fields": self.fields.to_json()}
-        written = json.dumps(metadata).encode()
+        written = json.dumps({"fields": self.fields.to_json()}).encode()
         if len(written) <= _METADATA_BYTES_MAX:
-            return self.tensors, metadata
-        return {**self.tensors, _SPILLED: np.frombuffer(written, np.uint8)}, {}
+            return self.tensors, written
+        return {**self.tensors, _SPILLED: np.frombuffer(written, np.uint8)}, b"{}"
 
     def tensor(self, name: str) -> Array:
         """:raises RedisKeyError: if there is no such tensor"""

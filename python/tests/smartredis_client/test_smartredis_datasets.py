@@ -54,6 +54,19 @@ def test_scalars_are_exact(client: Client) -> None:
     assert got.get_meta_scalars("small").tolist() == [-(2**63)]
 
 
+@pytest.mark.parametrize("times", [1, 20_000], ids=["in the metadata", "in a tensor"])
+def test_bytes_outside_utf_8_come_back(client: Client, times: int) -> None:
+    """Programs in C++ and Fortran can store such bytes. A program in Python that gets the dataset can put it again."""
+    text = b"caf\xe9 \xff".decode(errors="surrogateescape") * times
+    dataset = Dataset("bytes")
+    dataset.add_meta_string("text", text)
+    client.put_dataset(dataset)
+    got = client.get_dataset("bytes")
+    assert got.get_meta_strings("text") == [text]
+    client.put_dataset(got)
+    assert client.get_dataset("bytes").get_meta_strings("text") == [text]
+
+
 def test_a_dataset_of_fields_only_and_one_with_very_many(client: Client) -> None:
     with pytest.raises(RedisRuntimeError, match="empty"):
         client.put_dataset(Dataset("nothing"))
