@@ -3,6 +3,7 @@
     python benches/torture                                the whole table, in at most 30 minutes
     python benches/torture SYSTEM                         the faults of one system
     python benches/torture SYSTEM FAULT --seed N          one cell
+    python benches/torture --seeds 3                      three runs of each cell, as far as the time goes
     python benches/torture --list                         systems and faults
 
 Systems that are not installed are left out. docs/torture.md in the repository explains the faults and the counts.
@@ -22,12 +23,13 @@ from typing import Any
 
 import faults
 import report
+import schedule
 import systems
 import world
 from cell import Cell
 
-#: Seconds after which a cell is ended from outside.
-CELL_S = 120
+#: Seconds after which a cell of an idle machine is ended from outside, without the time of its start.
+CELL_S = 100
 
 
 def installed(names: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -44,7 +46,7 @@ def installed(names: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def one(system: str, fault: str, seed: int, kills: int, quick: bool, out: Path) -> dict[str, Any]:
     """Runs a cell in a world of its own, and returns its counts."""
-    folder = out / "logs" / f"{system}-{fault}"
+    folder = out / "logs" / f"{system}-{fault}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     result = folder / "result.json"
@@ -56,10 +58,11 @@ def one(system: str, fault: str, seed: int, kills: int, quick: bool, out: Path) 
         return 0
 
     keep = world.kept_folders([out, os.environ.get("TENSORLEND_BIN_DIR", "")])
+    limit_s = (CELL_S + 2 * systems.load(system, out).start_s) * (10 if quick else 4)
     begun = time.monotonic()
     pid = world.inside(work, faults.ALL[fault].shm, keep)
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() - begun > CELL_S * (10 if quick else 1):
+        if time.monotonic() - begun > limit_s:
             # The world's process 1 ends with this process, and the others with process 1.
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -75,10 +78,10 @@ def one(system: str, fault: str, seed: int, kills: int, quick: bool, out: Path) 
 
 
 def merged(path: Path, fresh: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of earlier runs into the same folder, without the cells that this run has repeated."""
-    repeated = {(found["system"], found["fault"]) for found in fresh}
+    """The results of earlier runs into the same folder, without those that this run has repeated."""
+    repeated = {schedule.key(found) for found in fresh}
     earlier = json.loads(path.read_text())["results"] if path.exists() else []
-    return [found for found in earlier if (found["system"], found["fault"]) not in repeated] + fresh
+    return [found for found in earlier if schedule.key(found) not in repeated] + fresh
 
 
 def save(out: Path, fresh: list[dict[str, Any]], missing: dict[str, str]) -> None:
@@ -93,6 +96,7 @@ def main() -> int:
     parser.add_argument("system", nargs="?", help="one of --list, or several, separated by commas")
     parser.add_argument("fault", nargs="?", help="one of --list, or several, separated by commas")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="how many runs each cell gets, the first with --seed, the next with the next number")
     parser.add_argument("--kills", type=int, default=3, help="how often kill-producer and kill-consumer kill")
     parser.add_argument("--budget", type=float, default=1750, help="seconds after which no cell begins")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "torture")
@@ -121,29 +125,30 @@ def main() -> int:
     able, missing = installed(names)
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", flush=True)
-    print(f"seed {arguments.seed}", flush=True)
     added = "nothing" not in chosen and not arguments.quick
     if added:
         # The counts of a fault are compared with those of a run without one.
         chosen = ["nothing", *chosen]
+    earlier = merged(out / "torture.json", [])
+    known = {schedule.key(found) for found in earlier if found["fault"] == "nothing" and added}
+    seeds = list(range(arguments.seed, arguments.seed + arguments.seeds))
+    runs = [each for each in schedule.plan(able, chosen, seeds) if each not in known]
+    fit = sum(1 for at in range(len(runs)) if schedule.seconds(runs[:at], earlier) <= arguments.budget)
+    print(f"seeds {seeds[0]} to {seeds[-1]}; {len(runs)} runs of {len(able)} systems, about {schedule.seconds(runs, earlier) / 60:.0f} minutes", flush=True)
+    print(f"no run begins after {arguments.budget / 60:.0f} minutes: about {fit} of {len(runs)} will run", flush=True)
     results: list[dict[str, Any]] = []
     begun = time.monotonic()
-    kills = 1 if arguments.quick else arguments.kills
-    # By faults, so that a run that ends early has whole columns.
-    for fault in chosen:
-        for system in able:
-            if faults.ALL[fault].needs_broker and not systems.load(system, out).has_broker:
-                continue
-            if fault == "nothing" and added and any(each["system"] == system and each["fault"] == fault for each in merged(out / "torture.json", [])):
-                continue  # An earlier run into this folder has it.
-            if time.monotonic() - begun > arguments.budget:
-                results.append({"system": system, "fault": fault, "seed": arguments.seed, "gave up": "left out: no time"})
-                continue
-            found = one(system, fault, arguments.seed, kills, arguments.quick, out)
-            results.append(found)
-            plain = next((each for each in merged(out / "torture.json", results) if each["system"] == system and each["fault"] == "nothing"), found)
-            print(f"{system} {fault} ({found['wall_s']:.0f} s): {report.verdict(found, plain)}", flush=True)
-            save(out, results, missing)
+    for system, fault, seed in runs:
+        if time.monotonic() - begun > arguments.budget:
+            if seed == seeds[0] and (system, fault, seed) not in {schedule.key(found) for found in earlier}:
+                results.append({"system": system, "fault": fault, "seed": seed, "gave up": "left out: no time"})
+            continue
+        found = one(system, fault, seed, 1 if arguments.quick else arguments.kills, arguments.quick, out)
+        results.append(found)
+        plain = report.Results(merged(out / "torture.json", results)).plain(found)
+        print(f"{system} {fault} {seed} ({found['wall_s']:.0f} s): {report.verdict((found, plain))}", flush=True)
+        save(out, results, missing)
+    save(out, results, missing)
     print(f"{out / 'torture.md'} after {time.monotonic() - begun:.0f} s", flush=True)
     return 0
 

@@ -27,8 +27,18 @@ STALL_S = 5.0
 #: What the harness does for a survivor without progress, in this order, and how long it waits for the effect.
 CURES = [("nothing", STALL_S), ("reopen", 4.0), ("replace", 6.0), ("replace all", 8.0)]
 #: Sizes in bytes and periods in seconds: of the victim's values and of the honest pair's.
-VICTIM = (1 << 20, 0.01)
-HONEST = (1 << 16, 0.01)
+VICTIM = (1 << 20, 0.05)
+HONEST = (1 << 16, 0.02)
+
+
+#: Seconds that a process needs to start on an idle machine. On a busy one, all waits grow with the time of the start.
+USUAL_START_S, MOST_PATIENCE = 0.2, 8.0
+
+
+def _start_s() -> float:
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import numpy"], check=True)
+    return time.monotonic() - begun
 
 
 class GaveUp(Exception):
@@ -47,6 +57,7 @@ class Part:
         #: Pids that the harness has ended, whose values count no more.
         self.ended: set[int] = set()
         self.begun = 0
+        self.child: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -69,9 +80,10 @@ class Part:
             app.ancestor.stdin.write(json.dumps(config).encode() + b"\n")
             app.ancestor.stdin.flush()
         else:
-            path = app.cell.logs / f"{self.name}.json"
+            # A file of its own: an earlier process may not have read its file yet.
+            path = app.cell.logs / f"{self.name}-{len(app.cell.children)}.json"
             path.write_text(json.dumps(config))
-            app.cell.popen([sys.executable, str(HERE / "role.py"), str(path)], self.name)
+            self.child = app.cell.popen([sys.executable, str(HERE / "role.py"), str(path)], self.name)
 
     def command(self, *words: object) -> None:
         with open(self.control, "a") as file:
@@ -97,9 +109,10 @@ class Part:
         """Ends the process by SIGKILL, and returns the time."""
         pid = self.pid
         now = time.monotonic()
-        if pid is not None:
-            self.ended.add(pid)
-            world.end([pid])
+        # The newest process may not have begun yet.
+        pids = {pid, self.child.pid if self.child is not None and self.child.poll() is None else None} - {None}
+        self.ended |= pids
+        world.end(pids)
         return now
 
     def replace(self) -> None:
@@ -114,6 +127,8 @@ class Part:
         """Asks the process to end, and ends it if it does not."""
         pid = self.pid
         self.command("stop")
+        if self.child is not None and self.child.poll() is None and self.child.pid != pid:
+            world.end([self.child.pid])  # It has not begun.
         if pid is None:
             return
         if not self.wait(lambda: not world.alive(pid), 4) and not self.app.cell.system.restarts:
@@ -171,8 +186,8 @@ class Cell:
         self.folder = Path("/tmp/cell")
         self.folder.mkdir()
         self.system = systems.load(system, self.folder)
-        #: A check of this program may run on a machine that is busy with other tests.
-        self.patience = 12 if quick else 1
+        #: What all waits are multiplied with. A check of this program may run on a machine that is busy with other tests.
+        self.patience = 12.0 if quick else 1.0
         self.random = random.Random(f"{seed} {system} {fault}")
         self.children: list[subprocess.Popen[bytes]] = []
         self.broker: list[subprocess.Popen[bytes]] = []
@@ -316,6 +331,7 @@ class Cell:
 
     def run(self, fault: Callable[[Cell], None]) -> dict[str, Any]:
         self.data["version"] = self.system.version()
+        self.patience = self.data["patience"] = max(self.patience, min(MOST_PATIENCE, _start_s() / USUAL_START_S))
         self.accounts["empty"] = world.account()
         begun = time.monotonic()
         try:

@@ -17,14 +17,15 @@ def nothing(cell: Cell) -> None:
     """No fault: a producer and a consumer are stopped when asked, and others take their places."""
     for part in (cell.victim.producer, cell.victim.readers[0]):
         pid = part.pid
-        begun = time.monotonic()
         if cell.system.restarts:
             return
         part.command("stop")
         cell.wait(lambda pid=pid: not world.alive(pid), 5)
         part.ended.add(pid)
+        # What the stopped process received until now is no progress of the next one.
+        stopped = time.monotonic()
         part.replace()
-        cell.heal(begun)
+        cell.heal(stopped)
 
 
 def _kill_often(cell: Cell, part: Part) -> None:

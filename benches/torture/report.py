@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import platform
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,99 +46,131 @@ def seconds(value: float) -> str:
     return "never" if math.isinf(value) else f"{value:.2f} s"
 
 
-def verdict(found: dict[str, Any], plain: dict[str, Any]) -> str:
-    """What a cell of the table says."""
-    if "gave up" in found:
-        return f"**{found['gave up'].split(';')[0][:70]}**"
-    parts = []
-    if found["killed"]:
-        parts.append(f"{len(found['killed'])} killed")
-    if found["stalled"]:
-        parts.append(f"{len(found['stalled'])} stalled")
-    if found["torn"]:
-        parts.append(f"{found['torn']} torn")
-    if lost(found):
-        parts.append(f"{lost(found)} lost")
-    if found.get("waited for the stopped reader"):
-        parts.append(f"{len(found['waited for the stopped reader'])} waited")
-    if "slow" in found and found["lost"].get(found["slow"]):
-        parts.append(f"{found['lost'][found['slow']]} lost at the stopped reader")
-    if found.get("kept", "whole") != "whole":
-        parts.append(f"kept value {found['kept']}")
-    if found.get("child", "whole") != "whole":
-        parts.append(f"child's value {found['child']}")
+def span(values: list[float], form: Callable[[float], str]) -> str:
+    """The smallest and the largest of the values, in words."""
+    texts = [form(min(values)), form(max(values))]
+    return texts[0] if texts[0] == texts[1] else " to ".join(texts)
+
+
+def harms(found: dict[str, Any], plain: dict[str, Any]) -> dict[str, float]:
+    """The harm in one run: what happened, and how often or how many bytes."""
     stopped, end = leaked(found, plain)
-    if end >= MIB:
-        parts.append(f"{mib(end)} leaked")
-    elif stopped >= MIB:
-        # A broker may keep memory for its next clients.
-        parts.append(f"{mib(stopped)} {'held by the broker' if found.get('has_broker') else 'leaked'}")
+    leak = "B leaked" if end >= MIB or not found.get("has_broker") else "B held by the broker"
     left = len(found.get("left", [])) - (0 if found is plain else len(plain.get("left", [])))
-    if left > 0:
-        parts.append(f"{left} processes left")
-    text = ", ".join(parts)
-    time = seconds(recovery(found))
-    return f"**{text}**; {time}" if text else f"ok; {time}"
+    kept, child = found.get("kept", "whole"), found.get("child", "whole")
+    counts: dict[str, float] = {
+        "killed": len(found["killed"]), "stalled": len(found["stalled"]), "torn": found["torn"], "lost": lost(found),
+        "waited": len(found.get("waited for the stopped reader", [])), "lost at the stopped reader": found["lost"].get(found.get("slow"), 0),
+        f"kept value {kept}": kept != "whole", f"child's value {child}": child != "whole", leak: end if end >= MIB else stopped if stopped >= MIB else 0,
+        "processes left": max(0, left),
+    }  # fmt: skip
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def verdict(*runs: tuple[dict[str, Any], dict[str, Any]]) -> str:
+    """What a cell of the table says of its runs, each with the run without a fault that it is compared with."""
+    able = [(found, plain) for found, plain in runs if "gave up" not in found]
+    if not able:
+        return f"**{runs[0][0]['gave up'].split(';')[0][:70]}**"
+    every = [harms(found, plain) for found, plain in able]
+    parts = []
+    for kind in dict.fromkeys(kind for one in every for kind in one):
+        counts = [one[kind] for one in every if kind in one]
+        if kind.startswith("B "):
+            text = f"{span(counts, mib)} {kind[2:]}"
+        elif isinstance(counts[0], bool):
+            text = kind
+        else:
+            text = f"{span(counts, lambda count: str(int(count)))} {kind}"
+        parts.append(text if len(counts) == len(runs) else f"{text} ({len(counts)} of {len(runs)})")
+    if len(able) < len(runs):
+        parts.append(f"{len(runs) - len(able)} of {len(runs)} not run")
+    times = [recovery(found) for found, _ in able]
+    return (f"**{', '.join(parts)}**" if parts else "ok") + (f"; {span(times, seconds)}" if any(times) else "")
 
 
 def absent(system: str, fault: str) -> str:
     """What a cell without a result says."""
-    applies = systems.load(system, Path()).has_broker or not faults.ALL[fault].needs_broker
-    return "not run" if applies else "does not apply"
+    driver = systems.load(system, Path())
+    if faults.ALL[fault].needs_broker and not driver.has_broker:
+        return "does not apply"
+    return "" if driver.only and fault not in driver.only else "not run"
 
 
 def command(found: dict[str, Any]) -> str:
     return f"`python benches/torture {found['system']} {found['fault']} --seed {found['seed']}`"
 
 
-def latency(found: dict[str, Any], span: str) -> str:
-    values = found.get("latency", {}).get(span)
-    return "" if values is None else f"{values[0]:.1f} / {values[1]:.1f} ms, {values[2]:.1f} s"
+def latency(runs: list[dict[str, Any]], when: str) -> str:
+    """The medians over the runs of the median, the 99th percentile and the longest gap."""
+    values = [found["latency"][when] for found in runs if when in found.get("latency", {})]
+    if not values:
+        return ""
+    median, high, gap = (statistics.median(column) for column in zip(*values, strict=True))
+    return f"{median:.1f} / {high:.1f} ms, {gap:.1f} s"
+
+
+class Results:
+    """The runs, by system and fault."""
+
+    def __init__(self, results: list[dict[str, Any]]) -> None:
+        self.cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for found in results:
+            self.cells.setdefault((found["system"], found["fault"]), []).append(found)
+        self.rows = [name for name in systems.ALL if any(system == name for system, _ in self.cells)]
+        self.columns = [name for name in faults.ALL if any(fault == name for _, fault in self.cells)]
+        self.titles = {found["system"]: found["title"] for found in results if "title" in found}
+
+    def title(self, system: str) -> str:
+        return self.titles.get(system, system)
+
+    def plain(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The run without a fault that a run is compared with: the one of its seed, or another one, or itself."""
+        runs = [each for each in self.cells.get((found["system"], "nothing"), []) if "gave up" not in each]
+        return next((each for each in runs if each["seed"] == found["seed"]), runs[0] if runs else found)
+
+    def verdict(self, system: str, fault: str) -> str:
+        runs = self.cells.get((system, fault))
+        return absent(system, fault) if runs is None else verdict(*[(found, self.plain(found)) for found in runs])
 
 
 def page(results: list[dict[str, Any]], missing: dict[str, str]) -> str:
-    cells = {(found["system"], found["fault"]): found for found in results}
-    rows = [name for name in systems.ALL if any(system == name for system, _ in cells)]
-    columns = [name for name in faults.ALL if any(fault == name for _, fault in cells)]
-    titles = {found["system"]: found["title"] for found in results if "title" in found}
+    all_ = Results(results)
     versions = {found["system"]: found["version"] for found in results if "version" in found}
     took_s = sum(found.get("wall_s", 0) for found in results)
-    loads = [found["load"] for found in results if "load" in found]
-    lines = [f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}; {len(results)} cells in {took_s / 60:.0f} minutes."]
-    lines += [f"The load average (1 minute) was between {min(loads, default=0):.1f} and {max(loads, default=0):.1f}.", ""]
-    lines += [f"- {titles.get(name, name)} {versions.get(name, '')}".rstrip() for name in rows]
+    loads = sorted(found["load"] for found in results if "load" in found) or [0]
+    lines = [f"{platform.platform()}, {os.cpu_count()} processors, Python {platform.python_version()}; {len(results)} runs in {took_s / 60:.0f} minutes."]
+    lines += [f"The load average (1 minute) was between {loads[0]:.1f} and {loads[-1]:.1f}, with a median of {loads[len(loads) // 2]:.1f}.", ""]
+    lines += [f"- {all_.title(name)} {versions.get(name, '')}".rstrip() for name in all_.rows]
     lines += [f"- not run: {name} ({why})" for name, why in missing.items()]
-    lines += ["", f"| fault | {' | '.join(titles.get(name, name) for name in rows)} |", f"|---|{'---|' * len(rows)}"]
-    for fault in columns:
-        texts = []
-        for name in rows:
-            found = cells.get((name, fault))
-            plain = cells.get((name, "nothing"))
-            texts.append(absent(name, fault) if found is None else verdict(found, plain or found))
-        lines.append(f"| {faults.ALL[fault].title} | {' | '.join(texts)} |")
-    for fault in columns:
-        lines += _details(fault, rows, cells, titles)
+    lines += ["", f"| fault | {' | '.join(all_.title(name) for name in all_.rows)} |", f"|---|{'---|' * len(all_.rows)}"]
+    for fault in all_.columns:
+        lines.append(f"| {faults.ALL[fault].title} | {' | '.join(all_.verdict(name, fault) for name in all_.rows)} |")
+    for fault in all_.columns:
+        lines += _details(fault, all_)
     return "\n".join(lines) + "\n"
 
 
-def _details(fault: str, rows: list[str], cells: dict[tuple[str, str], dict[str, Any]], titles: dict[str, str]) -> list[str]:
+def _details(fault: str, all_: Results) -> list[str]:
     documented = (faults.ALL[fault].run.__doc__ or "").splitlines()[0]
     title = faults.ALL[fault].title
     lines = ["", f"## {title[0].upper()}{title[1:]}", "", documented, ""]
-    lines += ["| system | recovery | memory left: application stopped, broker stopped | honest pair before | honest pair during | observations | command |"]
-    lines += ["|---|--:|--:|--:|--:|---|---|"]
-    for name in rows:
-        found = cells.get((name, fault))
-        if found is None:
-            lines.append(f"| {titles.get(name, name)} | {absent(name, fault)} | | | | | |")
+    lines += ["| system | runs | recovery | memory left: application stopped, broker stopped | honest pair before | honest pair during | observations | command |"]
+    lines += ["|---|--:|--:|--:|--:|--:|---|---|"]
+    for name in all_.rows:
+        runs = all_.cells.get((name, fault))
+        if runs is None:
+            if (why := absent(name, fault)) == "not run":
+                lines.append(f"| {all_.title(name)} | 0 | {why} | | | | | |")
             continue
-        plain = cells.get((name, "nothing"), found)
-        stopped, end = leaked(found, plain)
-        times = ", ".join(seconds(value) for value in found.get("recoveries", []))
-        memory = f"{mib(stopped)}, {mib(end)}"
-        lines.append(
-            f"| {titles.get(name, name)} | {times} | {memory} | {latency(found, 'before')} | {latency(found, 'during')} | {_observations(found)} | {command(found)} |"
-        )
+        # The run with the most kinds of harm speaks for the others.
+        worst = max(runs, key=lambda found: 99 if "gave up" in found else len(harms(found, all_.plain(found))))
+        lefts = [leaked(found, all_.plain(found)) for found in runs]
+        memory = ", ".join(mib(max(column)) for column in zip(*lefts, strict=True))
+        times = [value for found in runs for value in found.get("recoveries", [])]
+        shown = span(times, seconds) if times else ""
+        pair = f"{latency(runs, 'before')} | {latency(runs, 'during')}"
+        lines.append(f"| {all_.title(name)} | {len(runs)} | {shown} | {memory} | {pair} | {_observations(worst)} | {command(worst)} |")
     return lines
 
 

@@ -1,20 +1,24 @@
 """A world for one cell: namespaces of its own, and the account of the memory and the processes in them.
 
-A cell runs as process 1 of a process namespace. `/dev/shm` and `/tmp` are file systems of its own. So each byte and each process
-that is left is one of the cell's, and nothing of the machine is touched. An unprivileged user can make such a world.
+A cell runs as process 1 of a process namespace. `/dev/shm` and `/tmp` are file systems of its own, and its network is a loopback
+interface. So each byte, each process and each port belongs to the cell. An unprivileged user can make such a world.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
+SIOCSIFFLAGS, IFF_UP, IFF_RUNNING, IFF_MULTICAST = 0x8914, 0x1, 0x40, 0x1000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 PR_SET_PDEATHSIG = 1
 #: The size of /dev/shm where the fault is not a small one.
@@ -56,7 +60,7 @@ def inside(work: Callable[[], int], shm: int, keep: list[str]) -> int:
             except (OSError, ValueError):
                 pass  # This user has a limit. A driver sees it.
             uid, gid = os.getuid(), os.getgid()
-            _checked(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID), "unshare")
+            _checked(libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET), "unshare")
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
             Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
@@ -85,6 +89,9 @@ def _arrange(shm: int, keep: list[str]) -> None:
         _mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND | MS_REC)
         os.close(descriptor)
     _mount("proc", "/proc", "proc", 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # Multicast, because some systems find their peers by it.
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP | IFF_RUNNING | IFF_MULTICAST))
     os.environ["TMPDIR"] = "/tmp"
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import queue
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 #: The modules of this folder, in the order of the table.
-ALL = ["tensorlend", "tensorlend_store", "iceoryx2", "ray", "torch_mp", "shared_memory", "zenoh", "redis", "vineyard"]
+ALL = [
+    "tensorlend", "tensorlend_store", "tensorlend_system", "iceoryx2", "zenoh", "dora", "torch_mp", "shared_memory", "redis", "redis_aof", "vineyard", "ray",
+]  # fmt: skip
 #: Messages that may wait for a reader, in every system that lets one choose.
 DEPTH = 8
 
@@ -38,6 +43,8 @@ class System:
     """A driver. One object lives in the harness, and one in each process of the application."""
 
     title = ""
+    #: The name of its package.
+    package = ""
     #: Whether a process of its own serves the others.
     has_broker = False
     #: Whether producers and consumers must descend from one process, which then starts them.
@@ -48,13 +55,17 @@ class System:
     keeps = False
     #: Seconds until everything must have started.
     start_s = 45.0
+    #: Seconds of an ordinary cell, for the estimate of a run.
+    cell_s = 12.0
+    #: The only faults of a variant that differs from another driver in those alone; all faults if empty.
+    only: tuple[str, ...] = ()
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def version(self) -> str:
         """The version; raises ImportError or OSError if the system is not installed."""
-        raise NotImplementedError
+        return importlib.metadata.version(self.package)
 
     def start_broker(self) -> list[subprocess.Popen[bytes]]:
         """Starts the broker's processes, and returns when they serve. The last one is the broker that faults hit."""
@@ -85,6 +96,26 @@ class System:
 
     def consumer(self, topic: str, index: int) -> Any:
         raise NotImplementedError
+
+
+def connected(connect: Callable[[], Any], limit_s: float, errors: type[BaseException] = Exception) -> Any:
+    """What `connect` returns, called again until it raises no such error."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return connect()
+        except errors:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def taken(values: Any, timeout: float) -> Any:
+    """The next item of a queue, or None."""
+    try:
+        return values.get(timeout=timeout)
+    except queue.Empty:
+        return None
 
 
 def load(name: str, folder: Path) -> System:

@@ -79,14 +79,7 @@ class Receiver:
 
 
 class Driver(systems.System):
-    title = "iceoryx2"
-
-    def version(self) -> str:
-        import importlib.metadata
-
-        import iceoryx2  # noqa: F401
-
-        return importlib.metadata.version("iceoryx2")
+    title = package = "iceoryx2"
 
     def producer(self, topic: str, consumers: int) -> Sender:
         return Sender(topic)

@@ -5,144 +5,96 @@ https://docs.ray.io/en/latest/ray-core/fault_tolerance/actors.html for max_resta
 actor that dies. The kept value is the state of a detached actor, because objects end with their owner.
 """
 
-from __future__ import annotations
-
-import importlib.metadata
 import os
 import queue
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import world
 
 import systems
 
 HANDLES: list[Any] = []
-
 VALUES: queue.Queue[Any] = queue.Queue(systems.DEPTH)
+OPTIONS = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": 8, "num_cpus": 0}
+KEPT = {"name": "kept", "lifetime": "detached", "get_if_exists": True, "num_cpus": 0}
+#: A program that calls ray.init and stays: https://docs.ray.io/en/latest/ray-core/starting-ray.html.
+HEAD = """import ray, signal
+head = ray.init("local", num_cpus=2, include_dashboard=False, object_store_memory=512 << 20, namespace="torture")
+print(head.address_info["address"], flush=True); signal.pause()"""
 
 
 class Process:
-    """An actor: a role in one thread, and for a consumer its values in another one."""
+    """An actor: a role in one thread, and for a consumer its values in another one. Or the holder of the kept value."""
 
-    def take(self, value: np.ndarray) -> None:
+    def take(self, value):
         VALUES.put(value, timeout=30)
 
-    def run(self, config: dict[str, Any]) -> None:
-        import role
+    def run(self, config):
+        __import__("role").run(config)
 
-        role.run(config)
-
-
-class Keeper:
-    value: np.ndarray | None = None
-
-    def keep(self, value: np.ndarray) -> None:
+    def keep(self, value):
         self.value = value
 
-    def kept(self) -> np.ndarray | None:
+    def kept(self):
         return self.value
 
 
-class Sender:
-    def __init__(self, topic: str, consumers: int) -> None:
+class End:
+    def __init__(self, names):
         import ray
 
         self.ray, self.pending = ray, []
-        self.consumers = [ray.get_actor(f"{topic}-consumer-{index}") for index in range(consumers)]
+        self.consumers = [ray.get_actor(name) for name in names]
 
-    def send(self, array: np.ndarray) -> None:
+    def send(self, array):
         ref = self.ray.put(array)
         self.pending.append([consumer.take.remote(ref) for consumer in self.consumers])
         if len(self.pending) > systems.DEPTH:
             self.ray.get(self.pending.pop(0), timeout=5)
 
-    def keep(self, array: np.ndarray) -> None:
-        keeper = self.ray.remote(num_cpus=0)(Keeper).options(name="kept", lifetime="detached", get_if_exists=True).remote()
-        self.ray.get(keeper.keep.remote(array))
+    def keep(self, array):
+        self.ray.get(self.ray.remote(Process).options(**KEPT).remote().keep.remote(array))
 
-    def close(self) -> None:
+    def receive(self, timeout):
+        return systems.taken(VALUES, timeout)
+
+    def kept(self):
+        return self.ray.get(self.ray.get_actor("kept").kept.remote(), timeout=3)
+
+    def close(self):
         self.pending.clear()
 
 
-class Receiver:
-    def receive(self, timeout: float) -> np.ndarray | None:
-        try:
-            return VALUES.get(timeout=timeout)
-        except queue.Empty:
-            return None
-
-    def kept(self) -> np.ndarray | None:
-        import ray
-
-        return ray.get(ray.get_actor("kept").kept.remote(), timeout=3)
-
-    def close(self) -> None:
-        pass
-
-
 class Driver(systems.System):
-    title = "Ray"
+    title, package = "Ray", "ray"
     has_broker = ancestor = restarts = keeps = True
-    start_s = 45.0
+    #: A head node and its first workers start in a minute or more where other programs run.
+    start_s, cell_s = 180.0, 60.0
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def start_broker(self):
         # Everybody in this world may join. Else every process needs a token.
         os.environ["RAY_AUTH_MODE"] = "disabled"
-
-    def version(self) -> str:
-        return importlib.metadata.version("ray")
-
-    def start_broker(self) -> list[subprocess.Popen[bytes]]:
-        """A program that calls ray.init and stays: https://docs.ray.io/en/latest/ray-core/starting-ray.html."""
-        arguments = "address='local', num_cpus=2, include_dashboard=False, object_store_memory=512 << 20, namespace='torture'"
-        program = f"import ray, signal; print(ray.init({arguments}).address_info['address'], flush=True); signal.pause()"
-        head = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        assert head.stdout is not None
+        head = subprocess.Popen([sys.executable, "-c", HEAD], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         (self.folder / "ray").write_bytes(head.stdout.readline())
         return [head]
 
-    def raylets(self) -> list[int]:
-        return [pid for pid in world.processes() if world.name(pid).split(" ")[0] == "raylet"]
-
-    def broker_pid(self, processes: list[subprocess.Popen[bytes]]) -> int:
+    def broker_pid(self, processes):
         """The raylet, in which the object store is."""
-        return next(iter(self.raylets()), processes[-1].pid)
+        return next((pid for pid in world.processes() if world.name(pid).split(" ")[0] == "raylet"), processes[-1].pid)
 
-    def prepare(self, topic: str, consumers: int) -> None:
-        import ray
+    def prepare(self, topic, consumers):
+        # The parent has set RAY_AUTH_MODE. One namespace for all, so that get_actor finds the actors.
+        __import__("ray").init((self.folder / "ray").read_text().strip(), namespace="torture", log_to_driver=False)
 
-        deadline = time.monotonic() + self.start_s
-        while not ray.is_initialized():
-            try:
-                # One namespace for all, so that get_actor finds the actors.
-                ray.init(address=(self.folder / "ray").read_text().strip(), namespace="torture", log_to_driver=False, logging_level="ERROR")
-            except Exception:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-
-    def spawn(self, run: Callable[[dict[str, Any]], None], config: dict[str, Any]) -> None:
-        import ray
-
+    def spawn(self, run, config):
         name = f"{config['topic']}-{config['role']}-{config['index']}"
-        options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": 8, "num_cpus": 0}
-        HANDLES.append(ray.remote(Process).options(name=name, **options).remote())
+        HANDLES.append(__import__("ray").remote(Process).options(name=name, **OPTIONS).remote())
         HANDLES[-1].run.remote(config)
 
-    def finish(self) -> None:
-        import ray
+    def producer(self, topic, consumers):
+        return End([f"{topic}-consumer-{index}" for index in range(consumers)])
 
-        ray.shutdown()
-
-    def producer(self, topic: str, consumers: int) -> Sender:
-        return Sender(topic, consumers)
-
-    def consumer(self, topic: str, index: int) -> Receiver:
-        return Receiver()
+    def consumer(self, topic, index):
+        return End([])

@@ -1,6 +1,7 @@
 """Redis: a stream of bounded length for the messages, a key for the kept value.
 
-https://redis.io/docs/latest/develop/data-types/streams/: XADD with MAXLEN, and XREAD with BLOCK from the last id that was read.
+https://redis.io/docs/latest/develop/data-types/streams/: XADD with MAXLEN, and XREAD with BLOCK from the last id that was read,
+at the beginning from the newest id of the stream.
 https://redis.io/docs/latest/develop/clients/redis-py/produsage/: a retry with a backoff. Redis moves no memory, it copies.
 """
 
@@ -8,14 +9,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 
 import numpy as np
 
 import systems
 
-#: A stream does not wait for its readers, so that it is longer than the queues of the other systems.
-LENGTH = 64
+#: A stream does not wait for its readers. So it keeps the values of 25 seconds.
+LENGTH = 512
 
 
 class Sender:
@@ -34,12 +34,13 @@ class Sender:
 
 class Receiver:
     def __init__(self, client, topic: str) -> None:
-        self.client, self.topic, self.last = client, topic, "$"
+        newest = client.xrevrange(topic, count=1)
+        self.client, self.topic, self.last = client, topic, newest[0][0] if newest else "0-0"
         self.waiting: list[tuple[bytes, dict[bytes, bytes]]] = []
 
     def receive(self, timeout: float) -> np.ndarray | None:
         if not self.waiting:
-            found = self.client.xread({self.topic: self.last}, block=int(timeout * 1000))
+            found = self.client.xread({self.topic: self.last}, count=systems.DEPTH, block=int(timeout * 1000))
             self.waiting = list(found[0][1]) if found else []
         if not self.waiting:
             return None
@@ -58,6 +59,8 @@ class Driver(systems.System):
     title = "Redis"
     has_broker = True
     keeps = True
+    #: Everything else is the default configuration, its snapshots included.
+    options: tuple[str, ...] = ()
 
     def version(self) -> str:
         import redis
@@ -69,18 +72,10 @@ class Driver(systems.System):
 
     def start_broker(self) -> list[subprocess.Popen[bytes]]:
         path = str(self.folder / "redis.sock")
-        # Everything else is the default configuration, its snapshots included.
-        options = ["--port", "0", "--unixsocket", path, "--dir", str(self.folder)]
+        options = ["--port", "0", "--unixsocket", path, "--dir", str(self.folder), *self.options]
         server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                self.connected().ping()
-                return [server]
-            except Exception:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        systems.connected(lambda: self.connected().ping(), 10)
+        return [server]
 
     def connected(self):
         import redis

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -75,10 +74,12 @@ class Driver(systems.System):
         folders = [os.environ.get("TENSORLEND_BIN_DIR", ""), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return shutil.which("tensorlendd", path=":".join(folders)) or "tensorlendd"
 
+    #: A daemon of a user, also where root runs this.
+    settings = 'mode = "user"'
+
     def start_broker(self) -> list[subprocess.Popen[bytes]]:
         configuration = self.folder / "tensorlendd.toml"
-        # A daemon of a user, also where root runs this.
-        configuration.write_text(f'mode = "user"\nsocket = "{self.folder}/tensorlend.sock"\n')
+        configuration.write_text(f'{self.settings}\nsocket = "{self.folder}/tensorlend.sock"\n')
         daemon = subprocess.Popen([self.program(), "--config", str(configuration)], stderr=subprocess.DEVNULL)
         self.connected().close()
         return [daemon]
@@ -86,14 +87,7 @@ class Driver(systems.System):
     def connected(self):
         import tensorlend
 
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                return tensorlend.connect(self.folder / "tensorlend.sock")
-            except tensorlend.Error:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        return systems.connected(lambda: tensorlend.connect(self.folder / "tensorlend.sock"), 10, tensorlend.Error)
 
     def producer(self, topic: str, consumers: int) -> Sender:
         return Sender(self.connected(), topic)

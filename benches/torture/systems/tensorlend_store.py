@@ -18,11 +18,8 @@ class Driver(tensorlend.Driver):
             self.store = subprocess.Popen([self.program(), "--fd-store", str(path)], stderr=subprocess.DEVNULL)
             while not path.exists():
                 time.sleep(0.01)
-        configuration = self.folder / "tensorlendd.toml"
-        configuration.write_text(f'mode = "user"\nsocket = "{self.folder}/tensorlend.sock"\nfd_store = "{path}"\n')
-        daemon = subprocess.Popen([self.program(), "--config", str(configuration)], stderr=subprocess.DEVNULL)
-        self.connected().close()
-        return [self.store, daemon]
+        self.settings = f'mode = "user"\nfd_store = "{path}"'
+        return [self.store, *super().start_broker()]
 
     #: The store survives the daemon.
     keep_helpers = True

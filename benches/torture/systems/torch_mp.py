@@ -6,8 +6,6 @@ handles. The sharing strategy is Linux's default, file_descriptor.
 
 from __future__ import annotations
 
-import importlib.metadata
-import queue
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,10 +38,8 @@ class Receiver:
         self.queue = QUEUES[index]
 
     def receive(self, timeout: float) -> np.ndarray | None:
-        try:
-            return self.queue.get(timeout=timeout).numpy()
-        except queue.Empty:
-            return None
+        tensor = systems.taken(self.queue, timeout)
+        return None if tensor is None else tensor.numpy()
 
     def close(self) -> None:
         pass
@@ -51,10 +47,8 @@ class Receiver:
 
 class Driver(systems.System):
     title = "torch.multiprocessing"
+    package = "torch"
     ancestor = True
-
-    def version(self) -> str:
-        return importlib.metadata.version("torch")
 
     def prepare(self, topic: str, consumers: int) -> None:
         import torch
