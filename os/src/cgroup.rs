@@ -58,17 +58,12 @@ impl Group {
     /// Returns the bytes of swap that the group may still use. `None` means that only the machine limits them. A group with a
     /// limit of memory that does not report its swap has none.
     fn swap(&self, read: Read<'_>) -> Option<u64> {
-        let text = |file: &str| Some(read(&self.folder.join(file))?.trim().to_owned());
-        let number = |file: &str| text(file)?.parse::<u64>().ok();
-        let (limit, used) = if self.first_version {
-            // Memory and swap together.
-            ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes")
-        } else {
-            ("memory.swap.max", "memory.swap.current")
-        };
-        let Some(found) = text(limit) else { return self.limit(read).map(|_| 0) };
-        let limit = found.parse::<u64>().ok().filter(|limit| *limit < NO_LIMIT)?;
-        let left = limit.saturating_sub(number(used).unwrap_or(limit));
+        // Version 1 limits memory and swap together.
+        let file = if self.first_version { "memory.memsw.limit_in_bytes" } else { "memory.swap.max" };
+        let Some(limit) = read(&self.folder.join(file)) else { return self.limit(read).map(|_| 0) };
+        let limit = limit.trim().parse::<u64>().ok().filter(|limit| *limit < NO_LIMIT)?;
+        let used = self.number(read, "memory.memsw.usage_in_bytes", "memory.swap.current");
+        let left = limit.saturating_sub(used.unwrap_or(limit));
         if !self.first_version {
             return Some(left);
         }

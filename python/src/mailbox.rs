@@ -229,7 +229,9 @@ impl Shared {
         let mut boxes = lock(&self.boxes);
         let mailbox = &mut boxes[number];
         if version.is_ok() {
-            mailbox.bound = if renew { Some((now_ns, ttl)) } else { mailbox.bound };
+            if renew {
+                mailbox.bound = Some((now_ns, ttl));
+            }
             let lifetime_ns = u64::try_from(2 * ttl.as_nanos()).unwrap_or(u64::MAX);
             mailbox.state = State::Sent { token, until_ns: now_ns.saturating_add(lifetime_ns) };
         } else {

@@ -7,7 +7,7 @@
 
 use super::workers::Deferred;
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tensorlend_os::mutex::lock;
 
@@ -63,9 +63,7 @@ impl<T> Role<T> {
             state = self.changed.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
         };
         state.spares -= 1;
-        let jobs = if taken.is_some() { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
-        drop(state);
-        jobs.into_iter().for_each(Deferred::hand_over);
+        hand_over(state);
         taken
     }
 
@@ -95,10 +93,8 @@ impl<T> Role<T> {
         if returned.is_none() && state.stuck > 0 {
             state.stuck -= 1;
         }
-        // The role has ended in the meantime.
-        let jobs = if state.is_over { std::mem::take(&mut state.waiting) } else { VecDeque::new() };
-        drop(state);
-        jobs.into_iter().for_each(Deferred::hand_over);
+        // Jobs are left only if this thread has lost the role, or the role has ended.
+        hand_over(state);
         returned
     }
 
@@ -113,6 +109,13 @@ impl<T> Role<T> {
         drop(lent);
         !is_stuck
     }
+}
+
+/// Lets workers run the jobs that have not begun.
+fn hand_over<T>(mut state: MutexGuard<'_, State<T>>) {
+    let jobs = std::mem::take(&mut state.waiting);
+    drop(state);
+    jobs.into_iter().for_each(Deferred::hand_over);
 }
 
 #[cfg(test)]

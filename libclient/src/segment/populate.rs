@@ -32,7 +32,7 @@ pub fn lazily<R>(lease: impl FnOnce() -> R) -> R {
     lease()
 }
 
-/// Returns whether a segment of this length is to be mapped with its pages.
+/// Returns true if this thread maps a segment of this length with its pages.
 pub fn is_wanted(bytes: usize) -> bool {
     bytes < LONG || !LAZILY.get()
 }
