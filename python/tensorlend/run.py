@@ -17,16 +17,21 @@ __all__ = ["main"]
 _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_run_path")
 
 _USAGE = """\
-usage: python -m tensorlend.run PROGRAM [ARGUMENT...]
-       python -m tensorlend.run -m MODULE [ARGUMENT...]
+usage: python -m tensorlend.run [--weights] PROGRAM [ARGUMENT...]
+       python -m tensorlend.run [--weights] -m MODULE [ARGUMENT...]
 
 Runs a program unchanged. Large arrays and tensors that it sends through multiprocessing, concurrent.futures, torch.multiprocessing, DataLoader and
 joblib travel in lent memory, also between the Python processes that it starts. Prints on standard error what was lent.
+
+  --weights  load_file of safetensors loads each file once per machine: the first process reads the file into lent memory, and all others map it
 """
 
 
 def main(arguments: list[str]) -> None:
     """Runs the program that the command line names."""
+    weights = arguments[:1] == ["--weights"]
+    if weights:
+        arguments = arguments[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         sys.exit(0 if arguments else 2)
@@ -40,6 +45,8 @@ def main(arguments: list[str]) -> None:
         os.environ[hooks.VARIABLE] = folder
         # Register the report before the program registers its functions, so that the report is called after them.
         atexit.register(_report, folder, os.getpid())
+    if weights:
+        os.environ[hooks.WEIGHTS] = "1"
     inherited = os.environ.get("PYTHONPATH")
     if _PATH not in (inherited or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PATH, inherited]))
@@ -78,11 +85,15 @@ def _report(folder: str, pid: int) -> None:
         return
     import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
 
-    values, nbytes, refused = hooks.totals(folder)
+    (values, nbytes, refused, files, file_bytes, files_refused), reason = hooks.totals(folder)
     shutil.rmtree(folder, ignore_errors=True)
     said = f"lent {values:,} arrays and tensors, {nbytes / (1 << 20):,.1f} MiB that were not pickled"
     if refused:
         said += f"; {refused:,} could not be lent and travelled as usual"
+    if hooks.WEIGHTS in os.environ or files or files_refused:
+        said += f"; weights: {files:,} loaded from lent memory, {file_bytes / (1 << 20):,.1f} MiB"
+    if files_refused:
+        said += f"; {files_refused:,} could not be lent and were loaded as usual ({reason})"
     for problem in hooks.problems:
         said += f"; not installed: {problem}"
     print(f"tensorlend: {said}", file=sys.stderr)

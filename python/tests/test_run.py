@@ -10,13 +10,16 @@ import sys
 import pytest
 from amounts import only_in_full
 
+import tensorlend
+from tensorlend import _weights_run
+
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORLEND_SOCKET", "TENSORLEND_RUN"))}
 
 
-def run(*arguments, python=(), **environment):
-    """Runs a program by itself and under tensorlend.run; returns what the latter lent: values and MiB, and its errors."""
+def run_both(*arguments, python=(), options=(), **environment):
+    """Runs a program by itself and under tensorlend.run; returns what the latter says at its end of lent values and MiB, and the rest."""
     said = []
-    for under in ([], ["-m", "tensorlend.run"]):
+    for under in ([], ["-m", "tensorlend.run", *options]):
         done = subprocess.run(
             [sys.executable, *python, *under, *map(str, arguments)],
             capture_output=True, text=True, timeout=600, env={**ENVIRONMENT, **environment},
@@ -25,11 +28,17 @@ def run(*arguments, python=(), **environment):
         said.append(done)
     usual, under = said
     assert under.stdout == usual.stdout
-    found = re.search(r"tensorlend: lent ([\d,]+) arrays and tensors, ([\d,.]+) MiB(.*)\n$", under.stderr)
+    found = re.search(r"tensorlend: lent ([\d,]+) arrays and tensors, ([\d,.]+) MiB that were not pickled(.*)\n$", under.stderr)
     assert found, under.stderr
     assert under.stderr[: found.start()] == usual.stderr
-    assert found[3] == " that were not pickled", under.stderr
-    return int(found[1].replace(",", "")), float(found[2].replace(",", ""))
+    return int(found[1].replace(",", "")), float(found[2].replace(",", "")), found[3]
+
+
+def run(*arguments, **options):
+    """The same; returns the lent values and MiB of a program that has nothing else to say."""
+    lent, mib, rest = run_both(*arguments, **options)
+    assert rest == ""
+    return lent, mib
 
 
 def program(tmp_path, source):
@@ -119,12 +128,13 @@ if __name__ == "__main__":
 def test_it_imports_nothing_by_itself(tmp_path):
     source = """
 import sys
-print(sorted({"numpy", "torch", "joblib", "multiprocessing"} & set(sys.modules)))
+print(sorted({"numpy", "torch", "joblib", "multiprocessing", "safetensors"} & set(sys.modules)))
 import subprocess
 print(subprocess.check_output([sys.executable, "-c",
-    "import sys; print(sorted({'numpy', 'torch', 'joblib', 'multiprocessing', 'tensorlend'} & set(sys.modules)))"], text=True))
+    "import sys; print(sorted({'numpy', 'torch', 'joblib', 'multiprocessing', 'safetensors', 'tensorlend'} & set(sys.modules)))"], text=True))
 """
     assert run(program(tmp_path, source)) == (0, 0.0)
+    assert run_both(program(tmp_path, source), options=["--weights"]) == (0, 0.0, NO_WEIGHTS)
 
 
 def test_a_sitecustomize_of_the_users(tmp_path):
@@ -161,23 +171,177 @@ def test_without_a_daemon_the_program_goes_without(tmp_path):
     assert "lent 0 arrays" in done.stderr and "not installed: multiprocessing" in done.stderr
 
 
+NO_WEIGHTS = "; weights: 0 loaded from lent memory, 0.0 MiB"
+
+LOADS = """
+import inspect
+import multiprocessing
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import safetensors.numpy
+from safetensors.numpy import load_file
+
+def total(path):
+    arrays = load_file(path)
+    assert arrays["a"].flags.writeable
+    arrays["b"] += 1  # no other process sees this
+    return [(name, array.dtype, array.shape, float(array.sum())) for name, array in arrays.items()]
+
+if __name__ == "__main__":
+    path = sys.argv[1]
+    print(total(path), inspect.signature(load_file), load_file.__module__, load_file.__doc__)
+    assert pickle.loads(pickle.dumps(load_file)) is safetensors.numpy.load_file is load_file
+    if len(sys.argv) == 2:
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            print(pool.map(total, [path, path]))
+        print(subprocess.check_output([sys.executable, __file__, path, "child"], text=True))
+"""
+
+
+def weights_in(path, dtype="float32"):
+    """Writes a file of 1 MiB and a bit."""
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    import numpy as np
+
+    numpy.save_file({"b": np.arange(5), "a": np.ones((512, 512), dtype), "empty": np.ones((0, 3), np.float32), "one": np.array(7, np.uint8)}, path)
+    return path
+
+
+def test_weights_are_loaded_once_for_all_processes(broker, client, tmp_path):
+    path = weights_in(tmp_path / "model.safetensors")
+    script = program(tmp_path, LOADS)
+    # The program, two loads in its pool, and the process that it starts.
+    expected = (0, 0.0, "; weights: 4 loaded from lent memory, 4.0 MiB")
+    assert run_both(script, path, options=["--weights"], TENSORLEND_SOCKET=broker.address) == expected
+    assert len(client.names("weights/*")) == 1
+    # Without a daemon, the program and its children use one in the program.
+    assert run_both(script, path, options=["--weights"]) == expected
+    # Without the option, nothing changes.
+    assert run_both(script, path, "child") == (0, 0.0, "")
+
+
+def test_weights_without_a_daemon_are_loaded_as_usual(tmp_path):
+    path = weights_in(tmp_path / "model.safetensors")
+    *_, said = run_both(program(tmp_path, LOADS), path, "child", options=["--weights"], TENSORLEND_SOCKET="/nowhere")
+    assert re.match(rf"{NO_WEIGHTS}; 1 could not be lent and were loaded as usual \(no tensorlend daemon responds at /nowhere .*\)", said), said
+
+
+def test_weights_without_memory_are_loaded_as_usual(tmp_path):
+    path = weights_in(tmp_path / "model.safetensors")
+    with tensorlend.embedded('pool.bytes_max = "1MiB"\npool.segment_bytes = "1MiB"') as small:
+        *_, said = run_both(program(tmp_path, LOADS), path, options=["--weights"], TENSORLEND_SOCKET=small.address)
+    assert re.match(rf"{NO_WEIGHTS}; 4 could not be lent and were loaded as usual \(.*at its limit of 1 MiB.*\)$", said), said
+
+
+def test_weights_that_only_safetensors_loads_as_it_does(broker, client, tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    path = weights_in(tmp_path / "model.safetensors", ml_dtypes.bfloat16)
+    source = LOADS.replace("import numpy as np", "import ml_dtypes")
+    *_, said = run_both(program(tmp_path, source), path, "child", options=["--weights"], TENSORLEND_SOCKET=broker.address)
+    assert said == f"{NO_WEIGHTS}; 1 could not be lent and were loaded as usual (tensor 'a' has elements of type BF16)"
+    assert client.names("weights/*") == [], "it is not read into lent memory without use"
+
+
+def test_calls_of_load_file_that_stay_with_safetensors(tmp_path):
+    path = weights_in(tmp_path / "model.safetensors")
+    source = """
+import pathlib
+import sys
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+path = pathlib.Path(sys.argv[1])
+print(safetensors.numpy.load_file(path, backend="pread")["a"].sum())
+with safetensors.safe_open(path, framework="np") as file:
+    print(file.get_tensor("a").sum())
+small = path.with_name("small")
+safetensors.numpy.save_file({"x": np.ones(1000)}, small)
+print(safetensors.numpy.load_file(small)["x"].sum())
+broken = path.with_name("broken")
+broken.write_bytes(path.read_bytes()[:-1])
+for arguments, named in [((), {}), ((3,), {}), ((path, 4), {}), ((path,), {"other": 1}), (("nowhere",), {}), ((broken,), {}), ((path.parent,), {})]:
+    try:
+        safetensors.numpy.load_file(*arguments, **named)
+    except Exception as error:
+        print(type(error), error, error.__context__)
+"""
+    assert run_both(program(tmp_path, source), path, options=["--weights"]) == (0, 0.0, NO_WEIGHTS)
+
+
+def test_only_a_call_for_the_cpu_is_lent(tmp_path):
+    path = weights_in(tmp_path / "model.safetensors")
+
+    def original(filename, device="cpu", *, backend="mmap"):
+        return {"by": "safetensors"}
+
+    load_file = _weights_run.replacement(original, lambda path: {"by": "tensorlend"}, frozenset({"F32", "I64", "U8"}))
+    for arguments, named in [((path,), {}), ((str(path), "cpu"), {}), ((), {"filename": path, "device": "cpu", "backend": "mmap"})]:
+        assert load_file(*arguments, **named) == {"by": "tensorlend"}
+    for arguments, named in [((path, "cuda"), {}), ((path, 0), {}), ((path,), {"device": "cuda:1"}), ((path,), {"backend": "pread"})]:
+        assert load_file(*arguments, **named) == {"by": "safetensors"}
+
+
+def test_weights_of_torch(broker, client, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    path = tmp_path / "model.safetensors"
+    source = """
+import multiprocessing
+import sys
+
+import safetensors.torch
+import torch
+from safetensors.torch import load_file
+
+def total(path):
+    tensors = load_file(path, device="cpu")
+    tensors["b"] += 1
+    return [(name, tensor.dtype, tensor.shape, float(tensor.sum())) for name, tensor in tensors.items()]
+
+if __name__ == "__main__":
+    path = sys.argv[1]
+    print(total(path))
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        print(pool.map(total, [path, path]))
+    model = torch.nn.Linear(512, 512, bias=False)
+    tensors = load_file(path)
+    safetensors.torch.save_file({"weight": tensors["a"]}, path + ".copy")
+    print(safetensors.torch.load_model(model, path + ".copy"), float(model.weight.detach().sum()))
+"""
+    from safetensors.torch import save_file
+    from torch import arange, bfloat16, ones
+
+    save_file({"b": arange(5), "a": ones(512, 512, dtype=bfloat16)}, path)
+    *_, said = run_both(program(tmp_path, source), path, options=["--weights"], TENSORLEND_SOCKET=broker.address)
+    assert said == "; weights: 5 loaded from lent memory, 2.5 MiB"
+    assert len(client.names("weights/*")) == 2
+
+
 # Public programs: examples and tests that packages bring with them. They pass as they are.
 @pytest.mark.parametrize(
-    ("package", "arguments"),
+    ("package", "arguments", "least"),
     [
-        ("joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "dispatch_one_job"]),
+        ("joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "dispatch_one_job"], 0),
         only_in_full(
-            "joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "simple_parallel or nested_loop"], why="two minutes"
+            "joblib", ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_parallel", "-k", "simple_parallel or nested_loop"], 0,
+            why="two minutes",
         ),
-        ("sklearn", ["-p", "no:cacheprovider", "--pyargs", "sklearn.ensemble.tests.test_forest", "-k", "parallel"]),
+        ("sklearn", ["-p", "no:cacheprovider", "--pyargs", "sklearn.ensemble.tests.test_forest", "-k", "parallel"], 0),
+        # Arrays of 512 KiB and more in a pool: four arguments and four results.
+        ("scipy", ["-p", "no:cacheprovider", "--pyargs", "scipy.fft.tests.test_multithreading", "-k", "mixed_threads_processes"], 8),
         only_in_full(
             "joblib",
             ["-p", "no:cacheprovider", "--pyargs", "joblib.test.test_memmapping", "-k", "pool_with_memmap or workaround_against_bad_memmap"],
+            0,
             why="half a minute",
         ),
     ],
 )
-def test_public_tests_pass(package, arguments, tmp_path):
+def test_public_tests_pass(package, arguments, least, tmp_path):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     done = subprocess.run(
@@ -186,4 +350,6 @@ def test_public_tests_pass(package, arguments, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"[1-9]\d* passed", done.stdout), done.stdout
+    said = re.search(r"tensorlend: lent ([\d,]+) arrays and tensors", done.stderr)
+    assert said and int(said[1].replace(",", "")) >= least, done.stderr
     assert not list(pathlib.Path(tmp_path).glob("tensorlend-run-*"))

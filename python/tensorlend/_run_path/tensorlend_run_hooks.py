@@ -21,16 +21,24 @@ from typing import Any
 #: The environment variable that is set if a program runs under tensorlend.run. Its value is the
 #: directory of the counters.
 VARIABLE = "TENSORLEND_RUN"
+#: The environment variable that is set if a program runs under `tensorlend.run --weights`.
+WEIGHTS = "TENSORLEND_RUN_WEIGHTS"
 #: Counters of a process: the number of lent values, their bytes, and the number of values that
-#: could not be lent.
-COUNTERS = struct.Struct("=QQQ")
+#: could not be lent; the same three of files of weights; and why the first of these files could
+#: not be lent, as UTF-8.
+COUNTERS = struct.Struct("=6Q256s")
 #: The modules that the program must have imported before a transport is installed.
 NEEDS = {
     "multiprocessing": {"numpy", "multiprocessing.reduction"},
     "torch": {"torch"},
     "joblib": {"joblib"},
 }
-_WATCHED = frozenset().union(*NEEDS.values())
+#: The same for the functions that `--weights` replaces.
+NEEDS_OF_WEIGHTS = {
+    "safetensors.numpy": {"safetensors.numpy"},
+    "safetensors.torch": {"safetensors.torch"},
+}
+_WATCHED = frozenset().union(*NEEDS.values(), *NEEDS_OF_WEIGHTS.values())
 
 _imported: set[str] = set()
 _installed: set[str] = set()
@@ -47,29 +55,48 @@ class _Counters:
     def _forget(self) -> None:
         self._memory = None
 
-    def __call__(self, nbytes: int, lent: bool) -> None:
+    def count_value(self, nbytes: int, lent: bool) -> None:
+        """Counts an array or a tensor of a message."""
+        self._add(0, nbytes, lent, b"")
+
+    def count_file(self, nbytes: int, refusal: str | None) -> None:
+        """Counts a loaded file of weights. `refusal` is the reason why it could not be lent."""
+        self._add(3, nbytes, refusal is None, (refusal or "").encode())
+
+    def _add(self, at: int, nbytes: int, lent: bool, reason: bytes) -> None:
         try:
             if self._memory is None:
                 with open(os.path.join(self._folder, str(os.getpid())), "w+b") as file:
                     file.truncate(COUNTERS.size)
                     self._memory = mmap.mmap(file.fileno(), COUNTERS.size)
-            values, size, refused = COUNTERS.unpack_from(self._memory)
-            new = (values + 1, size + nbytes, refused) if lent else (values, size, refused + 1)
-            COUNTERS.pack_into(self._memory, 0, *new)
+            *numbers, first = COUNTERS.unpack_from(self._memory)
+            if lent:
+                numbers[at] += 1
+                numbers[at + 1] += nbytes
+            else:
+                numbers[at + 2] += 1
+            COUNTERS.pack_into(self._memory, 0, *numbers, first if first.strip(b"\0") else reason)
         except OSError:
             # Ignore the error. The program has ended, and its directory was removed.
             return
 
 
-def totals(folder: str) -> tuple[int, int, int]:
-    """Returns the sums of the counters of all processes."""
-    found = []
+_counters: _Counters | None = None
+
+
+def totals(folder: str) -> tuple[list[int], str]:
+    """Returns the sums of the counters of all processes, and one reason why a file could not be
+    lent.
+    """
+    sums, reason = [0] * 6, b""
     for entry in os.scandir(folder):
         with open(entry.path, "rb") as file:
             text = file.read(COUNTERS.size)
         if len(text) == COUNTERS.size:
-            found.append(COUNTERS.unpack(text))
-    return sum(f[0] for f in found), sum(f[1] for f in found), sum(f[2] for f in found)
+            *numbers, said = COUNTERS.unpack(text)
+            sums = [total + number for total, number in zip(sums, numbers, strict=True)]
+            reason = reason or said.rstrip(b"\0")
+    return sums, reason.decode(errors="ignore")
 
 
 class _Loader(importlib.abc.Loader):
@@ -103,21 +130,38 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _install() -> None:
-    for transport, needs in NEEDS.items():
+    global _counters
+    for transport, needs in (NEEDS | NEEDS_OF_WEIGHTS if WEIGHTS in os.environ else NEEDS).items():
         if transport in _installed or not needs <= _imported:
             continue
         _installed.add(transport)
         try:
-            module: Any = importlib.import_module(f"tensorlend.{transport}")
-            transit: Any = importlib.import_module("tensorlend._transit")
-            if transit.counter is None and VARIABLE in os.environ:
-                transit.counter = _Counters(os.environ[VARIABLE])
-            if transport == "torch":
-                module.install(largest=transit.TORCH_LARGEST)
+            if _counters is None and VARIABLE in os.environ:
+                _counters = _Counters(os.environ[VARIABLE])
+            if transport in NEEDS_OF_WEIGHTS:
+                _replace_load_file(transport)
             else:
-                module.install()
+                _install_transport(transport)
         except Exception as error:  # The program runs without this transport.
             problems.append(f"{transport}: {error}")
+
+
+def _install_transport(transport: str) -> None:
+    module: Any = importlib.import_module(f"tensorlend.{transport}")
+    transit: Any = importlib.import_module("tensorlend._transit")
+    if transit.counter is None and _counters is not None:
+        transit.counter = _counters.count_value
+    if transport == "torch":
+        module.install(largest=transit.TORCH_LARGEST)
+    else:
+        module.install()
+
+
+def _replace_load_file(name: str) -> None:
+    weights: Any = importlib.import_module("tensorlend._weights_run")
+    if _counters is not None:
+        weights.counter = _counters.count_file
+    weights.install(sys.modules[name])
 
 
 def watch() -> None:
