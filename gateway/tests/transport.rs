@@ -225,7 +225,8 @@ fn host(name: &str, transport: Arc<dyn Transport>) -> (tensorlend_daemon::Embedd
 
 /// Reads a name of another node until that node is known.
 fn read(client: &Client, name: &str) -> u8 {
-    for _ in 0..3000 {
+    let start = std::time::Instant::now();
+    while start.elapsed() < LONG {
         match client.get(name) {
             Ok(lease) => return lease.bytes()[0],
             Err(error) if error.is_not_found() => std::thread::sleep(Duration::from_millis(5)),

@@ -1,7 +1,7 @@
 //! Sealed memfds: creation, allocation, reopening for one purpose, sealing, and queries for remaining holders.
 #![allow(unsafe_code)]
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -222,16 +222,23 @@ pub fn is_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     Ok(stat.st_blocks.saturating_mul(512) >= stat.st_size)
 }
 
-/// Records in the file's mode that the process that allocates the pages should request huge pages.
-/// [`mark_mapped`] removes the mark.
+/// Modification time, in seconds, of a file whose pages should be huge.
+///
+/// No mode bit can be the mark. systemd's `RestrictSUIDSGID` forbids the bits S_ISUID and S_ISGID, and
+/// all other bits are rights.
+const HUGE_PAGES_MTIME_S: i64 = 1;
+
+/// Records in the file's time of modification that the process that allocates the pages should request
+/// huge pages. A write to the file ends the mark.
 pub fn mark_for_huge_pages(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    // The kernel gives the SGID bit no meaning for a file that nobody may execute.
-    rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SGID)
+    let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let last_modification = Timespec { tv_sec: HUGE_PAGES_MTIME_S, tv_nsec: 0 };
+    rustix::fs::futimens(fd, &Timestamps { last_access, last_modification })
 }
 
 /// Returns true if [`mark_for_huge_pages`] has marked the file.
 pub fn is_marked_for_huge_pages(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SGID))
+    Ok(rustix::fs::fstat(fd)?.st_mtime as i64 == HUGE_PAGES_MTIME_S)
 }
 
 /// Returns true if [`seal_writers`] was applied, or an equivalent seal by another process.
@@ -391,14 +398,16 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_for_huge_pages_ends_when_the_writer_has_mapped() {
+    fn a_file_is_marked_for_huge_pages_until_it_is_written() {
         let fd = create_empty("test", 4096).unwrap();
         assert!(!is_marked_for_huge_pages(fd.as_fd()).unwrap());
         mark_for_huge_pages(fd.as_fd()).unwrap();
         let other = reopen(fd.as_fd(), Access::Write).unwrap();
         assert!(is_marked_for_huge_pages(other.as_fd()).unwrap() && !is_marked_mapped(fd.as_fd()).unwrap());
-        mark_mapped(fd.as_fd()).unwrap();
-        assert!(!is_marked_for_huge_pages(fd.as_fd()).unwrap() && is_marked_mapped(fd.as_fd()).unwrap());
+        // systemd's RestrictSUIDSGID forbids these bits.
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_mode & 0o6000, 0);
+        zero(fd.as_fd(), 4096, &|| true).unwrap();
+        assert!(!is_marked_for_huge_pages(fd.as_fd()).unwrap());
     }
 
     #[test]

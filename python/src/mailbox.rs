@@ -127,9 +127,11 @@ impl Mailboxes {
 
 impl Drop for Mailboxes {
     fn drop(&mut self) {
-        // A forked child has neither the socket nor the thread. The thread's reference to the state is never dropped there.
+        // A forked child has neither the socket nor the thread. If the thread had ended before the fork, this is the last
+        // reference to the state. The child must not close the socket's number, which may belong to another file now.
         if self.shared.forks != fork::generation() {
             std::mem::forget(self.thread.take());
+            std::mem::forget(self.shared.clone());
             return;
         }
         self.shared.close();

@@ -67,13 +67,15 @@ _numbers = itertools.count()
 _held: weakref.WeakSet[Any] = weakref.WeakSet()
 #: The clients of this process that have mailboxes.
 _mailing: weakref.WeakSet[Any] = weakref.WeakSet()
+#: Whether this process settles its mailboxes when it ends.
+_is_settling = False
 
 
 def _new_prefix() -> None:
-    global _prefix, _held, _mailing
+    global _prefix, _held, _mailing, _is_settling
     _prefix = f"transit/{os.getpid()}/{secrets.token_hex(6)}"
     # Forget inherited leases and mailboxes, which belong to the parent.
-    _held, _mailing = weakref.WeakSet(), weakref.WeakSet()
+    _held, _mailing, _is_settling = weakref.WeakSet(), weakref.WeakSet(), False
 
 
 _new_prefix()
@@ -107,8 +109,10 @@ def _settle() -> None:
 
 def _mail(client: _native.Client, value: Any, ttl: float) -> tuple[str, tuple[int, int], tuple[bytes, bytes]] | None:
     """Publishes a value in a mailbox. Returns None if no mailbox is free."""
+    global _is_settling
     if client not in _mailing:
-        if not _mailing:
+        if not _is_settling:
+            _is_settling = True
             # A child of multiprocessing ends without the finalizers of its parent and without `atexit`. Receipts that arrived
             # before the end would be lost, and their arrays would last until their time to live.
             util.Finalize(None, _settle, exitpriority=0)

@@ -48,7 +48,7 @@ impl Group {
         command
     }
 
-    /// Creates a group whose processes may use this much memory.
+    /// Creates a group whose processes may use this much memory, and no swap.
     ///
     /// # Panics
     /// If it cannot be created.
@@ -57,6 +57,13 @@ impl Group {
         let files = ["memory.max", "memory.limit_in_bytes"].map(|file| group.0.join(file));
         let file = files.iter().find(|file| file.exists()).expect("the group has a limit");
         std::fs::write(file, bytes.to_string()).expect("a limit is set");
+        // Version 1 has one limit of memory and swap together.
+        for (file, limit) in [("memory.swap.max", 0), ("memory.memsw.limit_in_bytes", bytes)] {
+            let file = group.0.join(file);
+            if file.exists() {
+                std::fs::write(file, limit.to_string()).expect("a limit of swap is set");
+            }
+        }
         group
     }
 

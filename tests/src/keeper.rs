@@ -140,6 +140,29 @@ impl Service {
     /// # Panics
     /// If it does not start.
     pub fn start_again(&mut self) {
+        self.spawn(&[]);
+        let start = Instant::now();
+        while Client::builder().socket(self.socket()).connect().is_err() {
+            assert!(self.is_running() && start.elapsed() < PATIENCE, "the daemon is not up:\n{}", self.log());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Starts a daemon with the stored descriptors, and waits until it has ended. The daemon is killed when it begins its
+    /// message of this number to the store. Needs strace.
+    ///
+    /// # Panics
+    /// If the daemon does not start, or does not end.
+    pub fn start_and_kill_at(&mut self, message: u32) {
+        let inject = format!("inject=sendmsg:signal=KILL:when={message}");
+        // With -D the daemon is the child of this process, and strace is not.
+        self.spawn(&["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=sendmsg", "-e", &inject]);
+        eventually("the end of the daemon", || !self.is_running());
+        self.child = None;
+    }
+
+    /// Starts a daemon with the stored descriptors, by a command that runs it.
+    fn spawn(&mut self, by: &[&str]) {
         let file = self.folder.path().join("config.toml");
         std::fs::write(&file, &self.config).expect("the configuration is written");
         let log =
@@ -152,7 +175,7 @@ impl Service {
         let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
         let mut command = Command::new("sh");
         // The shell's pid becomes the daemon's by exec.
-        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(&self.program);
+        command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).args(by).arg(&self.program);
         command.envs(self.first.take());
         command.arg("--config").arg(file).arg("--socket").arg(self.socket());
         command.env("NOTIFY_SOCKET", self.folder.path().join("notify"));
@@ -174,14 +197,7 @@ impl Service {
             });
         }
         drop(kept);
-        let mut child = command.spawn().expect("the daemon starts");
-        let start = Instant::now();
-        while Client::builder().socket(self.socket()).connect().is_err() {
-            let gone = child.try_wait().expect("it can be waited for");
-            assert!(gone.is_none() && start.elapsed() < PATIENCE, "the daemon is not up:\n{}", self.log());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        self.child = Some(child);
+        self.child = Some(command.spawn().expect("the daemon starts"));
     }
 
     /// Replaces the configuration for the next daemon.

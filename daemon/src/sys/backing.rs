@@ -118,7 +118,7 @@ impl Backing {
     }
 
     /// Creates a segment whose pages the client allocates. The kernel takes the placement from the
-    /// file, and the client takes the kind of pages from the file's mode.
+    /// file, and the client takes the kind of pages from the file's time.
     fn make_without_pages(self, bytes: u64) -> io::Result<OwnedFd> {
         make_room(bytes, Claim::Clients)?;
         let fd = memfd::create_empty(NAME, bytes)?;
@@ -189,6 +189,7 @@ mod tests {
                 let fd = Backing { pages, numa }.make(4 << 20, Payer::Client, &|| true).unwrap();
                 let stat = fstat(&fd).unwrap();
                 assert_eq!((stat.st_size, stat.st_blocks), (4 << 20, 0), "{pages:?} {numa:?}");
+                assert_eq!(stat.st_mode & 0o6000, 0, "systemd's RestrictSUIDSGID forbids these bits");
                 assert_eq!(memfd::is_marked_for_huge_pages(fd.as_fd()).unwrap(), pages == Pages::Advised);
             }
         }

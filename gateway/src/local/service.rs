@@ -49,6 +49,13 @@ impl Service {
     }
 }
 
+impl Drop for Service {
+    /// Ends the first thread if the second one could not start.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
 /// Receives requests while this thread has the role.
 fn serve(
     client: &Client,

@@ -4,6 +4,8 @@
 //! a transport that may be full. So such a job wakes no other thread. If the jobs take longer than [`PATIENCE`], the spare
 //! takes the role over, and workers run the jobs that have not begun. Until the other thread has returned, the role has no
 //! spare, and workers run all jobs.
+//!
+//! The spare wakes after each [`PATIENCE`] to look at the role. A wakeup for each run of jobs would cost more.
 
 use super::workers::Deferred;
 use std::collections::VecDeque;
@@ -18,6 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub struct Role<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
+    patience: Duration,
 }
 
 struct State<T> {
@@ -37,9 +40,13 @@ struct State<T> {
 impl<T> Role<T> {
     /// Makes a role that the first thread takes at once.
     pub fn new(resource: T) -> Self {
+        Self::with_patience(resource, PATIENCE)
+    }
+
+    fn with_patience(resource: T, patience: Duration) -> Self {
         let state =
             State { lent: Some(resource), waiting: VecDeque::new(), lends: 0, spares: 0, stuck: 0, is_over: false };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
+        Self { state: Mutex::new(state), changed: Condvar::new(), patience }
     }
 
     /// Waits until this thread has the role, and returns the resource. Returns `None` once the role is over.
@@ -60,7 +67,7 @@ impl<T> Role<T> {
                 break state.lent.take();
             }
             seen = state.lent.is_some().then_some(state.lends);
-            state = self.changed.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, self.patience).unwrap_or_else(PoisonError::into_inner).0;
         };
         state.spares -= 1;
         hand_over(state);
@@ -98,13 +105,16 @@ impl<T> Role<T> {
         returned
     }
 
-    /// Ends the role. Returns true if both threads end soon, and false if one of them still runs a job.
+    /// Ends the role. Returns true if both threads end soon, and false if one of them still runs a job. May be called again.
     pub fn end(&self) -> bool {
         let mut state = lock(&self.state);
         state.is_over = true;
         self.changed.notify_all();
         let lent = state.lent.take();
-        let is_stuck = lent.is_some() || state.stuck > 0;
+        if lent.is_some() {
+            state.stuck += 1;
+        }
+        let is_stuck = state.stuck > 0;
         drop(state);
         drop(lent);
         !is_stuck
@@ -145,12 +155,7 @@ mod tests {
         while lock(&role.state).spares == 0 {
             std::thread::yield_now();
         }
-        // A short job runs on this thread, which then still has the role.
         let here = std::thread::current().id();
-        let (ran, runs) = channel();
-        let job = workers.defer(move || ran.send(std::thread::current().id()).unwrap());
-        let resource = role.run(resource, vec![job]).unwrap();
-        assert_eq!(runs.recv().unwrap(), std::thread::current().id());
         // A job that waits until the spare has the role, and until a worker has run the job behind it.
         let (behind, runs_behind) = channel();
         let first = workers.defer(move || {
@@ -161,5 +166,31 @@ mod tests {
         assert_eq!(role.run(resource, vec![first, second]), None);
         assert!(role.end());
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_short_job_runs_on_the_thread_that_has_the_role() {
+        let role = Arc::new(Role::with_patience(7, Duration::from_hours(1)));
+        let workers = Workers::start("test", 1).unwrap();
+        let resource = role.take_over().unwrap();
+        let spare = role.clone();
+        let thread = std::thread::spawn(move || assert_eq!(spare.take_over(), None));
+        while lock(&role.state).spares == 0 {
+            std::thread::yield_now();
+        }
+        let (ran, runs) = channel();
+        let job = workers.defer(move || ran.send(std::thread::current().id()).unwrap());
+        assert_eq!(role.run(resource, vec![job]), Some(7));
+        assert_eq!(runs.recv().unwrap(), std::thread::current().id());
+        assert!(role.end());
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_stuck_thread_is_known_at_each_end() {
+        let role = Role::new(7);
+        lock(&role.state).lends = 1;
+        // The resource is lent: its thread runs a job.
+        assert!(!role.end() && !role.end());
     }
 }

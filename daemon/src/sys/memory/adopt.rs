@@ -67,7 +67,7 @@ pub fn adopt(
             *known = (*known).max(*life);
         }
     }
-    let mut preserved = Vec::new();
+    let (mut preserved, mut pauses) = (Vec::new(), recreated::PAUSES);
     for (label, fd) in stored {
         let outdated = matches!(&label, Label::Directory { namespace, life, .. } if latest[namespace] != *life);
         if outdated {
@@ -77,7 +77,7 @@ pub fn adopt(
         let name = label.to_string();
         let number = preserved.len() as u64 + 1;
         let adopted = if is_copied(&label, &fd) {
-            adopt_copy(label, fd, memories, fd_store, making, number)
+            adopt_copy(label, fd, memories, fd_store, (making, &mut pauses), number)
         } else {
             adopt_one(label, fd, (memories, files), fd_store, number).map(Some)
         };
@@ -107,7 +107,7 @@ fn adopt_copy(
     fd: OwnedFd,
     memories: &mut Memories,
     fd_store: &mut FdStore,
-    making: Making,
+    (making, pauses): (Making, &mut u32),
     number: u64,
 ) -> io::Result<Option<Preserved>> {
     let name = label.to_string();
@@ -122,7 +122,7 @@ fn adopt_copy(
         let header: &SheetHeader = original.at(0).ok_or_else(|| io::Error::other("it is too short"))?;
         header.check(magic).map_err(io::Error::other)?;
     }
-    let (copy, writable) = recreated::copy(&fd, magic, making, boottime_ns())?;
+    let (copy, writable) = recreated::copy(&fd, magic, making, boottime_ns(), pauses)?;
     drop(fd);
     let label = match label {
         Label::Directory { namespace, life, uid, name: named } => {

@@ -32,8 +32,9 @@ const CHUNK: usize = 1 << 20;
 /// Number of bytes that stay a hole if all of them are zero. The kernel fills the holes of a
 /// preserved file with zeroes.
 const HOLE: usize = 64 << 10;
-/// Number of pauses in which the fd store may close the originals of earlier copies.
-const PAUSES: u32 = 100;
+/// Number of pauses, for all copies together, in which the fd store may close the originals of earlier copies.
+/// If memory stays short, the daemon gives up the rest and serves its clients.
+pub const PAUSES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Returns true if no daemon has made this file under the running kernel. No process can change the
@@ -45,7 +46,14 @@ pub fn is_recreated(fd: &OwnedFd) -> bool {
 /// Copies a file into memory of this daemon. `magic` is the kind of a sheet, and `None` for a segment.
 /// Returns the copy, and the writable view of a directory. In the copy of a directory, times, pids and
 /// deadlines of the former kernel have ended.
-pub fn copy(fd: &OwnedFd, magic: Option<Magic>, making: Making, now_ns: u64) -> io::Result<(OwnedFd, Option<View>)> {
+/// Each wait for memory takes a pause from `pauses`.
+pub fn copy(
+    fd: &OwnedFd,
+    magic: Option<Magic>,
+    making: Making,
+    now_ns: u64,
+    pauses: &mut u32,
+) -> io::Result<(OwnedFd, Option<View>)> {
     let (system, backing) = making;
     let stat = fstat(fd)?;
     let bytes = u64::try_from(stat.st_size).map_err(io::Error::other)?;
@@ -57,10 +65,10 @@ pub fn copy(fd: &OwnedFd, magic: Option<Magic>, making: Making, now_ns: u64) -> 
             // write(2) does not work on reserved huge pages.
             let is_reserved = matches!(backing.pages, Pages::Reserved(_));
             let pages = if is_reserved { Pages::Ordinary } else { backing.pages };
-            patiently(|| Backing { pages, ..backing }.make(bytes, Payer::Daemon, &|| true))?
+            patiently(pauses, || Backing { pages, ..backing }.make(bytes, Payer::Daemon, &|| true))?
         }
         Some(magic) => {
-            patiently(|| make_room(bytes.min(stat.st_blocks as u64 * 512), Claim::Users))?;
+            patiently(pauses, || make_room(bytes.min(stat.st_blocks as u64 * 512), Claim::Users))?;
             memfd::create_empty(super::name_of(magic), bytes)?
         }
     };
@@ -92,10 +100,13 @@ pub fn copy(fd: &OwnedFd, magic: Option<Magic>, making: Making, now_ns: u64) -> 
 
 /// Repeats an allocation while memory is short, because the fd store needs a moment to close
 /// originals.
-fn patiently<T>(allocate: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..PAUSES {
+fn patiently<T>(pauses: &mut u32, allocate: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    while *pauses > 0 {
         match allocate() {
-            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => std::thread::sleep(PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                *pauses -= 1;
+                std::thread::sleep(PAUSE);
+            }
             done => return done,
         }
     }
@@ -156,5 +167,24 @@ fn begin_again(directory: &Directory, now_ns: u64) {
         if life.deadline_ns().is_some() {
             name.life.set(LifeWord::new(1, life.is_ephemeral()).0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_copies_together_wait_for_a_limited_time() {
+        let calls = std::cell::Cell::new(0);
+        let full = || -> io::Result<()> {
+            calls.set(calls.get() + 1);
+            Err(io::ErrorKind::OutOfMemory.into())
+        };
+        let mut pauses = 2;
+        assert!(patiently(&mut pauses, full).is_err());
+        assert_eq!((calls.get(), pauses), (3, 0));
+        assert!(patiently(&mut pauses, full).is_err());
+        assert_eq!(calls.get(), 4, "the second copy does not wait");
     }
 }
