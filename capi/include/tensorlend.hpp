@@ -119,7 +119,8 @@ class Name {
     std::string copy_;
     const char *text_;
     static std::string_view whole(std::string_view text) {
-        return text.find('\0') == text.npos ? text : throw std::invalid_argument("a text with a zero byte in it");
+        const std::size_t zero = text.find('\0');
+        return zero == text.npos ? text : throw std::invalid_argument("the text has a zero byte at index " + std::to_string(zero) + ": remove it");
     }
 
 public:
@@ -138,9 +139,9 @@ class Shape {
     template <typename Integer> void add(Integer size) {
         if constexpr (std::is_signed_v<Integer>)
             if (size < 0)
-                throw std::invalid_argument("a size below 0");
+                throw std::invalid_argument("size " + std::to_string(size) + " of the shape is below 0: give 0 or more");
         if (ndim_ == sizes_.size())
-            throw std::invalid_argument("more than 16 dimensions");
+            throw std::invalid_argument("the shape has more than 16 dimensions: merge some of them");
         sizes_[ndim_++] = static_cast<uint64_t>(size);
     }
 
@@ -228,6 +229,29 @@ template <typename T> constexpr tensorlend_dtype element() {
 }
 
 namespace detail {
+/// Throws unless elements of type `has`, of a tensor or a draft, are of the type T.
+template <typename T> void check_elements(tensorlend_dtype has) {
+    if (has != element<T>())
+        throw std::invalid_argument(std::string("the elements are ") + tensorlend_dtype_name(has) + ", not " +
+                                    tensorlend_dtype_name(element<T>()) + ": use their own type");
+}
+
+/// As check_elements(), for a draft. Only a tensor's draft has a type.
+template <typename T> void check_draft(const tensorlend_draft *draft) {
+    const tensorlend_dtype has = tensorlend_draft_dtype(draft);
+    if (has == 0)
+        throw std::invalid_argument("the draft has no elements: it is a dataset, or it was published: use the draft of a tensor");
+    check_elements<T>(has);
+}
+
+/// What a container has at this index, or std::out_of_range if `found` is NULL.
+template <typename T> const T &at_index(const T *found, uint64_t at, uint64_t size) {
+    return found ? *found
+                 : throw std::out_of_range("index " + std::to_string(at) + " is out of range: the size is " + std::to_string(size));
+}
+
+inline constexpr char on_device_text[] = "the tensor is on a device: use device_data";
+
 /// An iterator over a container with size() and operator[].
 template <typename Of> class Each {
     const Of *of_;
@@ -335,7 +359,7 @@ template <typename Values> void fill(const Values &values, const Shape &shape, e
 template <typename Values> void fits(const Values &values, const Shape &shape) {
     if (static_cast<uint64_t>(std::size(values)) != shape.elements())
         throw std::invalid_argument(std::to_string(std::size(values)) + " elements were given, and the shape has " +
-                                    std::to_string(shape.elements()));
+                                    std::to_string(shape.elements()) + ": give one for each");
 }
 } // namespace detail
 
@@ -350,13 +374,16 @@ public:
     /// The tensor, or of a dataset the one of this name.
     const tensorlend_tensor &tensor() const & {
         const auto *found = tensorlend_lease_tensor(lease());
-        return found ? *found : throw std::out_of_range("no tensor: name a member");
+        return found ? *found : throw std::out_of_range(
+                               lease() ? "the lease is on a dataset: give the name of a member" : "the lease is empty: get one first");
     }
     const tensorlend_tensor &tensor(const Name &member) const & {
         if (member.c_str() == nullptr)
             return tensor();
         const auto *found = tensorlend_lease_find(lease(), member.c_str());
-        return found ? *found : throw std::out_of_range(member.c_str());
+        return found ? *found : throw std::out_of_range(
+                               lease() ? std::string("the leased value has no tensor named \"") + member.c_str() + "\": see members()"
+                                       : std::string("the lease is empty: get one first"));
     }
     const tensorlend_tensor &tensor() const && = delete;
     const tensorlend_tensor &tensor(const Name &) const && = delete;
@@ -366,8 +393,8 @@ public:
         const tensorlend_tensor &it = tensor(member);
         typed<T>(it);
         if (it.device != nullptr)
-            throw std::invalid_argument("on a device: use device_data");
-        return it.row_major ? static_cast<const T *>(it.data) : throw std::invalid_argument("strided: use copy, or tensor()");
+            throw std::invalid_argument(detail::on_device_text);
+        return it.row_major ? static_cast<const T *>(it.data) : throw std::invalid_argument("the elements are strided: use copy, or tensor()");
     }
     template <typename T> const T *data(const Name &member = nullptr) const && = delete;
     template <typename T> Span<const T> span(const Name &member = nullptr) const & {
@@ -380,12 +407,15 @@ public:
     std::mdspan<const T, std::dextents<std::size_t, Rank>, std::layout_stride> mdspan(const Name &member = nullptr) const & {
         const tensorlend_tensor &it = tensor(member);
         typed<T>(it);
-        if (it.ndim != Rank || it.device != nullptr)
-            throw std::invalid_argument("another number of dimensions, or on a device");
+        if (it.device != nullptr)
+            throw std::invalid_argument(detail::on_device_text);
+        if (it.ndim != Rank)
+            throw std::invalid_argument("the tensor has " + std::to_string(it.ndim) + " dimensions, not " + std::to_string(Rank) +
+                                        ": give its number of dimensions");
         std::array<std::size_t, Rank> sizes{}, strides{};
         for (std::size_t at = 0; at < Rank; at++) {
             if (it.strides[at] < 0)
-                throw std::invalid_argument("a stride below 0");
+                throw std::invalid_argument("the tensor has a negative stride: use copy");
             sizes[at] = it.shape[at], strides[at] = static_cast<std::size_t>(it.strides[at]);
         }
         const std::dextents<std::size_t, Rank> extents(sizes);
@@ -438,8 +468,7 @@ public:
         const tensorlend_lease *of;
         uint64_t size() const noexcept { return tensorlend_lease_members(of); }
         const tensorlend_tensor &operator[](uint64_t at) const {
-            const auto *found = tensorlend_lease_member(of, at);
-            return found ? *found : throw std::out_of_range("member " + std::to_string(at));
+            return detail::at_index(tensorlend_lease_member(of, at), at, size());
         }
         detail::Each<Members> begin() const { return {this, 0}; }
         detail::Each<Members> end() const { return {this, size()}; }
@@ -449,8 +478,7 @@ public:
 
 private:
     template <typename T> static void typed(const tensorlend_tensor &it) {
-        if (it.dtype != element<T>())
-            throw std::invalid_argument(tensorlend_dtype_name(it.dtype));
+        detail::check_elements<T>(it.dtype);
     }
 };
 
@@ -470,8 +498,7 @@ struct Message : Lease {
 struct Leases : Handle<tensorlend_leases, tensorlend_leases_free> {
     uint64_t size() const noexcept { return tensorlend_leases_count(get()); }
     Lease operator[](uint64_t at) const {
-        const auto *found = tensorlend_leases_at(get(), at);
-        return found ? made<Lease>(tensorlend_lease_clone, found) : throw std::out_of_range("lease " + std::to_string(at));
+        return made<Lease>(tensorlend_lease_clone, &detail::at_index(tensorlend_leases_at(get(), at), at, size()));
     }
     detail::Each<Leases> begin() const { return {this, 0}; }
     detail::Each<Leases> end() const { return {this, size()}; }
@@ -481,8 +508,7 @@ struct Leases : Handle<tensorlend_leases, tensorlend_leases_free> {
 struct Listing : Handle<tensorlend_listing, tensorlend_listing_free> {
     uint64_t size() const noexcept { return tensorlend_listing_count(get()); }
     const tensorlend_entry &operator[](uint64_t at) const & {
-        const auto *found = tensorlend_listing_at(get(), at);
-        return found ? *found : throw std::out_of_range("entry " + std::to_string(at));
+        return detail::at_index(tensorlend_listing_at(get(), at), at, size());
     }
     const tensorlend_entry &operator[](uint64_t at) const && = delete;
     bool is_cut() const noexcept { return tensorlend_listing_is_cut(get()); }
@@ -494,8 +520,7 @@ struct Listing : Handle<tensorlend_listing, tensorlend_listing_free> {
 struct Devices : Handle<tensorlend_devices, tensorlend_devices_free> {
     uint64_t size() const noexcept { return tensorlend_devices_count(get()); }
     const tensorlend_device &operator[](uint64_t at) const & {
-        const auto *found = tensorlend_devices_at(get(), at);
-        return found ? *found : throw std::out_of_range("device " + std::to_string(at));
+        return detail::at_index(tensorlend_devices_at(get(), at), at, size());
     }
     const tensorlend_device &operator[](uint64_t at) const && = delete;
     detail::Each<Devices> begin() const { return {this, 0}; }
@@ -507,11 +532,9 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
     /// The memory of a tensor in host memory, for bytes() bytes. std::invalid_argument for another element type, and on a
     /// device.
     template <typename T> T *data() & {
-        const tensorlend_dtype dtype = tensorlend_draft_dtype(get());
-        if (dtype != element<T>())
-            throw std::invalid_argument(tensorlend_dtype_name(dtype));
+        detail::check_draft<T>(get());
         void *first = tensorlend_draft_data(get());
-        return first ? static_cast<T *>(first) : throw std::invalid_argument("on a device: use device_data");
+        return first ? static_cast<T *>(first) : throw std::invalid_argument(detail::on_device_text);
     }
     template <typename T> T *data() && = delete;
     template <typename T> Span<T> span() & { return {data<T>(), static_cast<std::size_t>(bytes() / sizeof(T))}; }
@@ -527,7 +550,8 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
     tensorlend_version publish(const Name &to) && { return made<tensorlend_version>(tensorlend_publish, taken(), to.c_str()); }
     tensorlend_version publish(const Name &to, Lifetime lifetime) && {
         if (lifetime.ttl.count() < 0)
-            throw std::invalid_argument("a time to live below 0");
+            throw std::invalid_argument("the time to live is " + std::to_string(lifetime.ttl.count()) +
+                                        " ns: give 0, which sets no end, or more");
         return made<tensorlend_version>(tensorlend_publish_for, taken(), to.c_str(), static_cast<uint64_t>(lifetime.ttl.count()),
                                         lifetime.ephemeral ? TENSORLEND_EPHEMERAL : 0);
     }
@@ -536,17 +560,14 @@ struct Draft : Handle<tensorlend_draft, tensorlend_draft_free> {
 
     /// On a device: see tensorlend_create_on. A stream is a CUstream or cudaStream_t.
     template <typename T> T *device_data() & {
-        const tensorlend_dtype dtype = tensorlend_draft_dtype(get());
-        if (dtype != element<T>())
-            throw std::invalid_argument(tensorlend_dtype_name(dtype));
+        detail::check_draft<T>(get());
         return reinterpret_cast<T *>(static_cast<std::uintptr_t>(tensorlend_draft_device_data(get())));
     }
     template <typename T> T *device_data() && = delete;
     void record_stream(void *stream) { check(tensorlend_draft_record_stream(get(), stream)); }
     void order_stream(void *stream) { check(tensorlend_draft_order_stream(get(), stream)); }
     template <typename Values> void copy_from_host(const Values &values) {
-        if (tensorlend_draft_dtype(get()) != element<detail::element_t<Values>>())
-            throw std::invalid_argument(tensorlend_dtype_name(tensorlend_draft_dtype(get())));
+        detail::check_draft<detail::element_t<Values>>(get());
         check(tensorlend_draft_copy_from_host(get(), std::data(values), std::size(values) * sizeof(*std::data(values))));
     }
     void copy_from_device(uint64_t from, void *stream) { check(tensorlend_draft_copy_from_device(get(), from, stream)); }
@@ -763,7 +784,7 @@ struct ModelTimes {
 struct Stat : Handle<tensorlend_stat, tensorlend_stat_free> {
     const tensorlend_figures &figures() const & {
         const auto *found = tensorlend_stat_figures(get());
-        return found ? *found : throw std::out_of_range("no metrics");
+        return found ? *found : throw std::out_of_range("the statistics are empty: get them with Client::stat");
     }
     const tensorlend_figures &figures() const && = delete;
 };
@@ -824,7 +845,8 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     /// As create(), with strides in elements, and the element with index 0 `byte_offset` bytes into the data.
     template <typename T> Draft create_strided(const Shape &shape, std::initializer_list<int64_t> strides, uint64_t byte_offset = 0) const {
         if (strides.size() != shape.size())
-            throw std::invalid_argument("a stride for each size");
+            throw std::invalid_argument(std::to_string(strides.size()) + " strides were given for " + std::to_string(shape.size()) +
+                                        " dimensions: give one for each");
         return made<Draft>(tensorlend_create_strided, get(), element<T>(), shape.ndim(), shape.data(), strides.begin(), byte_offset);
     }
     Draft dataset() const { return made<Draft>(tensorlend_create_dataset, get()); }

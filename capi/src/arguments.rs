@@ -6,8 +6,9 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::time::Duration;
 use tensorlend::{Error, Result};
 
-fn null(what: &str) -> Error {
-    Error::Argument(format!("{what} is NULL"))
+/// Returns the error for a pointer that must not be NULL.
+pub fn null(what: &str) -> Error {
+    Error::Argument(format!("{what} is NULL: pass a valid pointer"))
 }
 
 /// Returns a shared reference to a handle.
@@ -199,7 +200,9 @@ pub unsafe fn buffer<'a>(first: *mut c_void, bytes: u64, what: &str) -> Result<&
 
 fn checked<T>(count: u64, what: &str) -> Result<usize> {
     let bytes = count.checked_mul(size_of::<T>() as u64).and_then(|bytes| isize::try_from(bytes).ok());
-    bytes.map(|_| count as usize).ok_or_else(|| Error::Argument(format!("{what}: {count} are more than there can be")))
+    bytes.map(|_| count as usize).ok_or_else(|| {
+        Error::Argument(format!("{what}: {count} are more than an address space holds: check the number"))
+    })
 }
 
 /// The header's `bool`. In a Rust `bool`, a byte other than 0 and 1 is undefined behavior. Other

@@ -1,6 +1,6 @@
 //! Exchange of tensors with other libraries, by `DLPack`.
 
-use super::arguments::{Out, handle, tell, values};
+use super::arguments::{Out, handle, null, tell, values};
 use super::client::tensorlend_client;
 use super::device::on_stream;
 use super::draft::{Shared, tensorlend_draft};
@@ -17,6 +17,7 @@ use dlpark::ffi::{
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use tensorlend::{Client, DType, Device, Draft, Error, Result, TensorSpec, ValueDraft, check_name};
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::tensor::{NDIM_MAX, Strides, check_extent};
 
 /// The memory that an exported tensor keeps alive.
@@ -260,9 +261,7 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
                 Error::Argument("the tensor is not row-major: make a contiguous copy of it first".into()).into()
             );
         }
-        if tensor.data.is_null() && spec.bytes()? > 0 {
-            return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
-        }
+        check_data(tensor, &spec)?;
         let mut copy = client.create_spec_on(Device::cuda(number), spec)?;
         let from = (tensor.data.addr() as u64).wrapping_add(tensor.byte_offset);
         // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
@@ -305,7 +304,7 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
 /// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
 unsafe fn known<'a>(tensor: *const DLManagedTensorVersioned) -> Result<&'a DLTensor> {
     if tensor.is_null() {
-        return Err(Error::Argument("tensor is NULL".into()));
+        return Err(null("tensor"));
     }
     // SAFETY: by the rule on DLPack, the version is the first field of every version of the
     // structure. Read only the version before the check, without a reference to the whole
@@ -326,7 +325,8 @@ unsafe fn known<'a>(tensor: *const DLManagedTensorVersioned) -> Result<&'a DLTen
 /// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
 unsafe fn described(tensor: &DLTensor) -> std::result::Result<(TensorSpec, Vec<i64>), Fault> {
     let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
-    let ndim = ndim.ok_or_else(|| Error::Argument(format!("{} dimensions: 0 to {NDIM_MAX}", tensor.ndim)))?;
+    let ndim = ndim
+        .ok_or_else(|| Error::Argument(format!("the tensor has {} dimensions: give 0 to {NDIM_MAX}", tensor.ndim)))?;
     // SAFETY: by the rule on DLPack, the tensor has `ndim` sizes. It also has `ndim` strides unless
     // that pointer is NULL.
     let (sizes, strides) = unsafe {
@@ -339,6 +339,17 @@ unsafe fn described(tensor: &DLTensor) -> std::result::Result<(TensorSpec, Vec<i
     let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
     let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
     Ok((TensorSpec::new(dtype, &shape), strides))
+}
+
+/// Returns an error if a tensor has elements, but no pointer to them.
+fn check_data(tensor: &DLTensor, spec: &TensorSpec) -> Result<()> {
+    match spec.bytes()? {
+        bytes if bytes > 0 && tensor.data.is_null() => Err(Error::Argument(format!(
+            "the tensor's data is NULL, and its elements have {}: point data to them",
+            bytes_text(bytes)
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn is_row_major(shape: &[usize], strides: &[i64]) -> bool {
@@ -362,9 +373,7 @@ unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> st
     // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
     let (spec, strides) = unsafe { described(tensor) }?;
     // Check the pointer here, because it would not be NULL after the addition of the offset.
-    if tensor.data.is_null() && spec.bytes()? > 0 {
-        return Err(Error::Argument("the tensor's data is NULL, and it has elements".into()).into());
-    }
+    check_data(tensor, &spec)?;
     let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
     // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
     let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;
@@ -391,7 +400,8 @@ unsafe fn reached<'a>(first: *const u8, spec: &TensorSpec, strides: &[i64]) -> R
     }
     let (offset, end) = (-low * item, (high - low + 1) * item);
     let (Ok(offset), Ok(length)) = (u64::try_from(offset), i64::try_from(end)) else {
-        return Err(Error::Argument(format!("strides {strides:?} lead out of memory")));
+        let why = format!("strides {strides:?} lead out of memory: give the strides of the memory that data points to");
+        return Err(Error::Argument(why));
     };
     let spec = TensorSpec { strides: Some(strides.to_vec()), byte_offset: offset as usize, ..spec.clone() };
     // Make the same check as for tensors in shared memory. It ensures that the copy stays inside

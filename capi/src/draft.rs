@@ -158,7 +158,7 @@ pub(super) unsafe fn spec(
 ) -> std::result::Result<TensorSpec, Fault> {
     // Check `ndim` before reading the sizes.
     if ndim as usize > NDIM_MAX {
-        return Err(Error::Argument(format!("{ndim} dimensions: 0 to {NDIM_MAX}")).into());
+        return Err(Error::Argument(format!("{ndim} dimensions are too many: give 0 to {NDIM_MAX}")).into());
     }
     // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this length.
     let shape = unsafe { values(shape, ndim.into(), "shape") }?;
@@ -211,14 +211,18 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
         // writable.
         let given = unsafe { handle(*handle(member, "member")?, "member")? };
         if std::ptr::eq(given, dataset) {
-            return Err(Error::Argument("a dataset cannot be a member of itself".into()).into());
+            return Err(
+                Error::Argument("a dataset cannot be a member of itself: add the draft of a tensor".into()).into()
+            );
         }
         dataset.change(|whole| {
             let ValueDraft::Dataset(whole) = whole else {
                 return Err(Error::Argument("this draft is a tensor: make one with tensorlend_create_dataset".into()));
             };
             given.change(|member| match member {
-                ValueDraft::Dataset(_) => Err(Error::Argument("a dataset's members are tensors".into())),
+                ValueDraft::Dataset(_) => Err(Error::Argument(
+                    "the member is a dataset, and a dataset has only tensors: add each tensor".into(),
+                )),
                 member => whole.check_member(name, member),
             })?;
             // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this

@@ -235,7 +235,9 @@ impl tensorlend_lease {
             _ => Vec::new(),
         };
         if found.is_empty() {
-            return Err(Error::Argument("the lease is on tensors in host memory".into()));
+            return Err(Error::Argument(
+                "the lease is on tensors in host memory, which need no such call: omit it".into(),
+            ));
         }
         Ok(found)
     }

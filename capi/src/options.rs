@@ -1,10 +1,10 @@
 //! Options of a connection.
 
-use super::arguments::{Out, c_bool, free, handle_mut, path, text};
+use super::arguments::{Out, c_bool, free, handle_mut, null, path, text};
 use super::status::{guard, tensorlend_status};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
-use tensorlend::{Client, ClientBuilder, Error, Relief};
+use tensorlend::{Client, ClientBuilder, Relief};
 
 /// Options of a connection: daemon, namespace, label, limits.
 pub struct tensorlend_options {
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
         // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
         // alone.
         let options = unsafe { handle_mut(options, "options") }?;
-        let relief = relief.ok_or_else(|| Error::Argument("relief is NULL".into()))?;
+        let relief = relief.ok_or_else(|| null("relief"))?;
         let context = Context(context);
         options.change(|builder| {
             builder.on_memory_pressure(move |pressure| {

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn tensorlend_queue_put_many(
             unsafe { check_taking(variable) }?;
         }
         if drafts.iter().collect::<BTreeSet<_>>().len() < drafts.len() {
-            return Err(Error::Argument("two of the items are the same draft".into()).into());
+            return Err(Error::Argument("two of the items are the same draft: give each draft once".into()).into());
         }
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone, and the array's elements
         // are writable.

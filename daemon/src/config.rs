@@ -375,7 +375,7 @@ pub enum ConfigError {
         error: std::io::Error,
     },
     /// The text is not valid TOML, or has an unknown option.
-    #[error("the configuration{} is wrong: {error}", .path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default())]
+    #[error("the configuration{} is wrong: {error}{}", .path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default(), remedy(error))]
     Parse {
         /// Path of the file, if the text came from one.
         path: Option<PathBuf>,
@@ -385,6 +385,23 @@ pub enum ConfigError {
     /// A value is out of its range.
     #[error("the configuration is wrong: {0}")]
     Value(String),
+}
+
+/// Returns what to do about an error whose text does not say so: the option of another section, or a
+/// section that begins twice.
+fn remedy(error: &toml::de::Error) -> String {
+    let message = error.message();
+    let field = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+    match field {
+        Some(section) if EXAMPLE.lines().any(|line| line == format!("[{section}]")) => {
+            format!("; {section} is a section: write the option under the line [{section}], without {section}.")
+        }
+        None if message == "duplicate key" => {
+            "; a section or an option stands twice: write all options of a section under one line, such as [pool]"
+                .into()
+        }
+        _ => String::new(),
+    }
 }
 
 /// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print

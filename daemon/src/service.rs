@@ -37,7 +37,8 @@ impl Parts {
         if config.mode == ModeChoice::Auto && mode == Mode::System && rustix::process::getuid().is_root() {
             tracing::warn!(
                 "the daemon runs as root in system mode: clients of root can write to memory that others of root have \
-                 published. Give it a uid of its own, or choose with mode = \"system\" or \"user\""
+                 published. For a test you can ignore this. Otherwise run tensorlendd as a user of its own, or set \
+                 mode = \"system\" or \"user\" in the configuration"
             );
         }
         let (mut settings, unknown) = limits::settings_and_unknown(config, mode)?;

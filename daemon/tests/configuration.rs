@@ -125,10 +125,10 @@ fn bytes(shift: u32) -> String {
 fn page() -> String {
     let (sections, entries) = entries();
     let mut page = String::from(
-        "# Configuration\n\nEvery option of `tensorlendd`. A test generates this page from `tensorlendd --print-config` and the \
-         parser. The file is TOML, and `--config` names it.\nAn option that the file omits has its default. `tensorlendd \
-         --check-config --config FILE` checks a file, and names a wrong option. Bytes are integers,\nor strings with B, KiB, MiB, \
-         GiB or TiB. [Sizing](operations.md) explains which values to choose.\n",
+        "# Configuration\n\nThis page lists every option of `tensorlendd`. A test generates it from `tensorlendd --print-config` \
+         and the parser. Write your options into a TOML file,\nand pass its path with `--config`. All other options have their \
+         defaults. `tensorlendd --check-config --config FILE` checks a file, and names\nthe first wrong option. Sizes are bytes: \
+         integers, or strings with B, KiB, MiB, GiB or TiB. [Sizing](operations.md) explains which values to choose.\n",
     );
     for (section, comment) in sections {
         let title = if section.is_empty() { "At the top".into() } else { format!("`[{section}]`") };
@@ -200,6 +200,11 @@ fn a_wrong_configuration_has_a_code() {
     );
     let unknown = check(Some("[pool]\nbytes_most = 3\n"));
     assert!(unknown.contains("unknown field `bytes_most`") && unknown.ends_with(" [TL-1102]"), "{unknown}");
+    let misplaced = check(Some("pool.bytes_max = 3\n[namespace_default]\npool.bytes_max = 3\n"));
+    let remedy = "pool is a section: write the option under the line [pool], without pool. [TL-1102]";
+    assert!(misplaced.contains("unknown field `pool`") && misplaced.ends_with(remedy), "{misplaced}");
+    let twice = check(Some("pool.bytes_max = 3\n[pool]\nspare_segments = 1\n"));
+    assert!(twice.contains("duplicate key") && twice.ends_with("under one line, such as [pool] [TL-1102]"), "{twice}");
     let range = check(Some("[spill]\nhigh_water_percent = 100\n"));
     assert_eq!(
         range,

@@ -17,7 +17,7 @@ pub const EXAMPLE: &str = include_str!("config.toml");
 #[non_exhaustive]
 pub enum BadConfig {
     /// The file cannot be read.
-    #[error("{path}: {cause}")]
+    #[error("cannot read {path}: {cause}: name a file that the gateway's user can read")]
     File {
         /// Path of the file.
         path: PathBuf,

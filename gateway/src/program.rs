@@ -1,7 +1,8 @@
 //! The program, from its command line to its end.
 
 use crate::args::Args;
-use crate::config::{Config, EXAMPLE};
+use crate::config::{BadConfig, Config, EXAMPLE};
+use crate::error::CannotStart;
 use crate::gateway::Gateway;
 use crate::transport::{Transport, Zenoh};
 use clap::Parser;
@@ -13,6 +14,10 @@ use std::sync::Arc;
 
 /// Exit code for an invalid configuration, as in sysexits.h.
 const EX_CONFIG: u8 = 78;
+
+// Stable codes of the program's own errors. Errors of the client library have codes of the library.
+const CONFIG_CODE: &str = "TL-1201";
+const START_CODE: &str = "TL-1202";
 
 /// Runs the gateway's program and returns its exit code.
 pub fn main() -> ExitCode {
@@ -38,13 +43,9 @@ pub fn main() -> ExitCode {
     }));
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(End::Config(error)) => {
-            tracing::error!("{error}");
-            ExitCode::from(EX_CONFIG)
-        }
-        Err(End::Other(error)) => {
-            tracing::error!("{error}");
-            ExitCode::FAILURE
+        Err(end) => {
+            tracing::error!("{} [{}]", end.error().to_string().trim_end(), end.code());
+            end.status()
         }
     }
 }
@@ -56,9 +57,36 @@ enum End {
     Other(Box<dyn std::error::Error>),
 }
 
+impl End {
+    fn error(&self) -> &dyn std::error::Error {
+        match self {
+            Self::Config(error) | Self::Other(error) => &**error,
+        }
+    }
+
+    /// Returns the stable code, which the manual's page on errors explains.
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Config(_) => CONFIG_CODE,
+            Self::Other(error) => match error.downcast_ref() {
+                Some(CannotStart::Broker(error)) => error.code(),
+                _ => START_CODE,
+            },
+        }
+    }
+
+    fn status(&self) -> ExitCode {
+        match self {
+            Self::Config(_) => ExitCode::from(EX_CONFIG),
+            Self::Other(_) => ExitCode::FAILURE,
+        }
+    }
+}
+
 fn run(args: &Args) -> Result<(), End> {
-    let wrong = |error: crate::config::BadConfig| End::Config(error.into());
-    let path = args.config.as_ref().ok_or_else(|| End::Config("no --config".into()))?;
+    let wrong = |error: BadConfig| End::Config(error.into());
+    let missing = "the option --config is missing: name the gateway's TOML file (see --print-config)";
+    let path = args.config.as_ref().ok_or_else(|| End::Config(missing.into()))?;
     let config = Config::load(path).map_err(wrong)?;
     let mut settings = config.settings().map_err(wrong)?;
     let options = config.zenoh_options().map_err(wrong)?;
@@ -72,7 +100,8 @@ fn run(args: &Args) -> Result<(), End> {
     let other = |error: Box<dyn std::error::Error>| End::Other(error);
     // Install the handlers before any thread starts, so that no signal reaches a default handler.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).map_err(|error| other(error.into()))?;
-    let transport: Arc<dyn Transport> = Arc::new(Zenoh::open(options).map_err(|error| other(error.into()))?);
+    let transport: Arc<dyn Transport> =
+        Arc::new(Zenoh::open(options).map_err(|error| other(CannotStart::from(error).into()))?);
     let node = settings.node.clone();
     let gateway = Gateway::start(settings, transport).map_err(|error| other(error.into()))?;
     tracing::info!(%node, "serving");
@@ -86,7 +115,9 @@ fn run(args: &Args) -> Result<(), End> {
     gateway.stop();
     match signal {
         Some(_) => Ok(()),
-        None => Err(other("the daemon has ended this gateway's session".into())),
+        None => Err(other(
+            "the daemon has ended this gateway's session: see the daemon's log, and start the gateway again".into(),
+        )),
     }
 }
 

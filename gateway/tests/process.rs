@@ -315,9 +315,10 @@ fn what_it_cannot_do_it_says() {
     std::fs::write(&config, "nodes = \"a\"").unwrap();
     let wrong = run(program().arg("--config").arg(&config));
     assert_eq!(wrong.status.code(), Some(78));
-    assert!(words(&wrong).contains("nodes"), "{}", words(&wrong));
+    assert!(words(&wrong).contains("nodes") && words(&wrong).ends_with(" [TL-1201]\n"), "{}", words(&wrong));
     let missing = run(program().arg("--config").arg(folder.path().join("none")));
     assert_eq!(missing.status.code(), Some(78));
+    assert!(words(&missing).contains("cannot read ") && words(&missing).contains("[TL-1201]"), "{}", words(&missing));
     let zenoh = folder.path().join("zenoh.json5");
     std::fs::write(&zenoh, "{ scouting: { multicast: { enabled: false } } }").unwrap();
     let socket = folder.path().join("no.sock");
@@ -326,11 +327,29 @@ fn what_it_cannot_do_it_says() {
     let alone = run(program().arg("--config").arg(&config));
     assert_eq!(alone.status.code(), Some(1));
     assert!(words(&alone).contains("no.sock"), "{}", words(&alone));
+    assert!(words(&alone).contains("cannot reach this machine's daemon: "), "{}", words(&alone));
+    assert!(words(&alone).ends_with(" [TL-0101]\n"), "{}", words(&alone));
+    let text = format!("node = \"a\"\nzenoh = {zenoh:?}\nlisten = [\"tcp/nowhere\"]\n");
+    std::fs::write(&config, text).unwrap();
+    let cut_off = run(program().arg("--config").arg(&config));
+    assert_eq!(cut_off.status.code(), Some(1));
+    assert!(words(&cut_off).contains("cannot connect to other nodes: "), "{}", words(&cut_off));
+    assert!(
+        words(&cut_off).ends_with(": check the options listen, connect, mode and zenoh [TL-1202]\n"),
+        "{}",
+        words(&cut_off)
+    );
 }
 
 #[test]
 fn a_namespace_has_one_gateway() {
     let (a, _b) = two();
+    let text = std::fs::read_to_string(&a.config).unwrap();
+    // A second listener on the first gateway's address would be another error.
+    let lines = text.lines().map(|line| if line.starts_with("listen") { "listen = []" } else { line });
+    std::fs::write(&a.config, lines.collect::<Vec<_>>().join("\n")).unwrap();
     let second = run(program().arg("--config").arg(&a.config));
     assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("stop the other gateway, or use another namespace [TL-1202]"), "{said}");
 }

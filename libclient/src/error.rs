@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 use tensorlend_layout::name::BadName;
 use tensorlend_layout::size::bytes_text;
-use tensorlend_layout::tensor::BadTensor;
+use tensorlend_layout::tensor::{BadTensor, METADATA_MAX};
 use tensorlend_layout::wire::{LimitKind, Refusal};
 use tensorlend_layout::{DType, Uuid, header};
 
@@ -205,7 +205,10 @@ pub enum Error {
     #[error("the tensor is strided, so its elements are not one slice: read it by its strides, or copy it")]
     Strided,
     /// Metadata of more than 64 KiB. The value is its length in bytes.
-    #[error("metadata of {0} bytes is too long: at most 65536 bytes (64 KiB): publish the rest as a tensor of its own")]
+    #[error(
+        "metadata of {} is too long: at most {}: publish the rest as a tensor of its own",
+        remedy::length(*.0 as u64, METADATA_MAX as u64), remedy::length(METADATA_MAX as u64, *.0 as u64)
+    )]
     Metadata(usize),
     /// This client holds the maximum number of leases. The value is that number. Drop leases, or connect a second
     /// client.

@@ -307,8 +307,19 @@ fn wrong_types_lengths_and_places_are_refused() {
     let mut draft = a.create(DType::U8, &[1]).unwrap();
     assert!(matches!(draft.set_metadata(&vec![0; 65537]), Err(Error::Metadata(65537))));
     assert!(matches!(a.dataset().metadata(&vec![0; 10_000_000]), Err(Error::Metadata(_))));
+    let too_long = |bytes: usize| Error::Metadata(bytes).to_string();
+    let rest = "publish the rest as a tensor of its own";
+    assert_eq!(too_long(65537), format!("metadata of 65537 bytes is too long: at most 65536 bytes: {rest}"));
+    assert_eq!(too_long(10 << 20), format!("metadata of 10 MiB is too long: at most 64 KiB: {rest}"));
     draft.set_metadata(&vec![1; 65536]).unwrap();
     draft.publish("much").unwrap();
+    let mut offer = a.queue("jobs").unwrap().offer(a.create(DType::U8, &[1]).unwrap()).unwrap();
+    offer.wait(std::time::Duration::ZERO).unwrap();
+    let again = offer.wait(std::time::Duration::ZERO).unwrap_err().to_string();
+    assert_eq!(
+        again,
+        "this offer has no items: they are in the queue already, an earlier call failed, or none were given: make new drafts"
+    );
     assert_eq!(b.get("much").unwrap().metadata().len(), 65536);
     let mut element = a.create(DType::U8, &[3]).unwrap();
     assert!(matches!(element.as_mut_slice::<u16>(), Err(Error::DType { .. })));

@@ -212,6 +212,14 @@ fn nothing_is_locked_unless_it_is_configured() {
         client.get("x").unwrap().to_device(GPU, &stream).unwrap().publish("copy").unwrap();
         assert_eq!(client.get_device("copy").unwrap().to_vec::<u8>().unwrap(), [7; 100]);
         assert_eq!(calls(REGISTER), 0);
+        let value = Arc::new(client.get_value("x").unwrap());
+        let missing = value.to_device(1, GPU, &stream).map(drop).unwrap_err().to_string();
+        assert_eq!(missing, "the value has no tensor number 1: give a number from 0, below 1");
+        let unknown = tensorlend::On::of_pointer(0x1000).unwrap_err().to_string();
+        assert_eq!(
+            unknown,
+            "the driver knows no device memory at 0x1000: give an address that CUDA allocated in this process"
+        );
         let lease = client.get_value("copy").unwrap();
         assert!(Arc::new(lease).to_device(0, GPU, &stream).is_err(), "it is on a device");
     });

@@ -83,7 +83,9 @@ impl Buffer {
         // SAFETY: `format` is not null. The buffer protocol then guarantees a C string that lives
         // until the buffer is released.
         let format = unsafe { CStr::from_ptr(self.0.format) };
-        format.to_str().map_err(|_| errors::dtype("the elements' format is no text"))
+        format.to_str().map_err(|_| {
+            errors::dtype("the format of the buffer's elements is not UTF-8: convert the elements to a dtype of numpy")
+        })
     }
 
     /// Returns the numbers of a table with `ndim` entries. The result is empty if the table is

@@ -117,6 +117,17 @@ impl Dataset {
         held.whole().members().enumerate().map(lease).collect()
     }
 
+    #[cold]
+    fn has_no(&self, name: &str) -> PyResult<PyErr> {
+        self.whole(|dataset| {
+            let names: Vec<String> = dataset.members().take(16).map(|(name, _)| format!("{name:?}")).collect();
+            let more = if names.len() < dataset.len() { " and more" } else { "" };
+            let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let whole = &self.origin.name;
+            named("NotFoundError", format!("the dataset {whole:?} has no tensor {name:?}: it has {names}{more}"))
+        })
+    }
+
     fn find(&self, py: Python<'_>, name: &str) -> PyResult<Option<AnyLease>> {
         let held = self.held()?;
         let at = held.whole().members().position(|(n, _)| n == name);
@@ -143,8 +154,10 @@ impl Dataset {
     }
 
     fn __getitem__(&self, py: Python<'_>, name: &str) -> PyResult<AnyLease> {
-        self.find(py, name)?
-            .ok_or_else(|| named("NotFoundError", format!("the dataset {:?} has no tensor {name:?}", self.origin.name)))
+        match self.find(py, name)? {
+            Some(lease) => Ok(lease),
+            None => Err(self.has_no(name)?),
+        }
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {

@@ -100,7 +100,10 @@ impl Embedded {
     /// The daemon's socket, to which clients of any process can connect.
     #[getter]
     fn address(&self) -> PyResult<&str> {
-        self.socket.to_str().ok_or_else(|| argument("the socket's path is no text"))
+        self.socket.to_str().ok_or_else(|| {
+            let path = self.socket.to_string_lossy();
+            argument(format!("the socket's path {path:?} is not UTF-8: set TMPDIR to a folder whose path is"))
+        })
     }
 
     /// Connects to this daemon.

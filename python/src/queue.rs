@@ -137,7 +137,9 @@ impl QueueItems {
         let queue = self.queue.get();
         ours(queue.forks)?;
         let taken = lock(&self.feed).take();
-        let (mut feed, last) = taken.ok_or_else(|| argument("another thread waits for the iterator's next item"))?;
+        let (mut feed, last) = taken.ok_or_else(|| {
+            argument("another thread waits for the iterator's next item: give each thread an iterator of its own")
+        })?;
         let done = last.and_then(|item| lock(&item.get().claim).take());
         let next = queue.receive(py, &mut feed, done, self.limit, self.mode).and_then(|item| Py::new(py, item));
         *lock(&self.feed) = Some((feed, next.as_ref().ok().map(|item| item.clone_ref(py))));

@@ -56,7 +56,9 @@ impl Recipe {
         let value = Arc::new(value);
         let mut leaves = torch::tensors(py, &value, "loader/")?;
         let batch = match self.nest {
-            Nest::One => leaves.next().ok_or_else(|| argument("the batch is empty"))??,
+            Nest::One => leaves
+                .next()
+                .ok_or_else(|| argument("the batch has no tensor: return at least one from collate_fn"))??,
             Nest::List => PyList::new(py, leaves.collect::<PyResult<Vec<_>>>()?)?.into_any(),
             Nest::Tuple => PyTuple::new(py, leaves.collect::<PyResult<Vec<_>>>()?)?.into_any(),
         };

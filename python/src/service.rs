@@ -300,7 +300,9 @@ pub struct Call {
 impl Call {
     fn take(&self) -> PyResult<Reply> {
         ours(self.forks)?;
-        lock(&self.reply).take().ok_or_else(|| argument("the request has its response already"))
+        lock(&self.reply)
+            .take()
+            .ok_or_else(|| argument("the request has its response already: receive the next request"))
     }
 }
 
@@ -377,7 +379,7 @@ impl Call {
         ours(self.forks)?;
         let to = To::parse(device, stream)?;
         if !self.is_open() {
-            return Err(argument("the request has its response already"));
+            return Err(argument("the request has its response already: receive the next request"));
         }
         // Create the draft first. If the value cannot be sent, the request then stays open.
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;

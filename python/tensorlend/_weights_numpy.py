@@ -20,6 +20,8 @@ _DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4", "F32": "<f4",
     "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
 }  # fmt: skip
+#: Types of elements that numpy itself has.
+PLAIN_DTYPES = frozenset(_DTYPES)
 _ML_DTYPES = {
     "BF16": "bfloat16",
     "F8_E4M3": "float8_e4m3fn",

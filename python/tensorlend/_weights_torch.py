@@ -20,6 +20,11 @@ _DTYPES = {
 }  # fmt: skip
 
 
+def known_dtypes() -> frozenset[str]:
+    """Returns the types of elements that this version of torch has."""
+    return frozenset(name for name, dtype in _DTYPES.items() if hasattr(torch, dtype))
+
+
 def load_file(
     path: str | os.PathLike[str], *, client: Client | None = None, timeout: float | None = None
 ) -> dict[str, torch.Tensor]:

@@ -200,7 +200,7 @@ def test_devices_that_are_not_there(program: Program):
         raises(tensorlend.DeviceError, "lends no memory", client.put, "x", np.ones(3), device="GPU-" + "1" * 32)
         raises(tensorlend.LimitError, "", client.create, 1 << 40, device="cuda:0")
         raises(TypeError, "stream", client.create(3, device="cuda:0").record_stream, "fast")
-        raises(ValueError, "no stream", client.create(3, device="cuda:0").record_stream, -3)
+        raises(ValueError, "-3 is no stream: give a stream's handle", client.create(3, device="cuda:0").record_stream, -3)
     """)
 
 

@@ -66,7 +66,7 @@ def test_metadata_and_timestamp_can_be_set_later(client):
     assert (client.get("x").metadata_bytes, client.get("x").timestamp) == (b"abc", 11)
     with pytest.raises(tensorlend.ClosedError, match="already"):
         draft.set_metadata(b"")
-    with pytest.raises(tensorlend.ArgumentError, match="at most 65536"):
+    with pytest.raises(tensorlend.ArgumentError, match="at most 64 KiB"):
         client.create(3).set_metadata(bytes(70000))
 
 

@@ -173,6 +173,72 @@ def test_a_different_name_is_found():
     assert not agree(["respond", "`Call::answer`", "", "`tensorlend_request_respond`", "", ""])
 
 
+# Arguments of Python and of C with the same meaning. C's results come last and may repeat a word.
+MEANINGS = {
+    "name": ("name", "list", "service"),
+    "value": ("value", "item", "data", "tensor", "message", "request"),
+    "dtype": ("dtype",),
+    "shape": ("shape",),
+    "items": ("items", "length"),
+    "operator": ("op", "how"),
+    "seen": ("seen",),
+    "timeout": ("timeout", "timeout_ns"),
+}
+# Their order differs from that of C for reasons that docs/names.md gives.
+ORDERED_DIFFERENTLY = ["Client.create", "Client.wait_length", "Client.wait_length_async"]
+
+
+def meanings(arguments: list[str]) -> list[str]:
+    """The meanings of arguments, each once, in their order."""
+    known = {word: meaning for meaning, words in MEANINGS.items() for word in words}
+    return list(dict.fromkeys(known[name] for name in arguments if name in known))
+
+
+def in_one_order(one: list[str], other: list[str]) -> bool:
+    """Whether the meanings that two lists of arguments share have the same order."""
+    first, second = meanings(one), meanings(other)
+    return [it for it in first if it in second] == [it for it in second if it in first]
+
+
+def python_arguments() -> list[tuple[str, list[str]]]:
+    """Each method of the stub, also each overload, with its positional arguments."""
+    tree = ast.parse((ROOT / "python" / "tensorlend" / "_native.pyi").read_text())
+    return [
+        (f"{of.name}.{method.name}", [it.arg for it in (*method.args.posonlyargs, *method.args.args) if it.arg != "self"])
+        for of in tree.body
+        if isinstance(of, ast.ClassDef)
+        for method in of.body
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+
+
+def c_arguments() -> dict[str, list[str]]:
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "capi" / "include" / "tensorlend.h").read_text(), flags=re.DOTALL)
+    calls = re.findall(r"\b(tensorlend_\w+)\(([^()]*)\);", header)
+    return {call: re.findall(r"(\w+)\s*(?:,|$)", arguments) for call, arguments in calls}
+
+
+def test_arguments_have_one_order():
+    """Python's and C's calls of one operation take the arguments that they share in one order, with the listed exceptions."""
+    there, compared, different = c_arguments(), set(), set()
+    for row in rows():
+        for call, arguments in python_arguments():
+            for other in names(row[3]) if call in names(row[2]) else ():
+                if len(set(meanings(arguments)) & set(meanings(there.get(other, [])))) > 1:
+                    compared.add(call)
+                    if not in_one_order(arguments, there[other]):
+                        different.add(call)
+    assert {"Client.put", "Client.append", "Client.wait_newer", "Client.wait_for", "Stream.send"} <= compared
+    assert sorted(different) == ORDERED_DIFFERENTLY, "swap the arguments, or give the reason in docs/names.md, Arguments"
+
+
+def test_a_different_order_is_found():
+    assert in_one_order(["name", "seen", "timeout"], ["client", "name", "seen", "timeout_ns", "lease"])
+    assert in_one_order(["value", "timeout"], ["caller", "request", "timeout_ns", "response"])
+    assert not in_one_order(["name", "timeout", "seen"], ["client", "name", "seen", "timeout_ns", "lease"])
+    assert not in_one_order(["name", "value"], ["client", "item", "list", "number"])
+
+
 def test_every_metric_is_described():
     source = (ROOT / "web" / "src" / "metrics.rs").read_text().split("pub const METRICS")[1].split("];")[0]
     page = (ROOT / "docs" / "metrics.md").read_text()

@@ -80,7 +80,7 @@ def test_datasets_metadata_and_drafts(client: tensorlend.Client) -> None:
         draft.array[:] = request["a"].numpy() + request["b"].numpy()
         call.respond({"sum": draft, "first": request["a"].numpy()}, metadata={"done": True})
         assert not call.is_open
-        with pytest.raises(tensorlend.ArgumentError, match="its response already"):
+        with pytest.raises(tensorlend.ArgumentError, match="its response already: receive the next request"):
             call.respond(np.zeros(1))
 
     tensors = {"a": np.arange(3, dtype="f4"), "b": np.ones(3, "f4")}

@@ -151,7 +151,7 @@ def test_what_cannot_be_sent(client):
     for value in ["text", object(), None]:
         with pytest.raises(tensorlend.DTypeError):
             stream.send(value)
-    with pytest.raises(tensorlend.ArgumentError, match="at most 65536"):
+    with pytest.raises(tensorlend.ArgumentError, match="at most 64 KiB"):
         stream.send(1, metadata=bytes(70000))
     with pytest.raises(TypeError):
         stream.send({1: 2})

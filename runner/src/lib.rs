@@ -25,6 +25,9 @@ mod worker;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+/// Stable code of the program's own errors. Errors of the client library have codes of the library.
+const START_CODE: &str = "TL-1202";
+
 /// Runs the program, as a supervisor or as a worker, and returns its exit code.
 pub fn main() -> ExitCode {
     use clap::Parser;
@@ -44,8 +47,24 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error}");
+            tracing::error!("{error} [{}]", code(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Returns the stable code of an error that ends the program. The manual's page on errors explains it.
+fn code(error: &worker::Trouble) -> &'static str {
+    error.downcast_ref().map_or(START_CODE, tensorlend::Error::code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_client_library_keep_their_codes() {
+        assert_eq!(code(&tensorlend::Error::SessionEnded.into()), "TL-0104");
+        assert_eq!(code(&std::io::Error::from(std::io::ErrorKind::OutOfMemory).into()), "TL-1202");
     }
 }

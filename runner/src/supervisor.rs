@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<(), Trouble> {
                     return Err(error.into());
                 }
                 Err(error) if !trouble => {
-                    tracing::warn!("which models there are cannot be seen: {error}");
+                    tracing::warn!("cannot list the models: {error}");
                     trouble = true;
                 }
                 Err(_) => {}

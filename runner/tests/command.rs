@@ -46,3 +46,12 @@ fn a_model_is_added_run_and_removed_from_the_command_line() {
     ok(&["model", "rm", "affine"]);
     assert_eq!(run(&["model", "rm", "affine"]).0, Some(4));
 }
+
+#[test]
+fn a_runner_without_a_daemon_ends_with_a_code() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-runner"));
+    let done = tensorlend_tests::run(command.args(["--socket", "/nowhere/control.sock"]));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.code() == Some(1) && said.contains("/nowhere/control.sock"), "{said}");
+    assert!(said.ends_with(" [TL-0101]\n"), "{said}");
+}

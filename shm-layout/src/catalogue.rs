@@ -29,7 +29,7 @@ structure! {
         /// generation 40 . slot 24: the name's latest value. The owner overwrites the value by exchanging this word, which is
         /// the linearization point of the put. Slot 0xFFFFFF: the owner deleted the value.
         0 cell: Word,
-        /// The latest owner word for this cell that the owner has read: for rebuilding a lost directory.
+        /// The latest owner word for this cell that the owner has read. A daemon uses it to rebuild a lost directory.
         8 granted: Word,
         /// Hash of the name.
         16 hash: Word,

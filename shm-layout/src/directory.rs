@@ -40,7 +40,7 @@ pub const MEMBER_BITMAP_WORDS: usize = if cfg!(loom) { 1 } else { 1024 };
 structure! {
     /// The directory's head.
     pub struct DirectoryHead [32768] {
-        /// The kind of this sheet. Writer: the daemon, as of all words of the directory.
+        /// The sheet's header. The daemon writes it, like all words of the directory.
         0 sheet: SheetHeader,
         /// The current table of names: log2 of its places 8 . number of rebuilds 16 . index of its first place 40. The
         /// daemon stores this word when the new table is complete, before it changes anything in that table.
@@ -58,7 +58,7 @@ structure! {
         128 bell: Bell,
         /// Reserved; always 0.
         136 reserved2: [Word; pad(7)],
-        /// Number of members that may be parked: publishers read `waiters` only if this is not 0.
+        /// Number of members that may be parked. Publishers read `waiters` only if this word is not 0.
         192 waiters_count: Word,
         /// 1 while the daemon sleeps without polling for announcements: a client that announces a name wakes it. 0: the daemon
         /// polls by itself.
@@ -66,8 +66,8 @@ structure! {
         /// The daemon rings this bell when the lending of a device segment ends: a client that has the segment mapped
         /// unmaps it and reports this to the daemon.
         208 returned: Bell,
-        /// The daemon rings this bell when it sets bits of `wanted_segments`: clients that can let go of these segments do so.
-        /// 0: not said, or the daemon does not spill. Since version 6.
+        /// The daemon rings this bell when it sets bits of `wanted_segments`: clients that can let go of these segments
+        /// do so. 0: the daemon does not spill, or is older than version 6. Since version 6.
         216 wanted_out: Bell,
         /// Reserved; always 0.
         224 reserved3: [Word; pad(4)],
@@ -99,7 +99,7 @@ structure! {
         352 places_at: Word,
         /// Number of places; a table is a range of them.
         360 places: Word,
-        /// Every entry in use has a number below this word's value. For readers that visit all names.
+        /// Every entry in use has a number below this word's value. Readers that visit all names stop there.
         368 names_end: Word,
         /// Reserved; always 0.
         376 reserved4: Word,
@@ -122,8 +122,9 @@ structure! {
         /// Bit (i mod 32768): the daemon wants segment i of the table of segments out of memory, and cannot move its bytes to a
         /// file while a process has it mapped. A hint. Since version 6.
         4096 wanted_segments: [Word; WANTED_WORDS],
-        /// Bit c: catalogue c belongs to a client, live or ended and not yet dropped. The daemon sets the bit when a
-        /// new client has acknowledged its sheets, before it replies to the client's next request.
+        /// Bit c: catalogue c belongs to a client. The client may have ended, if the daemon has not dropped it yet. The
+        /// daemon sets the bit when a new client has acknowledged its sheets, before it replies to the client's next
+        /// request.
         8192 present: [Word; MEMBER_BITMAP_WORDS],
         /// Bit c: member c may be parked, and publishers must check its lease table.
         16384 waiters: [Word; MEMBER_BITMAP_WORDS],
@@ -137,11 +138,12 @@ structure! {
 structure! {
     /// A member: one epoch of one client.
     pub struct MemberEntry [192] {
-        /// state 2 . epoch 30 . sheet 32. In the state "ended", the member's leases no longer count. Each new client that gets
-        /// this number has a new epoch.
+        /// state 2 . epoch 30 . sheet 32. In the state CLOSED, the member's leases no longer count. Each new client
+        /// that gets this number has a new epoch.
         0 member: Word,
-        /// state 2 . index 62: announcements that are in the directory. OPEN from the moment at which the daemon lets the
-        /// member announce; ENDING while the daemon drains the last announcements.
+        /// state 2 . index 62. The index is the number of announcements that are in the directory. The state is OPEN
+        /// from the moment at which the daemon lets the member announce; ENDING while the daemon drains the last
+        /// announcements.
         8 absorbed: Word,
         /// Changes when the daemon lends another segment in a slot range of this catalogue, or gives this catalogue number to
         /// another client. It never decreases, not even between epochs.
@@ -160,9 +162,10 @@ structure! {
         56 announce_until: Word,
         /// The client's label, zero-filled UTF-8. For monitoring only.
         64 label: [Word; 8],
-        /// Bit (c mod 512) is set if the daemon showed member c a segment, slot records or a stream of this member: c may then
-        /// have leases on this member's slots. The daemon stores the bit before the reply that shows them. If one of several
-        /// members with the same bit was shown something, all of them are treated so.
+        /// Bit (c mod 512) is set if the daemon showed member c a segment, slot records or a stream of this member: c
+        /// may then have leases on this member's slots. The daemon stores the bit before the reply that shows them.
+        /// Several members may share a bit. If the daemon showed one of them something, owners treat all of them in the
+        /// same way.
         128 audience: [Word; AUDIENCE_WORDS],
     }
 }
@@ -173,7 +176,7 @@ structure! {
     pub struct ListEntry [64] {
         /// Id of this epoch of the list; never used again. 0: free.
         0 id: Word,
-        /// Number of items ever appended. Stored after the item's owner word.
+        /// Number of items ever appended. The daemon stores it after the item's owner word.
         8 end: Word,
         /// Reserved; always 0.
         16 reserved: [Word; pad(6)],
@@ -186,7 +189,7 @@ structure! {
     pub struct ListEntry [64] {
         /// Id of this epoch of the list; never used again. 0: free.
         0 id: Word,
-        /// Number of items ever appended. Stored after the item's owner word.
+        /// Number of items ever appended. The daemon stores it after the item's owner word.
         8 end: Word,
         /// The complement of `end`; 0: not said. Stored before `end`.
         16 not_end: Word,
@@ -226,8 +229,8 @@ structure! {
         8 bytes: Word,
         /// Time of the lending: nanoseconds of CLOCK_BOOTTIME.
         16 since_ns: Word,
-        /// Location of its bytes: 0 in host memory, else device 56 . allocator 8, with the code of
-        /// [`crate::wire::Allocator::code`]; the device is its index in the head's list.
+        /// Location of the segment's bytes. 0: host memory. Otherwise device 56 . allocator 8. The device is an index
+        /// in the head's list of devices. The allocator is a code of [`crate::wire::Allocator::code`].
         24 place: Word,
     }
 }

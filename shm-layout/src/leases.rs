@@ -24,8 +24,9 @@ pub const CURSORS: usize = if cfg!(loom) { 1 } else { 256 };
 
 #[cfg(not(feature = "next-layout-for-tests"))]
 structure! {
-    /// A subscriber's position in one stream. Two lines: the producer reads the first only when its ring is full, and
-    /// the second at every send. The second changes only when the subscriber goes to sleep or wakes.
+    /// A subscriber's position in one stream. It has two cache lines. The producer reads the first line only when its
+    /// ring is full, and the second line at every send. The second line changes only when the subscriber goes to sleep
+    /// or wakes.
     pub struct Cursor [128] {
         /// Absolute number of the next message to take. Writer: the subscriber, after it has taken (leased) a message.
         0 next: Word,
@@ -33,9 +34,9 @@ structure! {
         8 lost: Word,
         /// The subscriber rings this bell when it advances `next`, if the producer sleeps on the bell.
         16 bell: Bell,
-        /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for its
-        /// first message. From then on, in a stream that does not drop the oldest, `next` keeps that message and all later ones,
-        /// even if the stream ends: see [`Cursor::keeps`].
+        /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for
+        /// its first message. From then on, if the stream's policy is block or error, `next` preserves that message and
+        /// all later ones, even if the stream ends: see [`Cursor::keeps`].
         24 stream: Word,
         /// Reserved; always 0.
         32 reserved: [Word; pad(4)],
@@ -49,8 +50,9 @@ structure! {
 
 #[cfg(feature = "next-layout-for-tests")]
 structure! {
-    /// A subscriber's position in one stream. Two lines: the producer reads the first only when its ring is full, and
-    /// the second at every send. The second changes only when the subscriber goes to sleep or wakes.
+    /// A subscriber's position in one stream. It has two cache lines. The producer reads the first line only when its
+    /// ring is full, and the second line at every send. The second line changes only when the subscriber goes to sleep
+    /// or wakes.
     pub struct Cursor [128] {
         /// Absolute number of the next message to take. Writer: the subscriber, after it has taken (leased) a message.
         0 next: Word,
@@ -58,9 +60,9 @@ structure! {
         8 lost: Word,
         /// The subscriber rings this bell when it advances `next`, if the producer sleeps on the bell.
         16 bell: Bell,
-        /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for its
-        /// first message. From then on, in a stream that does not drop the oldest, `next` keeps that message and all later ones,
-        /// even if the stream ends: see [`Cursor::keeps`].
+        /// The id of the cursor's stream; 0: none yet. Writer: the subscriber, before the fence after which it polls for
+        /// its first message. From then on, if the stream's policy is block or error, `next` preserves that message and
+        /// all later ones, even if the stream ends: see [`Cursor::keeps`].
         24 stream: Word,
         /// 1 if the writer has set `stream` for a subscription; 0: not said. Writer: the subscriber, before `stream`.
         32 follows: Word,
@@ -87,8 +89,8 @@ structure! {
         /// Bit i: shard i may hold leases. The client sets the bit before it stores the first lease of the shard, and
         /// clears the bit only when the shard is empty and no thread owns it.
         128 shards_used: Word,
-        /// 1: the client has forked while it held leases, which count until its children have ended. 0: it has not. The client
-        /// sets it before the fork; the daemon reads it when the session ends.
+        /// 1: the client has forked while it held leases, which count until its children have ended. 0: the client has
+        /// not done so. The client sets it before the fork; the daemon reads it when the session ends.
         136 inherited: Word,
         /// Reserved; always 0.
         144 reserved2: [Word; pad(6)],

@@ -22,10 +22,10 @@ pub const SUMMARY_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
 pub type HeaderSummary = [u64; SUMMARY_WORDS];
 
 structure! {
-    /// An entry of a ring: one message. A cache line, so that one transfer brings all of it.
+    /// An entry of a ring: one message. An entry is one cache line, so one transfer delivers all of it.
     pub struct RingEntry [64] {
-        /// generation 40 . slot 24: the message. EMPTY while the words below are written. Storing the message is the
-        /// linearization point of a send.
+        /// generation 40 . slot 24: the message. EMPTY while the producer writes the words below. Storing the message
+        /// is the linearization point of a send.
         0 cell: Word,
         /// The message's number.
         8 number: Word,
@@ -43,7 +43,8 @@ structure! {
         /// Number of messages ever sent. The producer stores a message's entry first, so one more message may be readable
         /// already.
         64 head: Word,
-        /// The oldest message that the ring still holds. The producer moves it before it replaces that message's entry.
+        /// Number of the oldest message that the ring still holds. The producer moves it before it replaces that
+        /// message's entry.
         72 tail: Word,
         /// Reserved; always 0.
         80 reserved: [Word; pad(6)],

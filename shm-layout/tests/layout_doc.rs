@@ -113,7 +113,12 @@ const WORDS: &[(&str, &str, &[Part])] = &[
                 "high bits of the name's hash; with the table's seed they determine the path of a search",
                 Some(|w| w >> 28),
             ),
-            (27, 0, "entry; 0: no entry any more, and a search continues", Some(|w| PlaceWord(w).entry().into())),
+            (
+                27,
+                0,
+                "entry; 0: the place no longer leads to an entry, and a search continues behind it",
+                Some(|w| PlaceWord(w).entry().into()),
+            ),
         ],
     ),
     (
@@ -141,8 +146,8 @@ const WORDS: &[(&str, &str, &[Part])] = &[
         word. The second word is the generation of the member's slot. The other six words are a summary, as in a stream's \
         entry, or zeros. The names follow after the last member.",
         &[
-            (63, 48, "order: the members' numbers, sorted by name", None),
-            (47, 24, "end of the member's name among the names", None),
+            (63, 48, "order: in member n, the number of the member whose name is the n-th in sorted order", None),
+            (47, 24, "end of the member's name: its offset among the names", None),
             (23, 0, "slot", None),
         ],
     ),
@@ -188,9 +193,12 @@ fn layout_md() -> String {
         [protocol.md](protocol.md) explains the purpose of the words.\n\n\
         This page describes layout version {LAYOUT_VERSION} with the hash `{LAYOUT_HASH:016x}`. The hash is FNV-1a over the names, \
         types and offsets below. Programs of the versions {LAYOUT_OLDEST} to {LAYOUT_VERSION} share memory: see \
-        [Versions](protocol.md#control-protocol). The header of a sheet contains version {LAYOUT_OLDEST} and its hash.\n\n\
+        [Versions](protocol.md#control-protocol). A *sheet* is a memfd of such words with one writer. Its header contains the \
+        oldest of these versions, {LAYOUT_OLDEST}, and the hash of that version, so that programs of all these versions accept the \
+        sheet.\n\n\
         All numbers are little endian. A `Word` is an atomic of 64 bits. A `Bell` is an atomic of 32 bits (the futex) and 32 \
-        unused bits. Offsets and lengths are in bytes. Reserved words stay 0.\n\n\
+        unused bits. Offsets and lengths are in bytes. Reserved words stay 0. A meaning such as `state 2 . index 62` \
+        lists the parts of a word from high to low, each with its number of bits.\n\n\
         # Structures\n"
     );
     for s in STRUCTURES {

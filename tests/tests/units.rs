@@ -154,9 +154,10 @@ fn the_packaged_configuration_is_the_default_with_every_option_commented() {
     let head = "\
 # /etc/tensorlend/tensorlendd.toml: the configuration of the system's tensorlendd.
 #
-# Every option is here, with its default or an example; take the # away to set one. Sizes are bytes:
-# integers, or strings with B, KiB, MiB, GiB or TiB. Check this file before a restart:
-#     tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml
+# This file shows every option, with its default or an example. Remove the # to set an option. An option
+# belongs to the section above it, such as [pool]. Sizes are bytes: integers, or strings with B, KiB, MiB,
+# GiB or TiB. Check this file before a restart, as the daemon's user:
+#     runuser -u tensorlend -- tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml
 
 ";
     let wanted: String = [head.to_owned()].into_iter().chain(options.lines().map(commented)).collect();

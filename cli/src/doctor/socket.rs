@@ -52,8 +52,8 @@ struct Wrong {
 /// the fault.
 fn probe(path: &Path, timeout: Duration) -> Result<String, Wrong> {
     let wrong = |found: String, fix: &str| Err(Wrong { found, fix: fix.to_owned() });
-    let start = "start tensorlendd (systemctl enable --now tensorlendd.socket, or with --user), or name its socket with \
-                 --socket or TENSORLEND_SOCKET";
+    let start = "start the daemon (`tensorlendd &`; with the package: systemctl enable --now tensorlendd.socket, or with \
+                 --user), or name its socket with --socket or TENSORLEND_SOCKET";
     let there = match path.metadata() {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong("is not there".into(), start),

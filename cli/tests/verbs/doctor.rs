@@ -30,12 +30,12 @@ fn without_a_daemon_it_says_how_to_start_one() {
     let found = report(&done);
     let (state, what, fix) = said(&found, "socket")[0];
     assert_eq!((state, what), ("failure", "/nonexistent/socket: is not there"));
-    assert!(fix.contains("start tensorlendd") && fix.contains("TENSORLEND_SOCKET"), "{fix}");
+    assert!(fix.contains("tensorlendd &") && fix.contains("TENSORLEND_SOCKET"), "{fix}");
     for check in ["kernel", "memfd", "file leases", "memfd_noexec", "pidfd", "open files", "CUDA"] {
         assert_eq!(said(&found, check)[0].0, "ok", "{found:#}");
     }
     let text = run(&mut program(&["--socket", "/nonexistent/socket", "doctor"]));
-    assert!(text.out.contains("FAILURE  socket") && text.out.contains("-> start tensorlendd"), "{}", text.out);
+    assert!(text.out.contains("FAILURE  socket") && text.out.contains("-> start the daemon"), "{}", text.out);
     let error: Value = serde_json::from_str(&done.err).unwrap();
     assert_eq!((&error["error"], &error["status"], done.status), (&json!("1 check failed"), &json!(3), 3));
     assert_eq!(text.fails(3), "1 check failed");

@@ -32,10 +32,10 @@ pub struct Frame {
 pub enum Trouble {
     /// No response will come. Nothing serves this key, the link was lost, or the node dropped the
     /// request.
-    #[error("no gateway responds")]
+    #[error("no gateway responds: check that tensorlend-gateway runs on the other node")]
     Nobody,
     /// The response timed out.
-    #[error("no response in time")]
+    #[error("no response came in time: check the network, or raise answer_timeout_ms")]
     Timeout,
     /// An error of the engine.
     #[error("{0}")]

@@ -8,6 +8,7 @@ use crate::segment::mapping::{own_segment, records};
 use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
@@ -43,7 +44,10 @@ impl Allocator {
     #[cold]
     fn take_slowly(&self, outside: &impl Outside, bytes: u64) -> Result<Box<Taken>> {
         let Some((length, _)) = extent_bytes(bytes) else {
-            return Err(Error::Argument(format!("{bytes} bytes are more than any machine has: check the shape")));
+            return Err(Error::Argument(format!(
+                "{} are more than any machine has: check the shape",
+                bytes_text(bytes)
+            )));
         };
         self.empty_magazines();
         // If the client gets no segment, because of a limit or because the daemon has ended, the client reclaims

@@ -13,6 +13,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
@@ -177,7 +178,10 @@ impl Allocator {
     ) -> Result<()> {
         let wanted = lock(&self.heap).wanted_in(place, bytes);
         let Some((bytes, slots_log2)) = wanted else {
-            return Err(Error::Argument(format!("{bytes} bytes are more than any device has: check the shape")));
+            return Err(Error::Argument(format!(
+                "{} are more than any device has: check the shape",
+                bytes_text(bytes)
+            )));
         };
         let request = Request::DeviceSegment { uuid: key.uuid, bytes, slots_log2 };
         let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;

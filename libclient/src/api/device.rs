@@ -70,7 +70,9 @@ impl On {
         let known = Pointer::ask(ptr).map_err(trouble(doing))?;
         match known.device.filter(|_| known.memory == Memory::Device).map(u8::try_from) {
             Some(Ok(number)) => Gpu::uuid_at(Device::cuda(number), doing).map(Self::Uuid),
-            _ => Err(Error::Argument(format!("the driver knows of no device memory at {ptr:#x}"))),
+            _ => Err(Error::Argument(format!(
+                "the driver knows no device memory at {ptr:#x}: give an address that CUDA allocated in this process"
+            ))),
         }
     }
 

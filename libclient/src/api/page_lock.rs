@@ -154,7 +154,10 @@ impl Value {
             },
             Self::Device(_) => return Err(is_on_device()),
         };
-        tensor.ok_or_else(|| Error::Argument(format!("the value has no tensor number {member}")))
+        tensor.ok_or_else(|| {
+            let count = self.as_dataset().map_or(1, Dataset::len);
+            Error::Argument(format!("the value has no tensor number {member}: give a number from 0, below {count}"))
+        })
     }
 }
 

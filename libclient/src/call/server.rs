@@ -321,7 +321,8 @@ impl Server {
         let requests = self.open(requests)?;
         let capacity = requests.capacity();
         if capacity > CAPACITY_MAX {
-            return Err(Error::Argument(format!("a channel for {capacity} requests")));
+            let why = format!("the caller's channel is for {capacity} requests: give its builder 1 to {CAPACITY_MAX}");
+            return Err(Error::Argument(why));
         }
         // Open the reply stream last: a caller that finds this stream knows that the server polls the caller's
         // requests.

@@ -47,7 +47,11 @@ impl Offer {
         let Queue { name, max, .. } = &self.queue;
         let values = std::mem::take(&mut self.values);
         if values.is_empty() {
-            return Err(Error::Argument("the items are in the queue".into()));
+            return Err(Error::Argument(
+                "this offer has no items: they are in the queue already, an earlier call failed, or none were given: make \
+                 new drafts"
+                    .into(),
+            ));
         }
         let ask = |cells: Vec<u32>| {
             let request = QueueRequest::Put { list: name.clone(), cells, max: *max };

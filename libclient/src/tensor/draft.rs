@@ -341,7 +341,12 @@ impl Draft {
         }
         let shape = self.shape().to_vec();
         let elements = self.as_mut_slice::<T>()?;
-        ndarray::ArrayViewMutD::from_shape(shape, elements).map_err(|e| Error::Argument(e.to_string()))
+        let count = elements.len();
+        ndarray::ArrayViewMutD::from_shape(&shape[..], elements).map_err(|cause| {
+            Error::Argument(format!(
+                "ndarray refuses {count} elements in the shape {shape:?}: {cause}: use as_mut_slice"
+            ))
+        })
     }
 
     /// Sets metadata that readers receive with the tensor: any bytes, 64 KiB at most. Up to 32 bytes cost nothing.

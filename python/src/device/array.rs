@@ -100,8 +100,10 @@ impl DeviceArray {
             let shape = seen.shape().iter().map(|&d| d as u64).collect();
             (dtype, shape, strides, start, seen.device())
         };
-        let number =
-            u8::try_from(device.device_id).map_err(|_| argument("the array's device has an impossible number"))?;
+        let number = u8::try_from(device.device_id).map_err(|_| {
+            let found = device.device_id;
+            argument(format!("the array's device has number {found}: copy the array to a device with number 0 to 255"))
+        })?;
         let on = Some(Device::cuda(number).into());
         Ok(Self { dtype, shape, strides, start, on, stream, _owner: Owner::Dlpack(tensor) })
     }

@@ -52,7 +52,9 @@ impl Given {
         let py = given.py();
         if let Ok(number) = given.extract::<i128>() {
             let handle = usize::try_from(number);
-            return handle.map(Self::new).map_err(|_| argument(format!("{number} is no stream")));
+            return handle
+                .map(Self::new)
+                .map_err(|_| argument(format!("{number} is no stream: give a stream's handle, which is 0 or more")));
         }
         let handle = if let Some(protocol) = given.getattr_opt(intern!(py, "__cuda_stream__"))? {
             let said = if protocol.is_callable() { protocol.call0()? } else { protocol };

@@ -205,7 +205,7 @@ class Crew:
             return _LOOK_SECONDS
         left = deadline - time.monotonic()
         if left <= 0:
-            raise RuntimeError(f"the loader timed out after {timeout} seconds")
+            raise RuntimeError(f"the loader timed out after {timeout} seconds: raise timeout=, or see why the worker is slow")
         return min(left, _LOOK_SECONDS)
 
     def _subscription(self, worker: int) -> Subscription:

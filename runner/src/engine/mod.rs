@@ -51,7 +51,7 @@ pub fn load(args: &Args, model: &[u8], signature: &Signature) -> Result<Box<dyn 
     }
     #[cfg(not(feature = "onnxruntime"))]
     if args.onnxruntime.is_some() {
-        return Err("this runner was built without ONNX Runtime: leave --onnxruntime and ORT_DYLIB_PATH away".into());
+        return Err("this runner was built without ONNX Runtime: omit --onnxruntime and unset ORT_DYLIB_PATH".into());
     }
     Ok(Box::new(rten::Rten::load(args, model, signature)?))
 }

@@ -14,16 +14,16 @@ pub const KEY_BYTES_MAX: usize = (ENTRY_NAME_WORDS + LONG_NAME_WORDS) * 8;
 structure! {
     /// A name and its owner. The name stays in its entry for its whole life.
     pub struct NameEntry [128] {
-        /// kind 2 . version 22 . catalogue 16 . cell 24. Read first and again last: the name in this entry is unchanged while
-        /// this word is.
+        /// kind 2 . version 22 . catalogue 16 . cell 24. A reader reads this word first, and again last. If this word
+        /// is unchanged, the name in this entry is unchanged.
         0 owner_word: Word,
         /// Hash of the key.
         8 hash: Word,
         /// Length of the key 16 . block of its tail 48 (for keys above 96 bytes).
         16 key: Word,
-        /// The lifetime of the name, unless a client overwrites the name, as [`crate::word::LifeWord`] packs it; 0: until it is
-        /// deleted. Stored before the owner word that it belongs to. An owner overwrites and deletes a name by itself only if
-        /// this is 0.
+        /// The lifetime of the name's present value, as [`crate::word::LifeWord`] packs it. 0: the value has no end of
+        /// its own. The daemon stores this word before the owner word that it belongs to. An owner overwrites or
+        /// deletes the name without a request only if this word is 0, or if the name keeps its lifetime.
         24 life: Word,
         /// The key's first 96 bytes, zero-filled.
         32 name: [Word; ENTRY_NAME_WORDS],

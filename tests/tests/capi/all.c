@@ -269,8 +269,12 @@ static tensorlend_draft *frame(uint32_t first) {
     IS(member == NULL && tensorlend_draft_data(dataset) == NULL);
     member = numbers(2, first + 10);
     FAILS(TENSORLEND_ARGUMENT, "already", tensorlend_dataset_add(dataset, "left", &member));
-    FAILS(TENSORLEND_ARGUMENT, "itself", tensorlend_dataset_add(dataset, "x", &dataset));
+    FAILS(TENSORLEND_ARGUMENT, "itself: add the draft of a tensor", tensorlend_dataset_add(dataset, "x", &dataset));
     FAILS(TENSORLEND_ARGUMENT, "tensor", tensorlend_dataset_add(member, "x", &dataset));
+    tensorlend_draft *inner;
+    OK(tensorlend_create_dataset(client, &inner));
+    FAILS(TENSORLEND_ARGUMENT, "only tensors: add each tensor", tensorlend_dataset_add(dataset, "x", &inner));
+    tensorlend_draft_free(inner);
     IS(member != NULL && dataset != NULL);
     OK(tensorlend_dataset_add(dataset, "right", &member));
     OK(tensorlend_draft_set_metadata(dataset, "pair", 4));
@@ -439,7 +443,7 @@ static void test_queues(void) {
     tensorlend_draft *drafts[3] = {numbers(1, 5), numbers(1, 6), NULL};
     FAILS(TENSORLEND_ARGUMENT, "draft", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
     drafts[2] = drafts[1];
-    FAILS(TENSORLEND_ARGUMENT, "same draft", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "same draft: give each draft once", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
     IS(drafts[0] != NULL && drafts[1] != NULL); /* not taken over */
     OK(tensorlend_queue_put_many(queue, drafts, 2, -1, &number));
     IS(number == 4 && drafts[0] == NULL && drafts[1] == NULL);
@@ -613,7 +617,8 @@ static void test_dlpack(void) {
     FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_put_dlpack(client, "back", &ours, NULL));
     ours.array.strides = strides, ours.array.byte_offset = 0;
     FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_put_dlpack(client, "back", &ours, NULL));
-    FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_create_from_dlpack(client, &ours, &draft));
+    FAILS(TENSORLEND_ARGUMENT, "data is NULL, and its elements have 24 bytes: point data to them",
+          tensorlend_create_from_dlpack(client, &ours, &draft));
     int64_t many[] = {INT64_C(1) << 40, 0, INT64_C(1) << 40}, steps[] = {7, INT64_C(1) << 40, 1};
     ours.array.ndim = 3, ours.array.shape = many, ours.array.strides = steps;
     OK(tensorlend_create_from_dlpack(client, &ours, &draft));
@@ -625,9 +630,9 @@ static void test_dlpack(void) {
     sizes[0] = INT64_MAX;
     FAILS(TENSORLEND_ARGUMENT, "", tensorlend_put_dlpack(client, "back", &ours, NULL));
     sizes[0] = 2, ours.array.strides = strides, strides[0] = INT64_MAX;
-    FAILS(TENSORLEND_ARGUMENT, "", tensorlend_put_dlpack(client, "back", &ours, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "lead out of memory: give the strides", tensorlend_put_dlpack(client, "back", &ours, NULL));
     strides[0] = 3, ours.array.ndim = 17;
-    FAILS(TENSORLEND_ARGUMENT, "17", tensorlend_put_dlpack(client, "back", &ours, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "the tensor has 17 dimensions: give 0 to 16", tensorlend_put_dlpack(client, "back", &ours, NULL));
     ours.array.ndim = 2, ours.array.device.type = 2;
     FAILS(TENSORLEND_ARGUMENT, "device", tensorlend_put_dlpack(client, "back", &ours, NULL));
     ours.array.device.type = 1, ours.array.dtype.lanes = 4;
@@ -723,7 +728,7 @@ static void test_nothing(void) {
     tensorlend_draft *draft = NULL, *none = NULL;
     tensorlend_lease *lease;
     const uint64_t size = 1;
-    FAILS(TENSORLEND_ARGUMENT, "client is NULL", tensorlend_connect(NULL, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "client is NULL: pass a valid pointer", tensorlend_connect(NULL, NULL));
     FAILS(TENSORLEND_ARGUMENT, "client is NULL", tensorlend_get(NULL, "n", &lease));
     FAILS(TENSORLEND_ARGUMENT, "name is NULL", tensorlend_get(client, NULL, &lease));
     FAILS(TENSORLEND_ARGUMENT, "lease is NULL", tensorlend_get(client, "n", NULL));
@@ -733,7 +738,7 @@ static void test_nothing(void) {
     const uint32_t counts[] = {17, UINT32_MAX};
     const int64_t stride = 1;
     for (int i = 0; i < 2; i++) {
-        FAILS(TENSORLEND_ARGUMENT, "0 to 16", tensorlend_create(client, TENSORLEND_U8, counts[i], &size, &draft));
+        FAILS(TENSORLEND_ARGUMENT, "dimensions are too many: give 0 to 16", tensorlend_create(client, TENSORLEND_U8, counts[i], &size, &draft));
         FAILS(TENSORLEND_ARGUMENT, "0 to 16",
               tensorlend_create_strided(client, TENSORLEND_U8, counts[i], &size, &stride, 0, &draft));
         FAILS(TENSORLEND_ARGUMENT, "0 to 16",

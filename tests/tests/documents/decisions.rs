@@ -21,7 +21,7 @@ const BUILDS: &str = "builds a release for minutes";
 pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "README.md",
-        "cargo demo       # real tensors through three processes, then what serializing and copying them costs",
+        "cargo demo       # sends real tensors through three processes, then measures what serializing and copying them costs",
         Understood("builds a release, and is scripts/test itself; tests/tests/quick_start.rs runs the demo"),
     ),
     (
