@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tensorlend::Client;
 use tensorlend_tests::filled::Random;
 use tensorlend_tests::history::check::{Bad, check};
-use tensorlend_tests::history::log::{RECORD_BYTES, read};
+use tensorlend_tests::history::log::{Log, RECORD_BYTES, read};
 use tensorlend_tests::history::work::{NAMES, Work, name, notes};
-use tensorlend_tests::history::{Event, by_name};
+use tensorlend_tests::history::{Event, by_name, queue};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, PATIENCE, binary, budget, number, skip};
 
@@ -21,6 +21,8 @@ const PROCESSES: u32 = 3;
 const THREADS: u32 = 2;
 /// Operations per thread.
 const CALLS: u32 = 120;
+/// Operations per thread in a history of a queue. Fewer, because all threads share one object.
+const QUEUE_CALLS: u32 = 100;
 /// Number of processes killed in a history, each replaced by a new one.
 const KILLS: u32 = 2;
 /// Maximum number of extra histories if the requested ones did not meet the condition that they must show.
@@ -44,6 +46,14 @@ enum Wrong {
     /// A process ended by itself: it saw a torn tensor.
     Torn(String),
     Bad(String, Bad),
+    Queue(Bad<queue::Step>),
+}
+
+impl Wrong {
+    /// Returns true if the checker could not try all orders.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Bad(_, Bad::TooLong) | Self::Queue(Bad::TooLong))
+    }
 }
 
 impl std::fmt::Display for Wrong {
@@ -51,6 +61,7 @@ impl std::fmt::Display for Wrong {
         match self {
             Self::Torn(said) => write!(f, "a process stopped: {said}"),
             Self::Bad(name, bad) => write!(f, "{name}: {bad}"),
+            Self::Queue(bad) => write!(f, "queue: {bad}"),
         }
     }
 }
@@ -96,69 +107,124 @@ fn wait_for_notes(process: &mut Process, folder: &Path, records: u64) {
     }
 }
 
-/// Runs a history and checks it.
-fn history(
-    socket: &Path,
-    watcher: &Client,
-    round: u32,
-    (broken, program): (Option<&str>, &Path),
-    mut disturb: Disturb<'_>,
-    figures: &mut Figures,
-) -> Result<(), Wrong> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut random = Random(round.into());
-    let work = |writer| Work {
-        socket: socket.to_owned(),
-        folder: folder.path().to_owned(),
-        round,
-        writer,
-        threads: THREADS,
-        calls: CALLS,
-    };
-    // Writers count from 1: value 0 means none.
-    let mut processes: Vec<Process> = (1..=PROCESSES).map(|writer| start(&work(writer), broken, program)).collect();
-    let works: Vec<Work> = (1..=PROCESSES + KILLS).map(work).collect();
-    processes.iter_mut().for_each(go);
-    let mut wrong = None;
-    let mut finish = |process: Process| {
-        let output = process.child.wait_with_output().expect("it can be waited for");
-        if !output.status.success() && output.status.signal() != Some(9) {
-            wrong = Some(Wrong::Torn(String::from_utf8_lossy(&output.stderr).into_owned()));
+/// The histories of a test.
+struct Test<'t> {
+    socket: &'t Path,
+    /// A client that is never killed.
+    watcher: &'t Client,
+    /// The workers' program, and the step of the library that is missing in it.
+    program: &'t Path,
+    broken: Option<&'t str>,
+    is_queue: bool,
+}
+
+impl Test<'_> {
+    /// Runs a history and checks it.
+    fn history(&self, round: u32, mut disturb: Disturb<'_>, figures: &mut Figures) -> Result<(), Wrong> {
+        let Self { socket, watcher, program, broken, is_queue } = *self;
+        let calls = if is_queue { QUEUE_CALLS } else { CALLS };
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut random = Random(round.into());
+        let work = |writer| Work {
+            socket: socket.to_owned(),
+            folder: folder.path().to_owned(),
+            round,
+            writer,
+            threads: THREADS,
+            calls,
+            is_queue,
+        };
+        // Writers count from 1: value 0 means none.
+        let mut processes: Vec<Process> = (1..=PROCESSES).map(|writer| start(&work(writer), broken, program)).collect();
+        let works: Vec<Work> = (1..=PROCESSES + KILLS).map(work).collect();
+        processes.iter_mut().for_each(go);
+        let mut wrong = None;
+        let mut finish = |process: Process| {
+            let output = process.child.wait_with_output().expect("it can be waited for");
+            if !output.status.success() && output.status.signal() != Some(9) {
+                wrong = Some(Wrong::Torn(String::from_utf8_lossy(&output.stderr).into_owned()));
+            }
+        };
+        for kill in 0..KILLS {
+            let mut victim = processes.remove(random.below(processes.len() as u64) as usize);
+            wait_for_notes(&mut victim, folder.path(), random.below(u64::from(calls * THREADS)));
+            let _ = victim.child.kill();
+            finish(victim);
+            figures.kills += 1;
+            if let Some(disturb) = disturb.as_mut() {
+                disturb();
+            }
+            let mut next = start(&works[(PROCESSES + kill) as usize], broken, program);
+            go(&mut next);
+            processes.push(next);
         }
-    };
-    for kill in 0..KILLS {
-        let mut victim = processes.remove(random.below(processes.len() as u64) as usize);
-        wait_for_notes(&mut victim, folder.path(), random.below(u64::from(CALLS * THREADS)));
-        let _ = victim.child.kill();
-        finish(victim);
-        figures.kills += 1;
-        if let Some(disturb) = disturb.as_mut() {
-            disturb();
+        processes.into_iter().for_each(&mut finish);
+        if let Some(wrong) = wrong {
+            return Err(wrong);
         }
-        let mut next = start(&works[(PROCESSES + kill) as usize], broken, program);
-        go(&mut next);
-        processes.push(next);
-    }
-    processes.into_iter().for_each(&mut finish);
-    let mut events: Vec<Event> = Vec::new();
-    for writer in 1..=PROCESSES + KILLS {
-        for thread in 0..THREADS {
-            events.extend(read(&notes(folder.path(), writer, thread)).expect("the notes are there"));
+        let writers = (1..=PROCESSES + KILLS).flat_map(|writer| (0..THREADS).map(move |thread| (writer, thread)));
+        let mut threads: Vec<Vec<Event>> = writers
+            .map(|(writer, thread)| read(&notes(folder.path(), writer, thread)).expect("the notes are there"))
+            .collect();
+        if is_queue {
+            let drained = folder.path().join("drained");
+            queue::drain(watcher, round, &mut Log::create(&drained).expect("notes can be written"));
+            threads.push(read(&drained).expect("the notes are there"));
+        } else {
+            for number in 0..NAMES {
+                watcher.delete(&name(round, number)).expect("anybody may delete");
+            }
         }
+        figures.histories += 1;
+        figures.operations += threads.iter().map(Vec::len).sum::<usize>();
+        figures.cut += threads.iter().flatten().filter(|event| event.answer.is_none()).count();
+        if is_queue {
+            return queue::check(&threads).map_err(Wrong::Queue);
+        }
+        for (number, operations) in by_name(&threads.concat()) {
+            check(&operations).map_err(|bad| Wrong::Bad(name(round, number), bad))?;
+        }
+        Ok(())
     }
-    for number in 0..NAMES {
-        watcher.delete(&name(round, number)).expect("anybody may delete");
+
+    /// Runs this number of histories, and more until a kill has interrupted an operation, which it does by chance.
+    fn run(&self, wanted: u32) {
+        let mut figures = Figures::default();
+        let (mut open, mut round) = (0, 0);
+        while round < wanted + open || (figures.cut == 0 && round < wanted + UNLUCKY) {
+            match self.history(round, None, &mut figures) {
+                Ok(()) => {}
+                Err(wrong) if wrong.is_open() && open < UNLUCKY => open += 1,
+                Err(wrong) => panic!("history {round}: {wrong}"),
+            }
+            round += 1;
+        }
+        println!("{figures:?}, {open} with too many orders to try");
+        assert!(figures.cut > 0, "nobody was killed in the middle of a call: {figures:?}");
     }
-    figures.histories += 1;
-    figures.operations += events.len();
-    figures.cut += events.iter().filter(|event| event.answer.is_none()).count();
-    if let Some(wrong) = wrong {
-        return Err(wrong);
+}
+
+/// Runs histories in which the daemon is killed and replaced twice. This number of them must be conclusive.
+fn run_with_restarts(mode: &str, is_queue: bool, wanted: u32) {
+    let service = RefCell::new(Service::start(mode));
+    let (watcher, socket) = (service.borrow().client(), service.borrow().socket());
+    let program = binary("tensorlend-worker");
+    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue };
+    let mut figures = Figures::default();
+    let (mut open, mut round) = (0, 0);
+    // The number of operations that meet a dead daemon depends on the machine.
+    while round < wanted + open && open < wanted + UNLUCKY {
+        let mut disturb = || service.borrow_mut().restart();
+        match test.history(round, Some(&mut disturb), &mut figures) {
+            Ok(()) => {}
+            // Too many operations have an unknown outcome, so the checker cannot try all orders.
+            Err(wrong) if wrong.is_open() => open += 1,
+            Err(wrong) => panic!("{mode}history {round}: {wrong}"),
+        }
+        round += 1;
     }
-    for (number, operations) in by_name(&events) {
-        check(&operations).map_err(|bad| Wrong::Bad(name(round, number), bad))?;
-    }
-    Ok(())
+    println!("{mode}{figures:?}, {open} with too many orders to try");
+    assert!(round - open >= wanted, "{mode}only {} of {round} histories say something", round - open);
 }
 
 /// Returns the number of histories: a few by default, more with `TENSORLEND_TEST=full`, any number with
@@ -170,46 +236,31 @@ fn histories(small: u32, full: u32) -> u32 {
 #[test]
 fn every_history_has_an_order() {
     let daemon = Daemon::start("");
-    let watcher = daemon.client();
-    let worker = binary("tensorlend-worker");
-    let mut figures = Figures::default();
-    let wanted = histories(25, 200);
-    let mut round = 0;
-    // A kill interrupts an operation only by chance. At least one kill must; most do.
-    while round < wanted || (figures.cut == 0 && round < wanted + UNLUCKY) {
-        if let Err(wrong) = history(&daemon.socket(), &watcher, round, (None, &worker), None, &mut figures) {
-            panic!("history {round}: {wrong}");
-        }
-        round += 1;
-    }
-    println!("{figures:?}");
-    assert!(figures.cut > 0, "nobody was killed in the middle of a call: {figures:?}");
+    let (socket, watcher, program) = (daemon.socket(), daemon.client(), binary("tensorlend-worker"));
+    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue: false };
+    test.run(histories(25, 200));
+}
+
+#[test]
+fn every_history_of_a_queue_has_an_order() {
+    let daemon = Daemon::start("");
+    let (socket, watcher, program) = (daemon.socket(), daemon.client(), binary("tensorlend-worker"));
+    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue: true };
+    test.run(histories(10, 200));
 }
 
 /// Kills and replaces the daemon twice in each history.
 #[test]
 fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
     for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
-        let service = RefCell::new(Service::start(mode));
-        let (watcher, socket) = (service.borrow().client(), service.borrow().socket());
-        let worker = binary("tensorlend-worker");
-        let mut figures = Figures::default();
-        let (wanted, mut open, mut round) = (histories(5, 40), 0, 0);
-        // The number of operations that meet a dead daemon depends on the machine. This many histories must be
-        // conclusive.
-        while round < wanted + open && open < wanted + UNLUCKY {
-            let mut disturb = || service.borrow_mut().restart();
-            let what = history(&socket, &watcher, round, (None, &worker), Some(&mut disturb), &mut figures);
-            match what {
-                Ok(()) => {}
-                // Too many operations have an unknown outcome, so the checker cannot try all orders.
-                Err(Wrong::Bad(_, Bad::TooLong)) => open += 1,
-                Err(wrong) => panic!("{mode}history {round}: {wrong}"),
-            }
-            round += 1;
-        }
-        println!("{mode}{figures:?}, {open} with too many orders to try");
-        assert!(round - open >= wanted, "{mode}only {} of {round} histories say something", round - open);
+        run_with_restarts(mode, false, histories(5, 40));
+    }
+}
+
+#[test]
+fn every_history_of_a_queue_has_an_order_whatever_becomes_of_the_daemon() {
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        run_with_restarts(mode, true, histories(3, 40));
     }
 }
 
@@ -228,12 +279,14 @@ fn broken_programs() -> Option<std::path::PathBuf> {
 /// Runs up to `rounds` histories of clients without one step, until one is wrong; returns the fault.
 fn broken(step: &str, rounds: u32, worker: &Path) -> (Figures, Option<Wrong>) {
     let daemon = Daemon::start("");
-    let watcher = daemon.client();
+    let (socket, watcher) = (daemon.socket(), daemon.client());
+    let test = Test { socket: &socket, watcher: &watcher, program: worker, broken: Some(step), is_queue: false };
     let mut figures = Figures::default();
     for round in 0..rounds {
-        match history(&daemon.socket(), &watcher, round, (Some(step), worker), None, &mut figures) {
+        match test.history(round, None, &mut figures) {
+            Ok(()) => {}
             // Too many orders to check: no fault found.
-            Ok(()) | Err(Wrong::Bad(_, Bad::TooLong)) => {}
+            Err(wrong) if wrong.is_open() => {}
             Err(wrong) => return (figures, Some(wrong)),
         }
     }

@@ -11,33 +11,48 @@
 
 use super::{Operation, Step, Value};
 use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
 
 /// Maximum number of configurations of a search: one or two seconds of an unoptimized build, or most of a minute.
 fn tried_max() -> usize {
     crate::budget(200_000, 4_000_000)
 }
 
+/// The sequential specification of an object.
+pub trait State: Clone + Eq + Hash + Default {
+    /// An operation's effect, and its response.
+    type Step: Copy + Debug;
+
+    /// Returns the state after a step; `None`: its response cannot be explained here.
+    fn after(&self, step: Self::Step) -> Option<Self>;
+}
+
 /// The state of one name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum State {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Name {
+    /// The name does not exist.
+    #[default]
     Absent,
+    /// The name has this value.
     Holds(Value),
     /// The first value that was put under this other name.
     From(u8),
 }
 
-impl State {
-    /// Returns the state after a step; `None`: its response cannot be explained here.
-    fn after(self, step: Step) -> Option<Self> {
-        let there = self != Self::Absent;
-        match (step, self) {
+impl State for Name {
+    type Step = Step;
+
+    fn after(&self, step: Step) -> Option<Self> {
+        let there = *self != Self::Absent;
+        match (step, *self) {
             (Step::Put(value), _) => Some(Self::Holds(value)),
             (Step::PutFrom(name), _) => Some(Self::From(name)),
-            (Step::Get(None), Self::Absent) => Some(self),
-            (Step::Get(Some(value)), Self::Holds(held)) if value == held => Some(self),
+            (Step::Get(None), Self::Absent) => Some(*self),
+            (Step::Get(Some(value)), Self::Holds(held)) if value == held => Some(*self),
             (Step::Get(Some(value)), Self::From(name)) if value.name() == name => Some(Self::Holds(value)),
             (Step::Get(_), _) => None,
-            (Step::Exists(found), _) => (found == there).then_some(self),
+            (Step::Exists(found), _) => (found == there).then_some(*self),
             (Step::Delete(found), _) => found.is_none_or(|found| found == there).then_some(Self::Absent),
         }
     }
@@ -45,10 +60,10 @@ impl State {
 
 /// The reason why a history was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bad {
+pub enum Bad<S = Step> {
     /// No order explains it. Contains the operations around the first return that no order reaches, sorted by the time
     /// of their calls.
-    NotLinearizable(Vec<Operation>),
+    NotLinearizable(Vec<Operation<S>>),
     /// The search reached its limit: the history is inconclusive.
     TooLong,
 }
@@ -67,7 +82,7 @@ struct List {
 }
 
 impl List {
-    fn new(operations: &[Operation]) -> Self {
+    fn new<S>(operations: &[Operation<S>]) -> Self {
         let mut times = Vec::with_capacity(operations.len() * 2);
         for (at, operation) in operations.iter().enumerate() {
             // At equal times calls come first: operations that touch may overlap.
@@ -129,12 +144,20 @@ impl List {
 /// # Errors
 /// [`Bad`].
 pub fn check(operations: &[Operation]) -> Result<(), Bad> {
+    explain::<Name>(operations)
+}
+
+/// Checks the operations on one object, which was in its default state before the first of them.
+///
+/// # Errors
+/// [`Bad`].
+pub fn explain<T: State>(operations: &[Operation<T::Step>]) -> Result<(), Bad<T::Step>> {
     let mut list = List::new(operations);
     let mut open = operations.iter().filter(|o| o.returned_ns.is_some()).count();
     let mut chosen = vec![0u64; operations.len().div_ceil(64)];
-    let mut order: Vec<(usize, State)> = Vec::new();
-    let mut tried: HashSet<(Box<[u64]>, State)> = HashSet::new();
-    let mut state = State::Absent;
+    let mut order: Vec<(usize, T)> = Vec::new();
+    let mut tried: HashSet<(Box<[u64]>, T)> = HashSet::new();
+    let mut state = T::default();
     let tried_max = tried_max();
     // The furthest return that no order passed.
     let mut stuck = 0;
@@ -145,12 +168,11 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
             let bit = 1 << (operation % 64);
             if let Some(after) = state.after(operations[operation].step) {
                 chosen[operation / 64] |= bit;
-                if tried.insert((chosen.clone().into_boxed_slice(), after)) {
+                if tried.insert((chosen.clone().into_boxed_slice(), after.clone())) {
                     if tried.len() > tried_max {
                         return Err(Bad::TooLong);
                     }
-                    order.push((operation, state));
-                    state = after;
+                    order.push((operation, std::mem::replace(&mut state, after)));
                     list.lift(operation);
                     open -= usize::from(operations[operation].returned_ns.is_some());
                     at = list.next[HEAD];
@@ -175,17 +197,18 @@ pub fn check(operations: &[Operation]) -> Result<(), Bad> {
 }
 
 /// Returns the operations whose calls or returns are near an entry, and those that were open then.
-fn around(operations: &[Operation], list: &List, at: usize) -> Vec<Operation> {
+fn around<S: Copy>(operations: &[Operation<S>], list: &List, at: usize) -> Vec<Operation<S>> {
     let near = &list.entries[at.saturating_sub(12).max(1)..(at + 5).min(list.entries.len())];
     let now = operations[list.entries[at].0].returned_ns.expect("it is a return");
-    let is_open = |o: &Operation| o.called_ns <= now && o.returned_ns.is_none_or(|returned_ns| returned_ns >= now);
+    let is_open = |o: &Operation<S>| o.called_ns <= now && o.returned_ns.is_none_or(|returned_ns| returned_ns >= now);
     let wanted = |at: usize| is_open(&operations[at]) || near.iter().any(|&(other, _)| other == at);
-    let mut found: Vec<Operation> = (0..operations.len()).filter(|&at| wanted(at)).map(|at| operations[at]).collect();
+    let mut found: Vec<Operation<S>> =
+        (0..operations.len()).filter(|&at| wanted(at)).map(|at| operations[at]).collect();
     found.sort_unstable_by_key(|operation| operation.called_ns);
     found
 }
 
-impl std::fmt::Display for Bad {
+impl<S: Debug> std::fmt::Display for Bad<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self::NotLinearizable(operations) = self else { return f.write_str("too many orders to try") };
         writeln!(f, "no order explains all of it; where it ended:")?;
@@ -306,7 +329,7 @@ mod tests {
 
     /// Tries all orders of a few operations, one by one.
     fn by_hand(operations: &[Operation]) -> bool {
-        fn go(operations: &[Operation], done: u32, state: State) -> bool {
+        fn go(operations: &[Operation], done: u32, state: Name) -> bool {
             let left = || (0..operations.len()).filter(|at| done >> at & 1 == 0);
             if left().all(|at| operations[at].returned_ns.is_none()) {
                 return true;
@@ -317,7 +340,7 @@ mod tests {
                     && state.after(operations[at].step).is_some_and(|state| go(operations, done | 1 << at, state))
             })
         }
-        go(operations, 0, State::Absent)
+        go(operations, 0, Name::Absent)
     }
 
     #[test]

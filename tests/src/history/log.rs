@@ -34,6 +34,10 @@ impl Log {
             Call::Exists(name) => (3, name.into(), 0),
             Call::Delete(name) => (4, name.into(), 0),
             Call::Rename(from, to) => (5, u64::from(from) | u64::from(to) << 8, 0),
+            Call::Append(first, count) => (6, count.into(), first.0),
+            Call::Take => (7, 0, 0),
+            Call::Confirm(value) => (8, 0, value.0),
+            Call::GiveBack(value) => (9, 0, value.0),
         };
         self.write([kind, names, value, monotonic_ns()]);
         let answer = make();
@@ -70,6 +74,10 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
             3 => Call::Exists(name),
             4 => Call::Delete(name),
             5 => Call::Rename(name, (names >> 8) as u8),
+            6 => Call::Append(Value(value), names as u8),
+            7 => Call::Take,
+            8 => Call::Confirm(Value(value)),
+            9 => Call::GiveBack(Value(value)),
             _ => {
                 let answer = match kind {
                     16 => Answer::Done(value),

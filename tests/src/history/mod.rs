@@ -5,9 +5,12 @@
 //! call and its return. An interrupted operation (its process was killed, or it got an error that the session or the
 //! daemon had ended) took effect once or not at all, at any time after its call. A rename is a put of the old name's
 //! value, and then a deletion of the old name: there is no claim across names.
+//!
+//! The operations of a queue are linearizable, too ([`queue`]).
 
 pub mod check;
 pub mod log;
+pub mod queue;
 pub mod work;
 
 use std::collections::BTreeMap;
@@ -45,15 +48,15 @@ pub enum Step {
     Delete(Option<bool>),
 }
 
-/// One operation on one name.
+/// One operation on one object: on a name, if `S` is [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct Operation<S = Step> {
     /// Time of the call, by the clock that all processes share.
     pub called_ns: u64,
     /// Time of the return; `None`: never, or with a response that leaves the effect open.
     pub returned_ns: Option<u64>,
     /// The effect.
-    pub step: Step,
+    pub step: S,
 }
 
 /// One logged call.
@@ -69,12 +72,21 @@ pub enum Call {
     Delete(u8),
     /// Rename the first to the second.
     Rename(u8, u8),
+    /// Append to the queue this number of values, of which the first is given.
+    Append(Value, u8),
+    /// Take an item from the queue.
+    Take,
+    /// Confirm an item of the queue.
+    Confirm(Value),
+    /// Give an item back to the queue.
+    GiveBack(Value),
 }
 
 /// The response to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done. For a get: the value, 0 for none. For exists and delete: whether the name existed.
+    /// Done. For a get and a take: the value, 0 for none. For exists and delete: whether the name existed. For an append:
+    /// the number of the first item.
     Done(u64),
     /// A rename of a missing name.
     Absent,
@@ -112,8 +124,11 @@ pub fn by_name(events: &[Event]) -> BTreeMap<u8, Vec<Operation>> {
                 add(name, operation(Step::Get((value != 0).then_some(Value(value)))));
             }
             (Call::Exists(name), Answer::Done(there)) => add(name, operation(Step::Exists(there != 0))),
-            // A read without a result constrains nothing.
-            (Call::Get(_) | Call::Exists(_), _) => {}
+            // Reads without a result, and operations on a queue, constrain no name.
+            (
+                Call::Get(_) | Call::Exists(_) | Call::Append(..) | Call::Take | Call::Confirm(_) | Call::GiveBack(_),
+                _,
+            ) => {}
             (Call::Delete(name), Answer::Done(there)) => add(name, operation(Step::Delete(Some(there != 0)))),
             (Call::Delete(name), _) => add(name, operation(Step::Delete(None))),
             (Call::Rename(from, _), Answer::Absent) => add(from, operation(Step::Get(None))),

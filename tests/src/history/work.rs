@@ -24,6 +24,8 @@ pub struct Work {
     pub threads: u32,
     /// Number of calls per thread.
     pub calls: u32,
+    /// Whether the operations are those of a queue, and not of names.
+    pub is_queue: bool,
 }
 
 /// Returns the name with this number.
@@ -39,7 +41,7 @@ pub fn notes(folder: &Path, writer: u32, thread: u32) -> PathBuf {
 impl Work {
     /// Returns the command line that [`Work::parse`] reads.
     pub fn arguments(&self) -> Vec<String> {
-        let Self { socket, folder, round, writer, threads, calls } = self;
+        let Self { socket, folder, round, writer, threads, calls, is_queue } = self;
         vec![
             socket.display().to_string(),
             folder.display().to_string(),
@@ -47,12 +49,13 @@ impl Work {
             writer.to_string(),
             threads.to_string(),
             calls.to_string(),
+            is_queue.to_string(),
         ]
     }
 
     /// Parses the command line.
     pub fn parse(arguments: &[String]) -> Option<Self> {
-        let [socket, folder, round, writer, threads, calls] = arguments else { return None };
+        let [socket, folder, round, writer, threads, calls, is_queue] = arguments else { return None };
         Some(Self {
             socket: socket.into(),
             folder: folder.into(),
@@ -60,6 +63,7 @@ impl Work {
             writer: writer.parse().ok()?,
             threads: threads.parse().ok()?,
             calls: calls.parse().ok()?,
+            is_queue: is_queue.parse().ok()?,
         })
     }
 
@@ -83,9 +87,15 @@ impl Work {
             .collect();
         started();
         std::thread::scope(|scope| {
-            for (thread, log) in logs.into_iter().enumerate() {
+            for (thread, mut log) in (0..).zip(logs) {
                 let client = client.clone();
-                scope.spawn(move || self.thread(&client, log, thread as u32));
+                scope.spawn(move || {
+                    if self.is_queue {
+                        super::queue::work(self, &client, &mut log, thread);
+                    } else {
+                        self.thread(&client, log, thread);
+                    }
+                });
             }
         });
     }
@@ -170,12 +180,19 @@ fn get(client: &Client, name: &str, together: Option<&[String]>) -> tensorlend::
     client.get_many(names).pop().expect("a result for each name")?.into_tensor()
 }
 
-fn whole(lease: &Lease) -> u64 {
+/// Returns the value of a leased tensor.
+///
+/// # Panics
+/// If it is torn.
+pub fn whole(lease: &Lease) -> u64 {
     filled::value(lease).unwrap_or_else(|torn| panic!("{torn}"))
 }
 
 /// Returns the response for the error of a modifying call.
-fn asked(error: &Error) -> Answer {
+///
+/// # Panics
+/// On an error that no client may meet.
+pub fn asked(error: &Error) -> Answer {
     match error {
         Error::Refused { .. } | Error::Disconnected { asked: false, .. } | Error::NoDaemon { .. } => Answer::Refused,
         Error::Disconnected { .. } | Error::SessionEnded | Error::Timeout { .. } => Answer::Unknown,

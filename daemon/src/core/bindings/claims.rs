@@ -1,7 +1,6 @@
 //! The claims of clients on items of queues. Only the daemon's memory contains them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use tensorlend_layout::wire::{QueueClaim, QueueItem};
 
 /// A client's claim on an item of a queue.
@@ -28,11 +27,6 @@ pub struct Claims {
     /// After a restart, the time until which the daemon grants no item while former clients have
     /// not reconnected. They may still have claims.
     asserted_until_ns: Option<u64>,
-}
-
-/// Returns all items of a list.
-fn of_list(list: u64) -> RangeInclusive<QueueItem> {
-    QueueItem { list, number: 0 }..=QueueItem { list, number: u64::MAX }
 }
 
 impl Claims {
@@ -134,9 +128,10 @@ impl Claims {
         true
     }
 
-    /// Removes and returns the first given-back item of a list.
-    pub fn take_given_back(&mut self, list: u64) -> Option<u64> {
-        let item = *self.given_back.range(of_list(list)).next()?;
+    /// Removes and returns the first given-back item of a list, if its number is below `end`.
+    pub fn take_given_back(&mut self, list: u64, end: u64) -> Option<u64> {
+        let items = QueueItem { list, number: 0 }..QueueItem { list, number: end };
+        let item = *self.given_back.range(items).next()?;
         self.given_back.remove(&item);
         Some(item.number)
     }

@@ -29,7 +29,7 @@ struct List {
     lasting: bool,
     /// Number of the list's items that do not end with a session.
     items: u64,
-    /// A lower bound for the number of the first item that no client has claimed yet.
+    /// A number below which this daemon has already tried to grant every item.
     next: u64,
     /// Long runs of numbers from `next` on, whose items had ended before a restart. A claim skips
     /// each run at once.
@@ -107,6 +107,11 @@ impl Lists {
     /// Returns the name of the list with this id.
     pub fn name_of(&self, id: u64) -> Option<&String> {
         self.names.get(&id)
+    }
+
+    /// Returns a number below which this daemon has already tried to grant every item.
+    pub fn next(&self, name: &str) -> u64 {
+        self.by_name.get(name).map_or(0, |list| list.next)
     }
 
     /// Returns the number of the next item that may be claimed for the first time.

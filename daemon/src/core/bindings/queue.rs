@@ -175,7 +175,10 @@ impl Bindings {
             if claimed.len() == room {
                 break;
             }
-            let Some(number) = self.claims.take_given_back(id).or_else(|| self.lists.take_next(list)) else {
+            // After a restart, the oldest waiting item may be one that this daemon has not granted before, while a
+            // client has given a later one back.
+            let given_back = self.claims.take_given_back(id, self.lists.next(list));
+            let Some(number) = given_back.or_else(|| self.lists.take_next(list)) else {
                 if claimed.is_empty() {
                     return Ok(empty);
                 }

@@ -352,6 +352,28 @@ fn an_old_claim_does_not_end_a_newer_one_of_the_same_client() {
     }
 }
 
+/// After a restart the daemon has granted no item, so a client can give an item back while earlier ones wait.
+#[test]
+fn the_oldest_item_comes_first_after_a_restart_too() {
+    for mode in [Mode::System, Mode::User] {
+        let settings = || Settings { mode, ..settings() };
+        let mut w = World::new(settings());
+        let (mut a, mut b) = (w.join(1), w.join(1));
+        (0..4).for_each(|cell| drop(put(&mut w, &a, cell)));
+        let claims: Vec<QueueClaim> = (0..3).map(|_| claim(&mut w, &b).unwrap()).collect();
+        ask(&mut w, &b, QueueRequest::GiveBack(claims[1]));
+        w.replace_daemon(settings());
+        assert!(matches!(w.come_back(&mut a, None), Reply::Welcome(_)));
+        assert!(matches!(w.come_back_claiming(&mut b, vec![claims[0], claims[2]]), Reply::Welcome(_)));
+        ask(&mut w, &b, QueueRequest::GiveBack(claims[2]));
+        let numbers: Vec<Option<u64>> = (0..4).map(|_| number(claim(&mut w, &a))).collect();
+        assert_eq!(numbers, [Some(1), Some(2), Some(3), None]);
+        ask(&mut w, &b, QueueRequest::GiveBack(claims[0]));
+        assert_eq!((number(claim(&mut w, &a)), number(claim(&mut w, &a))), (Some(0), None));
+        w.core.check();
+    }
+}
+
 #[test]
 fn items_do_not_wait_for_ever_for_a_client_that_does_not_return() {
     let mut w = World::new(large());
