@@ -54,10 +54,12 @@ def one(system: str, fault: str, seed: int, kills: int, quick: bool, out: Path) 
     def work() -> int:
         os.environ["TORTURE_LOGS"] = str(folder)
         cell = Cell(system, fault, seed, folder, kills, quick)
+        cell.system.stage = "older" if faults.ALL[fault].older else ""
         result.write_text(json.dumps(cell.run(faults.ALL[fault].run)))
         return 0
 
-    keep = world.kept_folders([out, os.environ.get("TENSORLEND_BIN_DIR", "")])
+    programs = [os.environ.get(name, "") for name in ("TENSORLEND_BIN_DIR", "TENSORLEND_NEXT_BIN_DIR")]
+    keep = world.kept_folders([out, systems.older_packages(), *programs])
     limit_s = (CELL_S + 2 * systems.load(system, out).start_s) * (10 if quick else 4)
     begun = time.monotonic()
     pid = world.inside(work, faults.ALL[fault].shm, keep)
@@ -100,6 +102,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=3, help="how often kill-producer and kill-consumer kill")
     parser.add_argument("--budget", type=float, default=1750, help="seconds after which no cell begins")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "torture")
+    parser.add_argument("--older", type=Path, help="a folder with the packages of older.txt, for the fault upgrade; default: OUT/older")
     parser.add_argument("--quick", action="store_true", help="one kill and short waits: a check of this program, not a result")
     parser.add_argument("--list", action="store_true", help="print the names of systems and faults")
     parser.add_argument("--page", action="store_true", help="write torture.md again from torture.json, and run nothing")
@@ -111,6 +114,7 @@ def main() -> int:
     if arguments.page:
         save(arguments.out, [], json.loads((arguments.out / "torture.json").read_text())["missing"])
         return 0
+    os.environ["TORTURE_OLDER"] = str((arguments.older or arguments.out / "older").absolute())
     names = arguments.system.split(",") if arguments.system else systems.ALL
     chosen = arguments.fault.split(",") if arguments.fault else list(faults.ALL)
     unknown = [name for name in names if name not in systems.ALL] + [name for name in chosen if name not in faults.ALL]

@@ -83,7 +83,7 @@ class Part:
             # A file of its own: an earlier process may not have read its file yet.
             path = app.cell.logs / f"{self.name}-{len(app.cell.children)}.json"
             path.write_text(json.dumps(config))
-            self.child = app.cell.popen([sys.executable, str(HERE / "role.py"), str(path)], self.name)
+            self.child = app.cell.popen([sys.executable, str(HERE / "role.py"), str(path)], self.name, env=app.cell.environment())
 
     def command(self, *words: object) -> None:
         with open(self.control, "a") as file:
@@ -211,6 +211,13 @@ class Cell:
             child = subprocess.Popen(command, stdout=out, stderr=out, cwd=self.folder, **{"stdin": subprocess.DEVNULL, **more})
         self.children.append(child)
         return child
+
+    def environment(self) -> dict[str, str]:
+        """Returns the environment of the application's next process. Before an upgrade, it puts the older packages first."""
+        if self.system.stage != "older" or self.system.has_broker:
+            return {**os.environ}
+        folders = [systems.older_packages(), os.environ.get("PYTHONPATH", "")]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
     def reap(self) -> None:
         """Collects the children of this process, which as process 1 also gets the orphans."""

@@ -16,16 +16,22 @@ from cell import Cell, GaveUp, Part
 def nothing(cell: Cell) -> None:
     """No fault: a producer and a consumer are stopped when asked, and others take their places."""
     for part in (cell.victim.producer, cell.victim.readers[0]):
-        pid = part.pid
-        if cell.system.restarts:
-            return
-        part.command("stop")
-        cell.wait(lambda pid=pid: not world.alive(pid), 5)
-        part.ended.add(pid)
-        # What the stopped process received until now is no progress of the next one.
-        stopped = time.monotonic()
-        part.replace()
-        cell.heal(stopped)
+        if not cell.system.restarts:
+            _replace_in_order(cell, part)
+
+
+def _replace_in_order(cell: Cell, part: Part) -> None:
+    """Stops a process by command, and starts its replacement."""
+    pid = part.pid
+    if pid is None:
+        raise GaveUp(f"{part.name} has no process")
+    part.command("stop")
+    cell.wait(lambda: not world.alive(pid), 5)
+    part.ended.add(pid)
+    # What the stopped process received until now is no progress of the next one.
+    stopped = time.monotonic()
+    part.replace()
+    cell.heal(stopped)
 
 
 def _kill_often(cell: Cell, part: Part) -> None:
@@ -201,12 +207,25 @@ def fork(cell: Cell) -> None:
     cell.heal(time.monotonic())
 
 
+def upgrade(cell: Cell) -> None:
+    """The broker is stopped, and one of the next version is started. Without a broker, a consumer and then the producer are replaced."""
+    cell.data["upgraded"] = f"{cell.system.older()} to {cell.system.newer()}"
+    cell.system.stage = "newer"
+    if cell.system.has_broker:
+        _end_broker(cell, signal.SIGTERM)
+    else:
+        for part in (cell.victim.readers[0], cell.victim.producer):
+            _replace_in_order(cell, part)
+
+
 class Fault(NamedTuple):
     run: Callable[[Cell], None]
     title: str
     needs_broker: bool = False
     #: The size of /dev/shm.
     shm: int = world.LARGE
+    #: Whether the system begins with an older version.
+    older: bool = False
 
 
 ALL = {
@@ -223,4 +242,5 @@ ALL = {
     "memory": Fault(memory, "a limit of memory"),
     "descriptors": Fault(descriptors, "a limit of descriptors"),
     "fork": Fault(fork, "fork"),
+    "upgrade": Fault(upgrade, "upgrade", older=True),
 }

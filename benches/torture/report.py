@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import faults
+import schedule
 import systems
 
 MIB = 1 << 20
@@ -94,6 +95,8 @@ def absent(system: str, fault: str) -> str:
     driver = systems.load(system, Path())
     if faults.ALL[fault].needs_broker and not driver.has_broker:
         return "does not apply"
+    if faults.ALL[fault].older and not driver.only and (why := schedule.without_older(driver)):
+        return why
     return "" if driver.only and fault not in driver.only else "not run"
 
 
@@ -186,7 +189,7 @@ def _observations(found: dict[str, Any]) -> str:
         texts.append(f"torn values: {found['torn']}")
     if found.get("lost"):
         texts.append("lost: " + ", ".join(f"{count} at {name}" for name, count in found["lost"].items()))
-    for key in ("attack", "kept", "child", "grown", "without broker", "joined under the limit", "waited for the stopped reader"):
+    for key in ("upgraded", "attack", "kept", "child", "grown", "without broker", "joined under the limit", "waited for the stopped reader"):
         if key in found:
             value = found[key]
             texts.append(f"{key}: {', '.join(value) if isinstance(value, list) else value}")

@@ -21,8 +21,19 @@ def plan(able: list[str], chosen: list[str], seeds: list[int]) -> list[tuple[str
             for name in able:
                 driver = systems.load(name, Path())
                 if (driver.has_broker or not faults.ALL[fault].needs_broker) and (not driver.only or fault in driver.only):
+                    if faults.ALL[fault].older and without_older(driver):
+                        continue
                     runs.append((name, fault, seed))
     return runs
+
+
+def without_older(driver: systems.System) -> str:
+    """Why a system has no older version here; empty if it has one."""
+    try:
+        driver.older()
+    except LookupError as error:
+        return str(error.args[0])
+    return ""
 
 
 def seconds(runs: list[tuple[str, str, int]], earlier: list[dict[str, Any]]) -> float:

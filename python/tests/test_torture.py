@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -28,17 +30,22 @@ def test_a_producer_is_killed(harness, tmp_path):
     why = harness("world").possible()
     if why is not None:
         pytest.skip(why)
-    command = [sys.executable, str(HARNESS), "tensorlend,shared_memory", "kill-producer", "--quick", "--out", str(tmp_path)]
+    command = [sys.executable, str(HARNESS), "tensorlend,shared_memory", "kill-producer,upgrade", "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     found = json.loads((tmp_path / "torture.json").read_text())["results"]
-    assert [cell["system"] for cell in found] == ["tensorlend", "shared_memory"]
+    # The processes of shared_memory descend from one. The build of the next layout may be missing.
+    has_next = shutil.which("tensorlendd", path=os.environ.get("TENSORLEND_NEXT_BIN_DIR", ""))
+    upgrades = [("tensorlend", "upgrade")] if has_next else []
+    assert [(cell["system"], cell["fault"]) for cell in found] == [("tensorlend", "kill-producer"), ("shared_memory", "kill-producer"), *upgrades]
     for cell in found:
         assert "gave up" not in cell, cell
         # The consumers read values of the producer that took the killed one's place.
         assert len(cell["recoveries"]) == 1 and cell["recoveries"][0] != float("inf"), cell
         assert all(cell["values"].values()), cell
         assert cell["killed"] == [] and cell["torn"] == 0, cell
+        if cell["fault"] == "upgrade":
+            assert cell["upgraded"].endswith("to a build with the next layout of shared memory") and cell["kept"] == "whole", cell
     page = (tmp_path / "torture.md").read_text()
     assert "`python benches/torture tensorlend kill-producer --seed 1`" in page
 
@@ -93,6 +100,22 @@ def test_a_run_is_planned_and_estimated(harness):
     slow = [{"system": "redis", "fault": "fork", "wall_s": 100.0}]
     usual = systems.load("redis", pathlib.Path()).cell_s
     assert schedule.seconds([("redis", "fork", 7), ("redis", "nothing", 7)], slow) == 100.0 + usual
+
+
+def test_an_upgrade_needs_an_older_version(harness, tmp_path, monkeypatch):
+    schedule, report, systems = harness("schedule"), harness("report"), harness("systems")
+    monkeypatch.setattr(systems.System, "version", lambda _: "0.10.0")
+    monkeypatch.setenv("TORTURE_OLDER", str(tmp_path / "empty"))
+    assert schedule.plan(["iceoryx2", "redis", "torch_mp"], ["upgrade"], [1]) == []
+    assert report.absent("iceoryx2", "upgrade") == "no older version is installed"
+    assert report.absent("torch_mp", "upgrade") == "all processes descend from one, of one version"
+    for version, said in (("0.9.3", "not run"), ("0.11.0", "the installed version 0.10.0 is not newer than 0.11.0")):
+        metadata = tmp_path / version / f"iceoryx2-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: iceoryx2\nVersion: {version}\n")
+        monkeypatch.setenv("TORTURE_OLDER", str(tmp_path / version))
+        assert report.absent("iceoryx2", "upgrade") == said
+        assert len(schedule.plan(["iceoryx2"], ["upgrade"], [1])) == (said == "not run")
 
 
 def test_drivers_are_short(harness):

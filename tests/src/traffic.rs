@@ -1,4 +1,4 @@
-//! Everyday use by one client in a thread of its own: names, a list and two streams, each value checked. The test replaces
+//! Everyday use by one client in a thread of its own: names, a list, a queue and two streams, each value checked. The test replaces
 //! the daemon in the meantime.
 
 use crate::filled::{filled, put, value};
@@ -6,14 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tensorlend::{Client, Error, Start, Stream, Subscription};
+use tensorlend::{Client, Error, Queue, QueueItem, Start, Stream, Subscription};
 
 /// The list to which all clients append.
 pub const LIST: &str = "traffic";
+/// The queue that all clients fill and empty.
+pub const QUEUE: &str = "jobs";
+/// The list to which clients append each item that they take.
+pub const TAKEN: &str = "taken";
 /// A client overwrites this number of names, one every `NAME_ROUNDS` rounds.
 pub const NAMES: u64 = 100;
 const NAME_ROUNDS: u64 = 4;
-/// Rounds between two items of the list.
+/// Rounds between two items of the list, between two of the queue, and between two takes from the queue. A client holds
+/// what it took until its next take.
 pub const ITEM_ROUNDS: u64 = 16;
 /// Pause after each round, so that the test's machine has time for the daemons.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -106,10 +111,33 @@ fn subscribe(client: &Client, stream: &str, over: &AtomicBool) -> Result<Option<
     Ok(None)
 }
 
+/// Takes an item from the queue if it has one, and appends it to the list of taken items.
+fn take(client: &Client, queue: &Queue, round: u64) -> Result<Option<QueueItem>, String> {
+    let item = match queue.get(Duration::ZERO) {
+        Err(error) if error.is_timeout() => return Ok(None),
+        other => at("take", round, other)?,
+    };
+    let found = value(at("read", round, item.value().tensor())?)?;
+    let taken = at("create", round, filled(client, found))?;
+    at("append", round, client.append(TAKEN, taken))?;
+    Ok(Some(item))
+}
+
+/// Confirms an item.
+fn confirm(item: QueueItem, round: u64) -> Result<(), String> {
+    let number = item.number();
+    if at("confirm", round, item.done())? {
+        Ok(())
+    } else {
+        Err(format!("round {round}: item {number} was given to another consumer"))
+    }
+}
+
 fn run(client: &Client, Pair { me, peer }: Pair, over: &AtomicBool, rounds: &AtomicU64) -> Used {
     let stream = at("open the stream", 0, client.stream(&format!("of-{me}")).capacity(64).open())?;
     let Some(mut subscription) = subscribe(client, &format!("of-{peer}"), over)? else { return Ok((0, None)) };
-    let (mut seen, mut next) = (0, None);
+    let queue = at("open the queue", 0, client.queue(QUEUE))?;
+    let (mut seen, mut next, mut held) = (0, None, None);
     let mut round = 0;
     while !over.load(Ordering::Relaxed) {
         at("put", round, put(client, &latest(me), round))?;
@@ -130,6 +158,12 @@ fn run(client: &Client, Pair { me, peer }: Pair, over: &AtomicBool, rounds: &Ato
         if round % ITEM_ROUNDS == 0 {
             let item = at("create", round, filled(client, (me << ITEM_BITS) | (round / ITEM_ROUNDS)))?;
             at("append", round, client.append(LIST, item))?;
+            let item = at("create", round, filled(client, (me << ITEM_BITS) | (round / ITEM_ROUNDS)))?;
+            at("put into the queue", round, queue.put(item, None))?;
+        }
+        if round % ITEM_ROUNDS == ITEM_ROUNDS / 2 {
+            held.map_or(Ok(()), |item| confirm(item, round))?;
+            held = take(client, &queue, round)?;
         }
         let message = at("create", round, filled(client, round))?;
         at("send", round, stream.send(message))?;
@@ -146,5 +180,6 @@ fn run(client: &Client, Pair { me, peer }: Pair, over: &AtomicBool, rounds: &Ato
         rounds.store(round, Ordering::Relaxed);
         std::thread::sleep(PAUSE);
     }
+    held.map_or(Ok(()), |item| confirm(item, round))?;
     Ok((round, Some(stream)))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Start};
 use tensorlend_tests::stored::{Machine, end};
-use tensorlend_tests::{PATIENCE, eventually, signal};
+use tensorlend_tests::{PATIENCE, eventually, run, signal, skip_without};
 
 const MODES: [&str; 2] = ["user", "system"];
 
@@ -136,6 +136,61 @@ fn a_daemon_killed_while_it_stores_loses_nothing() {
             assert_eq!(value(&reader, &format!("n/{name}")), last);
         }
     });
+}
+
+/// The store must not fail for lack of memory while daemons die, so it allocates its tables at the start. A library that is loaded
+/// before libc counts its later calls of malloc(3).
+#[test]
+fn the_store_allocates_nothing_after_its_start() {
+    if skip_without("gcc") {
+        return;
+    }
+    let mut machine = Machine::without_store("system");
+    let (library, counts) = (machine.path("allocations.so"), machine.path("counts"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fd_store/allocations.c");
+    let built = run(Command::new("gcc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source));
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let config = format!("mode = \"system\"\nfd_store = \"{}\"\n", machine.path("store").display());
+    std::fs::write(machine.path("config.toml"), config).unwrap();
+    let start = |machine: &mut Machine| {
+        let mut program = machine.program();
+        program.arg("--fd-store").arg(machine.path("store")).env("LD_PRELOAD", &library).env("COUNT_WHILE", &counts);
+        let before = machine.log().matches("stores up to").count();
+        machine.store = Some(program.spawn().unwrap());
+        eventually("the store's start", || machine.log().matches("stores up to").count() > before);
+    };
+    let counted = |machine: &mut Machine| {
+        end(&mut machine.daemon, Signal::TERM);
+        end(&mut machine.store, Signal::TERM);
+        let log = machine.log();
+        let last = log.lines().filter_map(|line| line.strip_prefix("allocations: ")).next_back();
+        last.expect("the library prints its count").parse::<u64>().unwrap()
+    };
+    // The store's start allocates memory, and the library counts it.
+    std::fs::write(&counts, "").unwrap();
+    start(&mut machine);
+    assert!(counted(&mut machine) > 0);
+
+    std::fs::remove_file(&counts).unwrap();
+    start(&mut machine);
+    // The store has handled a daemon, so its start is over.
+    machine.start_daemon();
+    std::fs::write(&counts, "").unwrap();
+    machine.restart_daemon();
+    let client = machine.client();
+    for round in 0..3 {
+        let other = machine.client();
+        for name in 0..50 {
+            publish(&other, &format!("of-{round}/{name}"), name);
+        }
+        machine.restart_daemon();
+        assert_eq!(value(&client, &format!("of-{round}/7")), 7);
+        for entry in client.list("*").unwrap() {
+            client.delete(&entry.name).unwrap();
+        }
+    }
+    std::fs::remove_file(&counts).unwrap();
+    assert_eq!(counted(&mut machine), 0);
 }
 
 #[test]

@@ -388,15 +388,15 @@ fn the_first_page_says_which_primitive_is_for_what() {
     let (readme, choose) = (read("README.md"), read("docs/how-to/choose.md"));
     let line = readme.lines().find(|line| line.contains("](docs/how-to/choose.md)")).unwrap();
     let of_each = [
-        ("name", "the latest value"),
-        ("stream", "every message"),
-        ("dataset", "several tensors as one"),
-        ("list", "results of many producers"),
-        ("service", "a response to each request"),
+        ("name", "gives the latest value"),
+        ("stream", "delivers every message"),
+        ("dataset", "publishes several tensors as one"),
+        ("list", "collects the results of many producers"),
+        ("queue", "gives each item of work to one of several consumers"),
+        ("service", "returns a response to each request"),
     ];
     for (primitive, purpose) in of_each {
-        let (first, rest) = primitive.split_at(1);
-        let defined = format!("*{}{rest}*: {purpose}", first.to_uppercase());
+        let defined = format!("*{primitive}* {purpose}");
         assert!(line.contains(&defined), "{defined:?} is missing in README.md: {line}");
         assert!(choose.contains(&format!("**{primitive}** |")), "docs/how-to/choose.md has no row for {primitive}");
     }

@@ -6,8 +6,8 @@ use tensorlend_layout::wire::{Reply, Request};
 use tensorlend_tests::filled::value;
 use tensorlend_tests::hand::{ask, dial, hello};
 use tensorlend_tests::stored::Machine;
-use tensorlend_tests::traffic::{ITEM_BITS, ITEM_ROUNDS, LIST, NAMES, latest, name, stored};
-use tensorlend_tests::{Agent, Build, budget, eventually, skip_without_next};
+use tensorlend_tests::traffic::{ITEM_BITS, ITEM_ROUNDS, LIST, NAMES, QUEUE, TAKEN, latest, name, stored};
+use tensorlend_tests::{Agent, Build, PATIENCE, budget, eventually, skip_without_next};
 
 /// Rounds of each client under each daemon.
 const ROUNDS: u64 = 20;
@@ -22,7 +22,7 @@ fn rounds(agent: &mut Agent) -> u64 {
     agent.ok("rounds").parse().unwrap()
 }
 
-/// A client of each build, which use each other's names, list items and streams.
+/// A client of each build. They use each other's names, items of a list and a queue, and streams.
 struct Clients {
     agents: [(Build, Agent); 2],
 }
@@ -58,16 +58,38 @@ impl Clients {
                 assert_eq!(found, expected, "name {at} of client {me} after {rounds} rounds");
             }
         }
-        let mut items = [Vec::new(), Vec::new()];
-        for item in client.get_all(LIST).unwrap() {
-            let item = value(item.tensor().unwrap()).unwrap();
-            items[(item >> ITEM_BITS) as usize].push(item & ((1 << ITEM_BITS) - 1));
+        assert_eq!(of_each(&items(&client, LIST)), all_items(&ends), "all items, once, in their order");
+        // The clients take each other's items, so the list of taken items has no order.
+        let mut taken = items(&client, TAKEN);
+        assert!(!taken.is_empty(), "the clients took items from the queue");
+        let queue = client.queue(QUEUE).unwrap();
+        assert_eq!(queue.claimed().unwrap(), 0, "the clients confirmed what they took");
+        while queue.waiting().unwrap() > 0 {
+            let item = queue.get(PATIENCE).unwrap();
+            taken.push(value(item.value().tensor().unwrap()).unwrap());
+            assert!(item.done().unwrap());
         }
-        for (items, rounds) in items.iter().zip(&ends) {
-            let expected: Vec<u64> = (0..rounds.div_ceil(ITEM_ROUNDS)).collect();
-            assert_eq!(*items, expected, "all items, once, in their order");
-        }
+        taken.sort_unstable();
+        assert_eq!(of_each(&taken), all_items(&ends), "each item of the queue was delivered once");
     }
+}
+
+/// The values of a list's items.
+fn items(client: &Client, list: &str) -> Vec<u64> {
+    client.get_all(list).unwrap().iter().map(|item| value(item.tensor().unwrap()).unwrap()).collect()
+}
+
+/// The numbers of each client's items, in the order of `items`.
+fn of_each(items: &[u64]) -> [Vec<u64>; 2] {
+    assert!(items.iter().all(|item| item >> ITEM_BITS <= 1), "an item of no client");
+    [0, 1].map(|me| {
+        items.iter().filter(|&item| item >> ITEM_BITS == me).map(|item| item & ((1 << ITEM_BITS) - 1)).collect()
+    })
+}
+
+/// The numbers of all items that clients have made in this number of rounds.
+fn all_items(rounds: &[u64]) -> [Vec<u64>; 2] {
+    [0, 1].map(|me| (0..rounds[me].div_ceil(ITEM_ROUNDS)).collect())
 }
 
 fn number(client: &Client, name: &str) -> u64 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import queue
 import subprocess
 import time
@@ -59,6 +60,8 @@ class System:
     cell_s = 12.0
     #: The only faults of a variant that differs from another driver in those alone; all faults if empty.
     only: tuple[str, ...] = ()
+    #: "older" and then "newer" in the fault that replaces a version by the next one.
+    stage = ""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,6 +69,19 @@ class System:
     def version(self) -> str:
         """The version; raises ImportError or OSError if the system is not installed."""
         return importlib.metadata.version(self.package)
+
+    def older(self) -> str:
+        """Returns the older version; raises LookupError with the reason if none can run."""
+        if self.ancestor:
+            raise LookupError("all processes descend from one, of one version")
+        found = next(iter(importlib.metadata.distributions(name=self.package, path=[older_packages()])), None)
+        if not self.package or found is None:
+            raise LookupError("no older version is installed")
+        return checked(found.version, self.newer())
+
+    def newer(self) -> str:
+        """Returns the version that replaces it."""
+        return self.version()
 
     def start_broker(self) -> list[subprocess.Popen[bytes]]:
         """Starts the broker's processes, and returns when they serve. The last one is the broker that faults hit."""
@@ -96,6 +112,22 @@ class System:
 
     def consumer(self, topic: str, index: int) -> Any:
         raise NotImplementedError
+
+
+def older_packages() -> str:
+    """The folder with older versions of packages."""
+    return os.environ.get("TORTURE_OLDER", "/nonexistent")
+
+
+def checked(older: str, newer: str) -> str:
+    """Returns the older version; raises LookupError if the newer one is not newer."""
+
+    def numbers(version: str) -> list[int]:
+        return [int(part) for part in version.split(".") if part.isdigit()]
+
+    if numbers(older) >= numbers(newer):
+        raise LookupError(f"the installed version {newer} is not newer than {older}")
+    return older
 
 
 def connected(connect: Callable[[], Any], limit_s: float, errors: type[BaseException] = Exception) -> Any:

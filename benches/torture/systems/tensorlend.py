@@ -13,6 +13,9 @@ import numpy as np
 import systems
 
 
+NEXT = os.environ.get("TENSORLEND_NEXT_BIN_DIR", "")
+
+
 class Sender:
     def __init__(self, client, topic: str) -> None:
         self.client = client
@@ -48,12 +51,7 @@ class Receiver:
             return None
 
     def kept(self) -> np.ndarray | None:
-        import tensorlend
-
-        try:
-            return self.client.get("kept").numpy()
-        except tensorlend.NotFoundError:
-            return None
+        return self.client.get("kept").numpy() if self.client.exists("kept") else None
 
     def close(self) -> None:
         self.frames.close()
@@ -61,18 +59,21 @@ class Receiver:
 
 
 class Driver(systems.System):
-    title = "tensorlend"
+    title = package = "tensorlend"
     has_broker = keeps = True
 
-    def version(self) -> str:
-        import tensorlend
-
-        return tensorlend.__version__
-
     def program(self) -> str:
-        """The daemon: TENSORLEND_BIN_DIR's, or the package's."""
-        folders = [os.environ.get("TENSORLEND_BIN_DIR", ""), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-        return shutil.which("tensorlendd", path=":".join(folders)) or "tensorlendd"
+        """The daemon: that of the next layout, TENSORLEND_BIN_DIR's, or the package's."""
+        folders = [NEXT if self.stage == "newer" else "", os.environ.get("TENSORLEND_BIN_DIR", ""), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        return shutil.which("tensorlendd", path=":".join(filter(None, folders))) or "tensorlendd"
+
+    def older(self) -> str:
+        if shutil.which("tensorlendd", path=NEXT) is None:
+            raise LookupError("no program of the next layout was built")
+        return self.version()
+
+    def newer(self) -> str:
+        return "a build with the next layout of shared memory"
 
     #: A daemon of a user, also where root runs this.
     settings = 'mode = "user"'
