@@ -3,12 +3,10 @@
 import contextlib
 import http.server
 import json
-import os
 import pathlib
 import re
 import shutil
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -17,6 +15,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from tool import command
 
 import tensorlend
 from tensorlend.kvcache.counters import Counters, GroupBytes, Summary
@@ -151,10 +150,8 @@ def check(prometheus: Prometheus, name: str, targets: list[str], page: str) -> N
 
 def start_web(broker: tensorlend.Embedded, stack: contextlib.ExitStack) -> str:
     """Starts the dashboard's server of a broker, and returns its ``host:port``."""
-    folder = os.environ.get("TENSORLEND_BIN_DIR")
-    command = [str(pathlib.Path(folder) / "tensorlend")] if folder else [sys.executable, "-m", "tensorlend"]
-    command += ["--socket", str(broker.address), "web", "--listen", "127.0.0.1:0", "--interval", "0.5"]
-    web = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    options = ["--socket", str(broker.address), "web", "--listen", "127.0.0.1:0", "--interval", "0.5"]
+    web = subprocess.Popen([*command(), *options], stdout=subprocess.PIPE, text=True)
     stack.callback(ended, web)
     assert web.stdout is not None
     line = web.stdout.readline()

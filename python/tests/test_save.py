@@ -4,11 +4,11 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
+from tool import command
 
 import tensorlend
 
@@ -17,11 +17,9 @@ numpy_files = pytest.importorskip("safetensors.numpy")
 
 
 def tool(broker: tensorlend.Embedded, *words: str, folder: pathlib.Path) -> str:
-    """Runs the command line tool: the built one where there is one, else the one that the package carries along."""
-    built = os.environ.get("TENSORLEND_BIN_DIR")
-    command = [str(pathlib.Path(built) / "tensorlend")] if built else [sys.executable, "-m", "tensorlend"]
+    """Runs the command line tool."""
     environment = {**os.environ, "TENSORLEND_SOCKET": str(broker.address)}
-    done = subprocess.run([*command, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command(), *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

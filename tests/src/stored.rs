@@ -28,11 +28,20 @@ impl Machine {
     /// # Panics
     /// If they do not start.
     pub fn start(mode: &str) -> Self {
-        let mut it = Self::without_store(mode);
-        let config = format!("mode = \"{mode}\"\nfd_store = \"{}\"\n", it.path("store").display());
-        std::fs::write(it.path("config.toml"), config).expect("the configuration is written");
+        let mut it = Self::configured(mode);
         it.start_store();
         it.start_daemon();
+        it
+    }
+
+    /// Returns a machine whose daemon uses an fd store, and on which neither runs yet.
+    ///
+    /// # Panics
+    /// If its folder cannot be made.
+    pub fn configured(mode: &str) -> Self {
+        let it = Self::without_store(mode);
+        let config = format!("mode = \"{mode}\"\nfd_store = \"{}\"\n", it.path("store").display());
+        std::fs::write(it.path("config.toml"), config).expect("the configuration is written");
         it
     }
 

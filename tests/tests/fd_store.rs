@@ -145,13 +145,11 @@ fn the_store_allocates_nothing_after_its_start() {
     if skip_without("gcc") {
         return;
     }
-    let mut machine = Machine::without_store("system");
+    let mut machine = Machine::configured("system");
     let (library, counts) = (machine.path("allocations.so"), machine.path("counts"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fd_store/allocations.c");
     let built = run(Command::new("gcc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source));
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let config = format!("mode = \"system\"\nfd_store = \"{}\"\n", machine.path("store").display());
-    std::fs::write(machine.path("config.toml"), config).unwrap();
     let start = |machine: &mut Machine| {
         let mut program = machine.program();
         program.arg("--fd-store").arg(machine.path("store")).env("LD_PRELOAD", &library).env("COUNT_WHILE", &counts);

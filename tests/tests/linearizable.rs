@@ -233,20 +233,21 @@ fn histories(small: u32, full: u32) -> u32 {
     number("TENSORLEND_HISTORIES", budget(small, full).into()) as u32
 }
 
-#[test]
-fn every_history_has_an_order() {
+/// Runs histories in which only clients are killed.
+fn run_with_kills(is_queue: bool, wanted: u32) {
     let daemon = Daemon::start("");
     let (socket, watcher, program) = (daemon.socket(), daemon.client(), binary("tensorlend-worker"));
-    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue: false };
-    test.run(histories(25, 200));
+    Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue }.run(wanted);
+}
+
+#[test]
+fn every_history_has_an_order() {
+    run_with_kills(false, histories(25, 200));
 }
 
 #[test]
 fn every_history_of_a_queue_has_an_order() {
-    let daemon = Daemon::start("");
-    let (socket, watcher, program) = (daemon.socket(), daemon.client(), binary("tensorlend-worker"));
-    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue: true };
-    test.run(histories(10, 200));
+    run_with_kills(true, histories(10, 200));
 }
 
 /// Kills and replaces the daemon twice in each history.
