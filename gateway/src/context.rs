@@ -9,17 +9,13 @@ use crate::nodes::Nodes;
 use crate::runtime::{Deferred, EventSender, Workers};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
-use crate::transport::{Answer, Body, Frame, OnAnswer, Transport, Trouble};
+use crate::transport::{Answer, Body, Frame, LOSS_DELAY, OnAnswer, Transport, Trouble};
 use crate::wire::{AboutName, Asker, Epoch, Head, NameQuestion, NodeName, encode};
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, node_name};
 use tensorlend::{Call, Client};
-
-/// Delay before this gateway believes zenoh's report that no gateway responds to a request. By then zenoh has also
-/// reported the loss of the node, if it was lost.
-const LOSS_DELAY: Duration = Duration::from_millis(200);
 
 /// A handler of one response. The first call takes the handler out and runs it. Later calls do
 /// nothing.

@@ -42,6 +42,10 @@ pub enum Trouble {
     Engine(String),
 }
 
+/// Delay before this gateway believes the report [`Trouble::Nobody`]. By then zenoh has also reported the loss of the node, if it
+/// was lost.
+pub const LOSS_DELAY: Duration = Duration::from_millis(200);
+
 /// A request that this node has received. Dropping it without a response reports [`Trouble::Nobody`] to the requester.
 pub struct Question {
     /// The key to which the request was sent.
