@@ -7,7 +7,7 @@
 
 use std::sync::OnceLock;
 
-/// The names of the crash points. A point's number is its index in this array. The points that begin with "daemon" or
+/// The names of the crash points. A point's number is its index in this array. A child of a fork passes the points that begin with "child". The points that begin with "daemon" or
 /// "device" are in the daemon's code. The daemon passes the points that begin with "device" only if it lends device
 /// memory.
 pub const POINTS: &[&str] = &[
@@ -78,6 +78,8 @@ pub const POINTS: &[&str] = &[
     "fork: token mapped",
     "fork: token left to the children",
     "fork: holds ended",
+    "child: forked",
+    "child: lease table read-only",
     "daemon: name about to be bound",
     "daemon: name bound",
     "daemon: former owner told",

@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use crate::filled::{self, filled, put};
-use crate::{PATIENCE, witness};
-use std::io::{Read, pipe};
+use crate::{PATIENCE, eventually, witness};
+use std::io::{PipeWriter, Read, pipe};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tensorlend::{Client, DType, Error};
+use tensorlend::{Client, DType, Error, Lease};
 
 /// Number of rounds; one passes every crash point.
 pub const ROUNDS: u32 = 12;
@@ -97,26 +97,69 @@ fn joins(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
 fn forks(client: &Client) -> Result<(), Error> {
     put(client, "everything/again", 7)?;
     let lease = client.get("everything/again")?;
-    let (mut wait, go_on) = pipe().expect("a process has descriptors for a pipe");
-    // SAFETY: the child reads memory, makes system calls, and ends without destructors.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        drop(go_on);
-        let _ = wait.read(&mut [0]);
-        let whole = filled::value(&lease).is_ok_and(|value| value == 7);
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(i32::from(!whole)) }
-    }
+    let child = Child::reads(&lease, 7);
     drop(lease);
     for count in 1..100 {
         put(client, "everything/again", count)?;
     }
-    drop(go_on);
-    let mut status = 0;
-    // SAFETY: waits for the child created above, and writes to a local variable.
-    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    assert_eq!((waited, status), (pid, 0), "a child reads whole tensors");
+    assert_eq!(child.end(), 0, "a child reads whole tensors");
     Ok(())
+}
+
+/// A child of a fork.
+struct Child {
+    pid: libc::pid_t,
+    go_on: PipeWriter,
+}
+
+impl Child {
+    /// Forks a child that waits for [`Child::end`], and then checks the value that it reads.
+    fn reads(lease: &Lease, value: u64) -> Self {
+        let (mut wait, go_on) = pipe().expect("a process has descriptors for a pipe");
+        // SAFETY: the child reads memory, makes system calls, and ends without destructors.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(go_on);
+            let _ = wait.read(&mut [0]);
+            let whole = filled::value(lease).is_ok_and(|found| found == value);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!whole)) }
+        }
+        Self { pid, go_on }
+    }
+
+    /// Returns the status with which the child ended.
+    fn end(self) -> i32 {
+        drop(self.go_on);
+        let mut status = 0;
+        // SAFETY: waits for the child created by `reads`, and writes to a local variable.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        assert_eq!(waited, self.pid);
+        status
+    }
+}
+
+/// Number of children that [`children`] forks one after the other.
+const CHILDREN: u64 = 3;
+
+/// `SOCKET`: forks children, of which each is killed at the crash point that the environment names. The lease ends after each
+/// child, and the next child reads the next value.
+///
+/// # Panics
+/// If a child is not killed, or if its leases outlive it.
+pub fn children(arguments: &[String]) -> Option<()> {
+    let [socket] = arguments else { return None };
+    let client = connect(Path::new(socket)).expect("the daemon runs");
+    for value in 1..=CHILDREN {
+        put(&client, "everything/again", value).expect("memory is free");
+        let lease = client.get("everything/again").expect("it is published");
+        let child = Child::reads(&lease, value);
+        drop(lease);
+        let status = child.end();
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status}");
+        eventually("the end of the child's leases", || client.leased().is_ok_and(|bytes| bytes == 0));
+    }
+    Some(())
 }
 
 /// Returns a draft, as soon as previously returned memory can be lent again.

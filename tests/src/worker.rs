@@ -12,6 +12,7 @@ fn main() -> std::process::ExitCode {
         Some((what, rest)) => match what.as_str() {
             "history" => Work::parse(rest).map(|work| work.run(wait_for_a_word)),
             "everything" => tensorlend_tests::everything::run(rest),
+            "children" => tensorlend_tests::everything::children(rest),
             "cold" => tensorlend_tests::cold::run(rest),
             "bystander" => tensorlend_tests::witness::run(rest),
             "chaos" => tensorlend_tests::chaos::run(rest),

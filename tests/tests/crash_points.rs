@@ -90,6 +90,11 @@ fn is_devices(point: &str) -> bool {
     point.starts_with("device")
 }
 
+/// Returns true if only children of a fork pass the crash point.
+fn is_childs(point: &str) -> bool {
+    point.starts_with("child: ")
+}
+
 /// Returns true if only clients that release memory for spill pass the crash point.
 fn is_releases(point: &str) -> bool {
     point.starts_with("release: ")
@@ -221,9 +226,27 @@ fn a_client_killed_at_any_place_leaves_nothing_behind_that_matters() {
     let Some(build) = Build::find() else { return };
     kill_at_each(
         &build,
-        |point| !is_daemons(point) && !is_devices(point) && !is_releases(point),
+        |point| !is_daemons(point) && !is_devices(point) && !is_releases(point) && !is_childs(point),
         |number, point, passage| client_dies_at(&build, number, point, passage),
     );
+}
+
+#[test]
+fn a_child_killed_as_it_begins_leaves_its_parents_leases_to_end() {
+    let Some(build) = Build::find() else { return };
+    let points = build.points();
+    let mut places = 0;
+    for (number, point) in points.iter().enumerate().filter(|(_, point)| is_childs(point)) {
+        let daemon = build.daemon();
+        let mut parent = build.worker();
+        parent.arg("children").arg(daemon.socket()).env("TENSORLEND_CRASH", format!("{number}:1:/"));
+        assert!(Agent::steer(parent).wait().success(), "{point}: see the parent's message above");
+        let watcher = daemon.client();
+        eventually(&format!("{point}: the parent's end"), || watcher.stat().unwrap().clients == 1);
+        nothing_is_left(|| daemon.client(), watcher, point);
+        places += 1;
+    }
+    assert_eq!(places, 2);
 }
 
 /// Returns true if the crash point was passed this often.

@@ -174,6 +174,7 @@ fn in_parent() {
 
 fn in_child() -> bool {
     let Some(mut forks) = FORKING.take().map(ManuallyDrop::into_inner) else { return false };
+    tensorlend_layout::crash_point!("child: forked");
     let forks = &mut *forks;
     for (weak, _) in forks.forking.iter().flat_map(|hold| &hold.leases) {
         // The parent's strong references exist in the child, too. So this reference is never the last one.
@@ -181,6 +182,7 @@ fn in_child() -> bool {
             map::protect(shards.sheet().view());
         }
     }
+    tensorlend_layout::crash_point!("child: lease table read-only");
     // Close these descriptors now. Later the child may have closed them, and may use their numbers for other files.
     for hold in forks.holds.iter_mut().chain(&mut forks.forking) {
         hold.token.close();
