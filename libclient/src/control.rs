@@ -1,11 +1,13 @@
 //! The control socket: one request, one reply.
 
+mod claims;
 mod hello;
 mod socket;
 mod unanswered;
 mod waiting;
 
 use crate::error::{Error, Result};
+use claims::Claims;
 use hello::common_layout;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -37,6 +39,8 @@ pub struct Control {
     dead: AtomicBool,
     /// Requests of [`Control::deliver`] that have no response from any daemon.
     unanswered: Unanswered,
+    /// The session's claims on items of queues. A thread that holds the connection may lock them.
+    claims: Claims,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
     resume: OnceLock<Box<dyn Resume>>,
 }
@@ -188,6 +192,7 @@ impl Control {
                         timeout,
                         dead: AtomicBool::new(false),
                         unanswered: Unanswered::default(),
+                        claims: Claims::default(),
                         resume: OnceLock::new(),
                     });
                 }
@@ -212,6 +217,11 @@ impl Control {
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Returns the session's claims on items of queues.
+    pub fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// Calls `use_it` with the socket, to watch for the daemon's hang-up.
@@ -258,6 +268,7 @@ impl Control {
                         return Err(Error::Refused { doing, refusal });
                     }
                     Some(reply) => {
+                        self.claims.record(&reply);
                         // A truncated packet means that this process has too many open files, and that some of the sent
                         // descriptors are lost. The daemon has lent the memory nevertheless. The caller finds that
                         // descriptors are missing, and returns the memory.

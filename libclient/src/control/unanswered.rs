@@ -74,9 +74,9 @@ impl Control {
         self.unanswered.give_back(claims);
     }
 
-    /// Returns the claims whose confirmation no daemon has answered.
-    pub fn unconfirmed(&self) -> Vec<QueueClaim> {
-        self.unanswered.unconfirmed()
+    /// Returns the claims that the client asserts to a new daemon: those whose confirmation no daemon has answered, then the others.
+    pub fn asserted(&self) -> Vec<QueueClaim> {
+        self.claims.asserted(self.unanswered.unconfirmed())
     }
 
     /// Repeats the requests without a response, on a connection that has no late reply.

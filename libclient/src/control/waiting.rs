@@ -107,7 +107,10 @@ impl Control {
             Reply::Refused(Refusal::Stopping) => {
                 Err(broken(&mut connection, Error::Disconnected { doing, asked: true }))
             }
-            reply => Ok((reply, stopped)),
+            reply => {
+                self.claims.record(&reply);
+                Ok((reply, stopped))
+            }
         }
     }
 

@@ -68,8 +68,8 @@ pub fn finish(session: &Session, claim: QueueClaim) -> Result<bool> {
     const DOING: &str = "finish an item of a queue";
     let reply = session.control.deliver(&Request::Queue(QueueRequest::Done(claim)), DOING);
     // For a confirmation without a response, the client asserts the claim to the next daemon: see
-    // `Control::unconfirmed`.
-    session.queue_claims().remove(claim);
+    // `Control::asserted`.
+    session.control.claims().remove(claim);
     tensorlend_layout::crash_point!("queue: confirmed");
     match reply? {
         Reply::Deleted { existed } => Ok(existed),
@@ -79,7 +79,7 @@ pub fn finish(session: &Session, claim: QueueClaim) -> Result<bool> {
 
 /// Ends a claim. After an error the client repeats the request, and does not assert the claim to the next daemon.
 pub fn give_back(session: &Session, claim: QueueClaim) -> Result<()> {
-    session.queue_claims().remove(claim);
+    session.control.claims().remove(claim);
     let request = Request::Queue(QueueRequest::GiveBack(claim));
     session.control.deliver(&request, "give an item back to a queue").map(|_| ())
 }

@@ -110,15 +110,12 @@ impl Feed {
         if waited.is_err() {
             session.control.deliver_later(&self.done);
         }
-        // Unanswered confirmations assert their claims to the next daemon: see `Control::unconfirmed`.
+        // Unanswered confirmations assert their claims to the next daemon: see `Control::asserted`.
         for claim in self.done.drain(..) {
-            session.queue_claims().remove(claim);
+            session.control.claims().remove(claim);
         }
         match waited? {
             Waited::Reply(Reply::Queue(QueueReply::Claimed(claims))) => {
-                for &claim in &claims {
-                    session.queue_claims().add(claim);
-                }
                 tensorlend_layout::crash_point!("queue: claimed");
                 self.ready.extend(claims);
                 Ok(Outcome::Claimed)
@@ -165,7 +162,7 @@ impl Drop for Feed {
         // All of them together wait for the daemon no longer than one request does.
         session.control.deliver_later(&self.done);
         for &claim in self.done.iter().chain(&self.ready) {
-            session.queue_claims().remove(claim);
+            session.control.claims().remove(claim);
         }
         session.control.give_back_later(std::mem::take(&mut self.ready));
         session.control.settle_unanswered();

@@ -1,6 +1,5 @@
 //! A session, composed of the owners of one client's resources.
 
-mod claims;
 mod reconnect;
 pub mod streams;
 #[cfg(feature = "cuda")]
@@ -20,7 +19,6 @@ use crate::names::NameTable;
 use crate::peers::PeerTable;
 use crate::segment::mapping::{length, sheet, typed};
 use crate::wait::Waiter;
-use claims::Claims;
 use std::any::Any;
 use std::sync::{Arc, Weak};
 use streams::StreamTable;
@@ -43,7 +41,6 @@ pub struct Session {
     streams: StreamTable,
     peers: Arc<PeerTable>,
     descriptors: Arc<Descriptors>,
-    queue_claims: Claims,
     letting_go: wanted::LettingGo,
 }
 
@@ -101,11 +98,6 @@ impl Session {
     /// Starts to watch for segments that a new daemon wants out of memory.
     pub fn watch_wanted(self: &Arc<Self>) {
         self.letting_go.start(self);
-    }
-
-    /// Returns the items of queues that this client has claimed.
-    pub fn queue_claims(&self) -> &Claims {
-        &self.queue_claims
     }
 
     /// Returns the session of a link. Returns `None` if only leases of the session remain.
@@ -168,7 +160,6 @@ impl Session {
             alloc,
             instruments,
             descriptors,
-            queue_claims: Claims::default(),
             letting_go: wanted::LettingGo::default(),
             link,
         });

@@ -66,9 +66,7 @@ impl Resume for Resuming {
             segments,
             shelved,
             cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
-            claims: session
-                .as_ref()
-                .map_or_else(Vec::new, |session| session.queue_claims().asserted(session.control.unconfirmed())),
+            claims: session.as_ref().map_or_else(Vec::new, |session| session.control.asserted()),
         };
         let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
         let (Reply::Welcome(welcome), Some(wakeup), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
