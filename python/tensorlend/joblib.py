@@ -120,7 +120,20 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
 
 
 class _Reducers(dict[Any, Any]):
-    """A mapping of reducers by type. joblib's own reducers do not replace an entry."""
+    """A mapping of reducers by type. joblib adds its own reducers, which do not replace an entry.
+
+    joblib reuses its workers if the next call's mapping is equal. The reducers that joblib has added to this mapping differ in
+    each call, so only the other entries are compared.
+    """
+
+    def __init__(self, own: dict[Any, Any]) -> None:
+        super().__init__(own)
+        self._own = own
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reducers) and self._own == other._own
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __setitem__(self, kind: Any, reduce: Any) -> None:
         self.setdefault(kind, reduce)

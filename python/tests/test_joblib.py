@@ -56,6 +56,23 @@ def test_an_array_is_copied_once_in_a_call_and_again_in_the_next(installed):
     assert not installed.list("joblib/*")
 
 
+def test_the_next_call_has_the_same_workers(installed):
+    array = np.zeros(LARGE)
+
+    def workers(factor=1):
+        return set(joblib.Parallel(n_jobs=2)(joblib.delayed(process_of)(array * factor) for _ in range(20)))
+
+    first = workers()
+    assert workers(2) <= first and workers() <= first
+    tensorlend.joblib.uninstall()
+    assert not workers() & first, "joblib's own reducers are for other workers"
+
+
+def process_of(array):
+    time.sleep(0.01)
+    return os.getpid()
+
+
 def result(n):
     return np.full(LARGE, n)
 
