@@ -133,7 +133,7 @@ class _Reducers(dict[Any, Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Reducers) and self._own == other._own
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __setitem__(self, kind: Any, reduce: Any) -> None:
         self.setdefault(kind, reduce)
