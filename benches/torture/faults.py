@@ -28,7 +28,7 @@ def _replace_in_order(cell: Cell, part: Part) -> None:
     part.command("stop")
     cell.wait(lambda: not world.alive(pid), 5)
     part.ended.add(pid)
-    # What the stopped process received until now is no progress of the next one.
+    # Values that the stopped process received do not count for its replacement.
     stopped = time.monotonic()
     part.replace()
     cell.heal(stopped)

@@ -310,7 +310,7 @@ fn a_subscription_whose_descriptor_hung_up_still_sleeps() {
         assert!(timeout(10 * SHORT, messages.recv()).await.is_err());
         // The task polls again after a while, but not at every turn of the runtime.
         let mut asleep = false;
-        // A poll may be due at any of these turns, but not at each of so many.
+        // A poll may be due at some of these turns, but not at all of them.
         for _ in 0..10_000 {
             if asleep {
                 break;

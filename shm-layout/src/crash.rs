@@ -7,9 +7,9 @@
 
 use std::sync::OnceLock;
 
-/// The names of the crash points. A point's number is its index in this array. A child of a fork passes the points that begin with "child". The points that begin with "daemon" or
-/// "device" are in the daemon's code. The daemon passes the points that begin with "device" only if it lends device
-/// memory.
+/// The names of the crash points. A point's number is its index in this array. A child of a fork passes the points that
+/// begin with "child". The points that begin with "daemon" or "device" are in the daemon's code. The daemon passes the
+/// points that begin with "device" only if it lends device memory.
 pub const POINTS: &[&str] = &[
     "lease: stored",
     "lease: confirmed",
