@@ -3,7 +3,8 @@
     python asyncio_waits.py [--seconds 10] [--calls 2000]
 
 Prints one JSON object. The floors are two wakeups by eventfd: the loop writes one, and the other process responds by another; it
-blocks in `read`, or has a loop of its own.
+blocks in `read`, or has a loop of its own. A name that ends in `_threads` is of the same wait by the method without `_async`, in a
+thread of a pool.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -50,6 +52,20 @@ async def idle(client, seconds, waits):
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     return {"percent": round(100 * spent / seconds, 2), "threads": threads, "failed": len(failed)}
+
+
+async def idle_threads(address, seconds, count):
+    """Like `idle`, of subscriptions each of which waits in a thread."""
+    with ThreadPoolExecutor(count) as pool, tensorlend.connect(address) as client:
+        some = [client.subscribe(f"s{number}", start="next") for number in range(count)]
+
+        async def wait(one):
+            await asyncio.get_running_loop().run_in_executor(pool, one.recv)
+
+        found = await idle(client, seconds, [wait(one) for one in some])
+        # Ends the threads.
+        client.close()
+    return found
 
 
 async def times(step, count):
@@ -113,11 +129,13 @@ async def measure(address, floors, seconds, calls):
     for service in ["blocking", "awaiting"]:
         caller = client.caller(service)
         found[f"call_{service}"] = await times(lambda caller=caller: caller.call_async(request), calls)
+        found[f"call_{service}_threads"] = await times(lambda caller=caller: asyncio.to_thread(caller.call, request), calls)
     names = [client.wait_for_async(f"never{number}") for number in range(1000)]
     found["idle_1000_names"] = await idle(client, seconds, names)
     some = [client.subscribe(f"s{number}", start="next", pollable=True) for number in range(100)]
     found["idle_100_subscriptions"] = await idle(client, seconds, [one.recv_async() for one in some])
     found["idle_1000_tasks_of_one_subscription"] = await idle(client, seconds, [some[0].recv_async() for _ in range(1000)])
+    found["idle_100_subscriptions_threads"] = await idle_threads(address, seconds, 100)
     found["idle_none"] = await idle(client, seconds, [])
     return found
 

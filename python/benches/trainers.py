@@ -68,7 +68,7 @@ def main() -> None:
         print("| batch | torch | tensorlend.run | install() | install(mode=\"read\") |\n|---|---:|---:|---:|---:|")
         for size in (1, 16):
             loaders = {"torch": loader(accelerator, size)}
-            tensorlend.torch.install(client=client, largest=4 << 20)
+            tensorlend.torch.install(client=client)
             # Its workers inherit the setting when they start.
             loaders["run"] = loader(accelerator, size)
             epoch(loaders["run"])

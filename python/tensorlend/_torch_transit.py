@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 SMALLEST = 128 * 1024
 
 _settings: _transit.Settings | None = None
-_largest: int | None = None
 
 _usual_collate = default_collate_fn_map[torch.Tensor]
 
 
-def install(
-    *, client: Client | None = None, smallest: int = SMALLEST, largest: int | None = None, ttl: float = TTL, mode: Mode = "cow"
-) -> None:
+def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: float = TTL, mode: Mode = "cow") -> None:
     """Sends CPU tensors through torch.multiprocessing and DataLoader as leases. Also sends arrays
     as `tensorlend.multiprocessing.install` does.
 
@@ -49,15 +46,12 @@ def install(
         this process.
     smallest : int
         Smaller tensors, in bytes, are sent as torch sends them.
-    largest : int or None, default None
-        Larger tensors, in bytes, are sent as torch sends them; None for no limit.
     ttl : float
         Seconds within which a message must be received, as in `tensorlend.multiprocessing.install`.
     mode : {"cow", "read"}, default "cow"
         "cow" for private copies on write; "read" for read-only memory, which is faster.
     """
-    global _settings, _largest
-    _largest = largest
+    global _settings
     _install_arrays(client=client, smallest=max(smallest, SMALLEST_ARRAY), ttl=ttl, mode=mode)
     _settings = _transit.settings(client, smallest, ttl, mode)
     ForkingPickler.register(torch.Tensor, _reduce)
@@ -84,11 +78,9 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
+        # An expanded tensor takes less memory than its elements.
+        and tensor.nbytes <= tensor.untyped_storage().nbytes()
     )
-
-
-def _is_of_size(nbytes: int, by: _transit.Settings) -> bool:
-    return by.smallest <= nbytes and (_largest is None or nbytes <= _largest)
 
 
 def _is_shared(tensor: torch.Tensor) -> bool:
@@ -97,7 +89,7 @@ def _is_shared(tensor: torch.Tensor) -> bool:
 
 def _reduce(tensor: torch.Tensor) -> Any:
     by = _settings
-    if by is not None and _is_plain(tensor) and _is_of_size(tensor.nbytes, by) and not _is_shared(tensor):
+    if by is not None and _is_plain(tensor) and tensor.nbytes >= by.smallest and not _is_shared(tensor):
         reduced = _transit.lend(tensor, by, "torch")
         if reduced is not None:
             return reduced
@@ -108,6 +100,6 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """Stacks tensors in a worker, without allocating the batch in /dev/shm as torch's own function does."""
     if _settings is None or get_worker_info() is None or not all(map(_is_plain, batch)):
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
-    if not _is_of_size(sum(tensor.nbytes for tensor in batch), _settings):
+    if sum(tensor.nbytes for tensor in batch) < _settings.smallest:
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
     return torch.stack(batch, 0)

@@ -32,15 +32,13 @@ from tensorlend._errors import Error, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tensorlend._types import Mode
 
 #: Maximum number of received arrays that a process holds as leases. A client has 4096 leases. More
 #: arrays are copied.
 LEASES_MAX = 3072
-
-#: Maximum bytes of a lent tensor if the program has not set a maximum. torch sends larger tensors,
-#: because it is faster for them: see docs/results/2026-11-23-messages.md.
-TORCH_LARGEST = 4 << 20
 
 #: Maximum bytes of an array in a mailbox. Requests are a small part of the time of a larger message.
 MAIL_MAX = 4 << 20
@@ -89,6 +87,11 @@ def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mod
     if ttl <= 0:
         raise ValueError(f"a time to live of {ttl} seconds: give more than 0")
     return Settings(client or default_client(), smallest, ttl, mode)
+
+
+def is_plain(dtype: np.dtype[Any]) -> bool:
+    """Returns whether lent memory can hold arrays of this dtype, and the message describe it."""
+    return not dtype.hasobject and not dtype.metadata
 
 
 def new_name() -> str:

@@ -93,30 +93,24 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
             # there.
             options["temp_folder"] = options.get("temp_folder") or tempfile.gettempdir()
             options["backward_reducers"] = _Reducers({np.ndarray: _Result(*address)})
-        _lent.begin()
-        self._began = True
-        try:
-            return super().configure(n_jobs=n_jobs, parallel=parallel, **options)
-        except BaseException:
-            self._finish()
-            raise
+        return super().configure(n_jobs=n_jobs, parallel=parallel, **options)
+
+    def start_call(self) -> None:
+        """Begins a call of `Parallel`. It sends arrays as they are now, and not as an earlier call
+        has sent them.
+        """
+        super().start_call()
+        _lent.start(id(self))
 
     def stop_call(self) -> None:
-        """Deletes the names of a call's arguments. Its workers have leased them, and the next call
-        may change the arrays.
-        """
+        """Ends a call of `Parallel`, whose workers have leased its arguments."""
         super().stop_call()
-        _lent.clear()
+        _lent.stop(id(self))
 
     def terminate(self) -> None:
         """Ends this use of the workers."""
         super().terminate()
-        self._finish()
-
-    def _finish(self) -> None:
-        if getattr(self, "_began", False):
-            self._began = False
-            _lent.end()
+        _lent.stop(id(self))
 
 
 class _Reducers(dict[Any, Any]):
@@ -143,39 +137,49 @@ class _Reducers(dict[Any, Any]):
 
 
 class _Lent:
-    """The arrays that are lent during calls, each under one name."""
+    """The arrays that are lent during calls, each under one name.
+
+    A name is *current* until the next start or end of a call, or until its array is freed. Later
+    tasks get a new name, because the program may have changed the array. Tasks that were sent may
+    still open the former name, so it is deleted when the calls that ran at that time have ended.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._calls = 0
-        self._pid = os.getpid()
-        self._names: dict[int, tuple[weakref.ref[Any], str, tuple[int, int]]] = {}
+        self._running: set[int] = set()
+        self._current: dict[int, tuple[weakref.ref[Any], str, tuple[int, int]]] = {}
+        self._former: dict[str, set[int]] = {}
 
-    def begin(self) -> None:
-        """Counts a use of the backend."""
+    def start(self, call: int) -> None:
+        """Begins a call."""
         with self._lock:
-            self._calls += 1
+            self._retire(list(self._current))
+            self._running.add(call)
 
-    def end(self) -> None:
-        """Ends a use of the backend."""
+    def stop(self, call: int) -> None:
+        """Ends a call."""
         with self._lock:
-            self._calls -= 1
-        self.clear()
+            self._retire(list(self._current))
+            self._running.discard(call)
+            for name, calls in list(self._former.items()):
+                calls.discard(call)
+                if not calls:
+                    self._delete(name)
 
-    def clear(self) -> None:
-        """Deletes the names, unless another use may still send them."""
+    def _retire(self, keys: list[int]) -> None:
         with self._lock:
-            if self._calls > 1:
-                return
-            for key in list(self._names):
-                self._forget(key)
+            for key in keys:
+                entry = self._current.pop(key, None)
+                if entry is not None:
+                    self._former[entry[1]] = set(self._running)
+                    if not self._running:
+                        self._delete(entry[1])
 
-    def _forget(self, key: int) -> None:
-        with self._lock:
-            entry = self._names.pop(key, None)
-        if entry is not None and self._pid == os.getpid() and _client is not None and not _client.closed:
+    def _delete(self, name: str) -> None:
+        del self._former[name]
+        if _client is not None and not _client.closed:
             try:
-                _client.delete(entry[1])
+                _client.delete(name)
             except Error:
                 # Ignore the error, because the name has ended with the daemon.
                 return
@@ -187,7 +191,7 @@ class _Lent:
         assert _client is not None
         with self._lock:
             key = id(array)
-            found = self._names.get(key)
+            found = self._current.get(key)
             if found is not None and found[0]() is array:
                 return found[1:]
             name = f"joblib/{os.getpid()}/{secrets.token_hex(8)}"
@@ -197,11 +201,20 @@ class _Lent:
                 _transit.count(array.nbytes, False)
                 return None
             _transit.count(array.nbytes, True)
-            self._names[key] = (weakref.ref(array, lambda _: self._forget(key)), name, words)
+            self._current[key] = (weakref.ref(array, lambda _: self._retire([key])), name, words)
             return name, words
 
 
 _lent = _Lent()
+
+
+def _begin_anew() -> None:
+    global _lent
+    _lent = _Lent()
+
+
+# The calls of the parent do not run in the child, and another thread may have held the lock.
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class _Reducer:
@@ -226,7 +239,7 @@ class _Argument(_Reducer):
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
         address, namespace, smallest, mode = self._arguments
-        if array.nbytes > smallest and not array.dtype.hasobject and _client is not None:
+        if array.nbytes > smallest and _transit.is_plain(array.dtype) and _client is not None:
             found = _lent.name(array)
             if found is not None:
                 return _opened, (address, namespace, *found, mode)
@@ -239,7 +252,7 @@ class _Result(_Reducer):
     """
 
     def __call__(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.nbytes >= SMALLEST and not array.dtype.hasobject:
+        if array.nbytes >= SMALLEST and _transit.is_plain(array.dtype):
             try:
                 by = _transit.Settings(client_for(*self._arguments), SMALLEST, TTL, "cow")
             except Error:

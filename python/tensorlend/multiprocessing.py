@@ -20,7 +20,7 @@ __all__ = ["SMALLEST", "TTL", "install", "uninstall"]
 SMALLEST = 512 * 1024
 
 #: Default time in seconds for which an array waits for its receiver.
-TTL = 600.0
+TTL = 86_400.0
 
 _settings: _transit.Settings | None = None
 
@@ -42,7 +42,7 @@ def install(
         The client that publishes; None for one of the running daemon, or of a daemon in this process.
     smallest : int, default 524288
         Arrays of fewer bytes are pickled.
-    ttl : float, default 600.0
+    ttl : float, default 86400.0
         Seconds within which a message must be received. Arrays of up to 4 MiB have a second less, or a sixteenth of the time if
         that is shorter.
     mode : {"read", "cow"}, default "cow"
@@ -67,7 +67,7 @@ def uninstall() -> None:
 
 def _reduce(array: np.ndarray[Any, Any]) -> Any:
     by = _settings
-    if by is not None and array.nbytes >= by.smallest and not array.dtype.hasobject:
+    if by is not None and array.nbytes >= by.smallest and _transit.is_plain(array.dtype):
         reduced = _transit.lend(array, by, "numpy")
         if reduced is not None:
             return reduced

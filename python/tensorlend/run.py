@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import types
+import zipfile
 from importlib.machinery import SourceFileLoader
 
 __all__ = ["main"]
@@ -51,33 +52,40 @@ def main(arguments: list[str]) -> None:
     if _PATH not in (inherited or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_PATH, inherited]))
     hooks.watch()
+    # The module stays `__main__` until the process ends. Threads and pickles need it.
+    main_module = sys.modules["__main__"] = types.ModuleType("__main__")
+    main_module.__dict__["__builtins__"] = __builtins__
+    program = os.path.abspath(arguments[0])
     if arguments[0] == "-m":
-        # Set the arguments as Python does: the first argument becomes the module's file.
         sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        _run_module(arguments[1], True)
+    elif os.path.isdir(program) or zipfile.is_zipfile(program):
+        sys.argv = arguments
+        sys.path[0] = program
+        _run_module("__main__", False)
     else:
-        _run_file(arguments)
+        _run_file(arguments, program, main_module)
 
 
-def _run_file(arguments: list[str]) -> None:
-    """Runs a file as Python runs it, in a module that stays `__main__` until the process ends.
-    Threads and pickles need this module.
-    """
-    program = arguments[0]
+def _run_module(name: str, alter_argv: bool) -> None:
+    """Runs a module as `python -m` does."""
+    # A private function, by which Python itself runs modules. The public one restores `__main__` at the end of the main thread.
+    vars(runpy)["_run_module_as_main"](name, alter_argv)
+
+
+def _run_file(arguments: list[str], program: str, main_module: types.ModuleType) -> None:
+    """Runs a file as Python does."""
     sys.argv = arguments
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(program))
     try:
-        with io.open_code(os.path.abspath(program)) as file:
+        with io.open_code(program) as file:
             source = file.read()
     except OSError as error:
         sys.exit(f"tensorlend.run: {error}")
-    main_module = types.ModuleType("__main__")
     main_module.__file__ = program
     main_module.__loader__ = SourceFileLoader("__main__", program)
-    main_module.__dict__["__builtins__"] = __builtins__
-    sys.modules["__main__"] = main_module
-    exec(compile(source, program, "exec"), main_module.__dict__)
+    exec(compile(source, program, "exec", dont_inherit=True), main_module.__dict__)
 
 
 def _report(folder: str, pid: int) -> None:

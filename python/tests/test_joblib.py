@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -66,6 +67,100 @@ def test_the_next_call_has_the_same_workers(installed):
     assert workers(2) <= first and workers() <= first
     tensorlend.joblib.uninstall()
     assert not workers() & first, "joblib's own reducers are for other workers"
+
+
+def first(array, _row=0):
+    return float(array[0])
+
+
+def calls(array, rows=2, **options):
+    return joblib.Parallel(n_jobs=2, **options)(joblib.delayed(first)(array, row) for row in range(rows))
+
+
+def test_overlapping_calls_get_the_arrays_as_they_are(installed):
+    array = np.zeros(LARGE)
+    with joblib.Parallel(n_jobs=2), joblib.Parallel(n_jobs=2):
+        for value in range(3):
+            array[:] = value
+            assert calls(array) == [value] * 2
+    results = calls(array, 50, return_as="generator")
+    assert next(results) == 2
+    for value in (7, 8):
+        array[:] = value
+        assert calls(array) == [value] * 2
+    list(results)
+    assert not installed.list("joblib/*")
+
+
+def test_calls_of_several_threads_get_the_arrays_as_they_are(installed):
+    wrong = []
+
+    def work(start):
+        array = np.zeros(LARGE)
+        for value in range(start, start + 8):
+            array[:] = value
+            found = calls(array)
+            if found != [value] * 2:
+                wrong.append((value, found))
+
+    threads = [threading.Thread(target=work, args=(100 * number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and not installed.list("joblib/*")
+
+
+class Reduced:
+    """Its array exists only while it is pickled."""
+
+    def __getstate__(self):
+        return {"array": np.arange(LARGE)}
+
+    def last(self):
+        return int(self.array[-1])
+
+
+def test_arrays_that_exist_only_while_a_task_is_pickled(installed):
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(Reduced.last)(Reduced()) for _ in range(6))
+    assert found == [LARGE - 1] * 6 and not installed.list("joblib/*")
+
+
+def test_an_error_within_a_block_does_not_keep_arrays(installed):
+    array = np.zeros(LARGE)
+    with joblib.Parallel(n_jobs=2) as parallel:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                parallel(joblib.delayed(fails)(array) for _ in range(2))
+    for value in (1, 2):
+        array[:] = value
+        assert calls(array) == [value] * 2
+    assert not installed.list("joblib/*")
+
+
+def test_a_forked_child_deletes_its_names(broker):
+    program = """
+import joblib, multiprocessing, tensorlend, tensorlend.joblib
+import numpy as np
+
+def first(array, row):
+    return float(array[0])
+
+def child():
+    for value in range(3):
+        array = np.full(1 << 18, float(value))
+        assert joblib.Parallel(n_jobs=2)(joblib.delayed(first)(array, row) for row in range(2)) == [value] * 2
+        assert not tensorlend.connect().list("joblib/*")
+
+tensorlend.joblib.install()
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+raise SystemExit(process.exitcode)
+"""
+    environment = {**os.environ, "TENSORLEND_SOCKET": broker.address}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def process_of(array):

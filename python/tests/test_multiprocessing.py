@@ -229,7 +229,7 @@ def killed(role, step, broker, pipe, length):
 def ends_by_itself(client, count):
     """Asserts the number of messages under way, each with a lifetime, and deletes them."""
     names = in_transit(client)
-    assert len(names) == count and all(info.ttl is not None and 0 < info.ttl <= 600 and not info.ephemeral for info in names)
+    assert len(names) == count and all(info.ttl is not None and 0 < info.ttl <= 86_400 and not info.ephemeral for info in names)
     for info in names:
         client.delete(info.name)
 

@@ -89,6 +89,41 @@ def test_a_module_and_its_arguments(tmp_path):
     assert run("-m", "package", "fork", PYTHONPATH=str(tmp_path)) == (8, 8.0)
 
 
+def test_a_program_is_as_under_python(tmp_path):
+    """Annotations are not text, `__file__` is absolute, and `__main__` stays for threads that outlive the main thread."""
+    (tmp_path / "both.py").write_text("""
+import dataclasses, multiprocessing, os, sys, threading
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+def square(x):
+    return x * x
+
+def later():
+    threading.main_thread().join()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(square, [3]), flush=True)
+
+if __name__ == "__main__":
+    print(dataclasses.fields(Point)[0].type, os.path.isabs(__file__), sys.argv[1:], len(sys.path[0]) > 1)
+    if __spec__:  # Python forgets the file of a program when its main thread ends.
+        threading.Thread(target=later).start()
+""")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/__main__.py").write_text("import sys\nprint(__name__, __file__, sys.argv, sys.path[0])\n")
+    for arguments in (["both.py", "x"], ["-m", "both", "x"], ["folder", "x"]):
+        outputs = []
+        for under in ([], ["-m", "tensorlend.run"]):
+            done = subprocess.run(
+                [sys.executable, *under, *arguments], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=tmp_path
+            )
+            assert done.returncode == 0, done.stderr
+            outputs.append(done.stdout.replace(str(tmp_path) + "/", ""))
+        assert outputs[0] == outputs[1] and outputs[0]
+
+
 def test_joblib(tmp_path):
     pytest.importorskip("joblib", reason="joblib is not installed")
     source = """

@@ -53,6 +53,11 @@ def test_what_stays_torchs(installed):
     assert torch.equal(sent(torch.ones(LARGE, dtype=torch.complex64).conj() * 1j), torch.full((LARGE,), 1j))
 
 
+def test_expanded_tensors_stay_torchs(installed):
+    found = sent(torch.zeros(1).expand(LARGE))
+    assert found.stride() == (0,) and not installed.list("transit/*")
+
+
 def test_gone(installed):
     tensorlend.torch.uninstall()
     tensor = torch.arange(LARGE)

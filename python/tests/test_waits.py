@@ -70,8 +70,8 @@ WAITS = [
 
 @pytest.mark.parametrize("name", WAITS)
 def test_ctrl_c_ends_it(waits, name):
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         waits[name]()
     assert 0.1 < time.monotonic() - began

@@ -88,7 +88,19 @@ def read(kind: int, memory: memoryview, *, own: bool) -> Any:
     if not all(_is_plain(column) for column in table.columns):
         table = pa.ipc.open_stream(_file([bytes(part) for part in parts])).read_all()
         table.validate(full=True)
+    else:
+        # Compares lengths with the sizes of buffers, without reading data.
+        table.validate()
+    if not table.num_rows:
+        # Arrow aborts the process when it converts some columns without chunks.
+        table = pa.Table.from_batches([_empty(table.schema)])
     return _shown(frame, table)
+
+
+def _empty(schema: Any) -> Any:
+    pa = library.arrow()
+
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def _is_plain(column: Any) -> bool:
@@ -186,7 +198,7 @@ def _shown(frame: Frame, table: Any) -> Any:
     if frame is Frame.TABLE:
         return table
     if frame is Frame.BATCH:
-        return table.to_batches()[0] if table.num_rows else table.combine_chunks().to_batches()[0]
+        return table.to_batches()[0] if table.num_rows else _empty(table.schema)
     if frame is Frame.CHUNKED:
         return table.column(0)
     if frame is Frame.ARRAY:

@@ -353,8 +353,19 @@ def _canonical(key: Any) -> Any:
     if isinstance(key, np.generic):
         key = key.item()
     kind = type(key)
-    if kind in (str, bytes, type(None)):
+    for base in (str, bytes, int):
+        # Such a key equals a key of the base type: `enum.IntEnum`, for example.
+        if isinstance(key, base) and kind.__hash__ is base.__hash__:
+            kind = base
+    if kind is str:
+        try:
+            return str.encode(key).decode()
+        except UnicodeEncodeError:
+            return str.encode(key, "utf-8", "surrogatepass")
+    if kind in (bytes, type(None)):
         return key
+    if kind is complex and not key.imag:
+        kind, key = float, key.real
     if kind is float and not key.is_integer():
         return key
     if kind in (bool, int, float):

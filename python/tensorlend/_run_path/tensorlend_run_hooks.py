@@ -67,7 +67,8 @@ class _Counters:
         try:
             if self._memory is None:
                 with open(os.path.join(self._folder, str(os.getpid())), "w+b") as file:
-                    file.truncate(COUNTERS.size)
+                    # A sparse file on a full disk would end the process with SIGBUS.
+                    os.posix_fallocate(file.fileno(), 0, COUNTERS.size)
                     self._memory = mmap.mmap(file.fileno(), COUNTERS.size)
             *numbers, first = COUNTERS.unpack_from(self._memory)
             if lent:
@@ -151,10 +152,7 @@ def _install_transport(transport: str) -> None:
     transit: Any = importlib.import_module("tensorlend._transit")
     if transit.counter is None and _counters is not None:
         transit.counter = _counters.count_value
-    if transport == "torch":
-        module.install(largest=transit.TORCH_LARGEST)
-    else:
-        module.install()
+    module.install()
 
 
 def _replace_load_file(name: str) -> None:
