@@ -32,8 +32,8 @@ struct Arguments {
     /// TENSORLEND_LOG sets its level: error, warn, info (the default), debug.
     #[arg(long, value_name = "FORMAT", env = "TENSORLEND_LOG_FORMAT")]
     log_format: Option<log::Format>,
-    /// Do everything that a start does, except creating the socket, and exit: 0 if a daemon could run with all its
-    /// features
+    /// Do everything that a start does, except creating the socket and connecting to the fd store, and exit: 0 if a
+    /// daemon could run with all its features
     ///
     /// Run it as the daemon's user: another user may have other rights.
     #[arg(long)]

@@ -138,12 +138,29 @@ pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
     // socket and devices.
     limits::settings(config, limits::mode(config.mode))?;
     limits::backing(config)?;
+    if !survives_hup(pid) {
+        let path = socket_path(config, limits::mode(config.mode))?;
+        let what = "it does not handle SIGHUP, and so is no daemon".to_owned();
+        return Err(DaemonError::NoAnswer { pid, path, what });
+    }
     let process = Pid::from_raw(pid).ok_or(Errno::SRCH);
     process
         .and_then(|process| kill_process(process, Signal::HUP))
         .map_err(|error| DaemonError::System { what: "sending SIGHUP to the daemon", error: error.into() })?;
     let path = socket_path(config, limits::mode(config.mode))?;
     await_turn(&path).map_err(|error| DaemonError::NoAnswer { pid, path, what: error.to_string() })
+}
+
+/// Returns false if SIGHUP would end the process.
+fn survives_hup(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    // Without a file, the signal fails with the reason.
+    status.is_empty()
+        || status.lines().any(|line| {
+            let mask = line.strip_prefix("SigBlk:").or_else(|| line.strip_prefix("SigCgt:"));
+            let bits = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            bits.is_some_and(|bits| bits & 1 << (Signal::HUP.as_raw() - 1) != 0)
+        })
 }
 
 fn socket_path(config: &Config, mode: Mode) -> Result<PathBuf, DaemonError> {

@@ -100,6 +100,53 @@ fn the_daemon_stores_everything_again_when_the_store_was_killed() {
     }
 }
 
+/// Starts a store with room for 32 descriptors and a daemon, and publishes names until the store is full. Returns the
+/// number of names.
+fn fill_a_small_store(machine: &mut Machine) -> u64 {
+    let program = machine.program();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh"]).arg(program.get_program());
+    command.arg("--fd-store").arg(machine.path("store")).stdin(Stdio::null()).stdout(Stdio::null());
+    machine.store = Some(command.spawn().unwrap());
+    machine.start_daemon();
+    let mut count = 0;
+    while !machine.log().contains("the fd store does not keep") {
+        // The descriptors of the name's memory stay when its client has ended.
+        publish(&machine.client(), &format!("n/{count}"), count);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_larger_store_gets_what_the_full_one_did_not_have() {
+    let mut machine = Machine::configured("system");
+    let count = fill_a_small_store(&mut machine);
+    end(&mut machine.store, Signal::KILL);
+    machine.start_store();
+    eventually("the daemon's reconnection", || machine.log().contains("the fd store runs again"));
+    machine.restart_daemon();
+    let client = machine.client();
+    for name in 0..count {
+        assert_eq!(value(&client, &format!("n/{name}")), name);
+    }
+}
+
+#[test]
+fn a_full_store_gets_the_rest_when_it_has_room() {
+    let mut machine = Machine::configured("system");
+    let count = fill_a_small_store(&mut machine);
+    let client = machine.client();
+    publish(&client, "precious", 7);
+    for name in 0..count {
+        client.delete(&format!("n/{name}")).unwrap();
+    }
+    drop(client);
+    eventually("the missing descriptors", || machine.log().contains("the fd store has all"));
+    machine.restart_daemon();
+    assert_eq!(value(&machine.client(), "precious"), 7);
+}
+
 /// The daemon is killed at arbitrary moments, while clients publish new names and larger tensors, so that it stores
 /// descriptors all the time. A name whose publication has returned is never lost.
 #[test]

@@ -22,11 +22,15 @@ fn value(lease: &tensorlend::Tensor) -> u64 {
 }
 
 /// A service manager that does not read delays one message. Then the daemon stores nothing until the manager reads again.
+/// From then on, the manager has what it should have: all that exists, and nothing else.
 #[test]
 fn a_service_manager_that_does_not_read_does_not_stop_the_daemon() {
     let mut service = Service::start("mode = \"user\"\n");
-    let client = service.client();
+    let (client, gone) = (service.client(), service.client());
+    filled(&gone, 3_000_000, 1).publish("gone").unwrap();
     service.deafen();
+    gone.delete("gone").unwrap();
+    drop(gone);
     // Each of these tensors needs memory that the daemon stores.
     for name in 0..4 {
         filled(&client, 3_000_000, name).publish(&format!("unstored/{name}")).unwrap();
@@ -34,10 +38,20 @@ fn a_service_manager_that_does_not_read_does_not_stop_the_daemon() {
     assert_eq!(value(&service.client().get("unstored/3").unwrap()), 3);
     assert!(service.log().contains("the fd store does not keep"), "{}", service.log());
     service.hear_again();
+    eventually("the missing descriptors", || service.log().contains("the fd store has all"));
     filled(&client, 4_000_000, 9).publish("stored").unwrap();
     drop(client);
     service.restart();
-    assert_eq!(value(&service.client().get("stored").unwrap()), 9);
+    let client = service.client();
+    assert_eq!(value(&client.get("stored").unwrap()), 9);
+    for name in 0..4 {
+        assert_eq!(value(&client.get(&format!("unstored/{name}")).unwrap()), name);
+    }
+    for info in client.list("*").unwrap() {
+        client.delete(&info.name).unwrap();
+    }
+    drop(client);
+    service.wait_kept(0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorlend::Stat;
 use tensorlend_daemon::Config;
+use tensorlend_os::socket_file::{self, Found};
 
 use super::report::Report;
 
@@ -13,14 +14,18 @@ use super::report::Report;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
-    // Do not connect: the fd store would take this process for the next daemon.
     if let Some(path) = config.and_then(|config| config.fd_store.as_ref()) {
         let at = path.display();
-        // A user without access to the folder cannot know.
-        if path.try_exists().unwrap_or(true) {
-            return report.ok("descriptor store", format!("the configuration names the fd store {at}"));
+        // The fd store accepts no other connection while the daemon is connected to it.
+        match socket_file::inspect(path) {
+            Ok(Found::Nothing | Found::Stale) => {}
+            Ok(Found::Listening) => {
+                return report.ok("descriptor store", format!("the fd store of the configuration runs: {at}"));
+            }
+            // A user without access to the socket cannot know.
+            _ => return report.ok("descriptor store", format!("the configuration names the fd store {at}")),
         }
-        let found = format!("{at}, the fd store of the configuration, is not there: a restart loses all tensors");
+        let found = format!("{at}, the fd store of the configuration, does not run: a restart loses all tensors");
         return report.warn(
             "descriptor store",
             found,

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, Done, Running, program};
@@ -90,11 +91,16 @@ fn the_fd_store_of_the_configuration_is_found() {
         [state, what, fix].map(str::to_owned)
     };
     let [state, what, fix] = check();
-    assert!(state == "warning" && what.contains("store.sock") && what.contains("is not there"), "{what}");
+    assert!(state == "warning" && what.contains("store.sock") && what.contains("does not run"), "{what}");
     assert!(fix.contains("tensorlendd --fd-store"), "{fix}");
-    bench.write("store.sock", "");
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&store).unwrap()).unwrap();
+    // A killed process leaves its socket's file.
     let [state, what, _] = check();
-    assert!(state == "ok" && what.contains("names the fd store") && what.contains("store.sock"), "{what}");
+    assert!(state == "warning" && what.contains("does not run"), "{what}");
+    listen(&listener, 1).unwrap();
+    let [state, what, _] = check();
+    assert!(state == "ok" && what.contains("runs") && what.contains("store.sock"), "{what}");
 }
 
 #[test]

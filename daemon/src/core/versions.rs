@@ -33,13 +33,13 @@ impl Versions {
         })
     }
 
-    /// Returns the end of a log line about the client: empty, or the older format that the client
+    /// Returns the end of a log line about the client: empty, or the older layout that the client
     /// uses.
     pub fn note(self) -> String {
         if self.layout == Layout::CURRENT.version {
             return String::new();
         }
-        format!(", with format {} of shared memory (this daemon's: {})", self.layout, Layout::CURRENT.version)
+        format!(", with layout {} of shared memory (this daemon's: {})", self.layout, Layout::CURRENT.version)
     }
 }
 
@@ -86,9 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn the_log_names_an_older_format() {
+    fn the_log_names_an_older_layout() {
         assert_eq!(Versions::OWN.note(), "");
         let old = Versions { layout: Layout::CURRENT.version - 1, ..Versions::OWN };
-        assert!(old.note().starts_with(", with format "), "{}", old.note());
+        assert!(old.note().starts_with(", with layout "), "{}", old.note());
     }
 }

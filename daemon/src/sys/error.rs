@@ -45,7 +45,7 @@ pub enum DaemonError {
     /// The socket's path leads to a file that is not a stale socket.
     #[error(
         "the socket {path:?} cannot be made: there is {found}, which tensorlendd does not replace: remove it, or name \
-         another path with --socket PATH"
+         another path"
     )]
     Occupied {
         /// The socket's path.
@@ -54,7 +54,7 @@ pub enum DaemonError {
         found: String,
     },
     /// Another daemon already listens on this socket.
-    #[error("another daemon listens on {0:?} already: stop it, or name another socket with --socket PATH")]
+    #[error("another process of tensorlendd listens on {0:?} already: stop it, or name another path")]
     Running(PathBuf),
     /// The daemon that was ordered to reload its configuration does not respond.
     #[error(

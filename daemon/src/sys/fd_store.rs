@@ -27,9 +27,12 @@ use tensorlend_os::fork::Unshared;
 /// Maximum time for which a starting daemon waits for its fd store. The store may have to start, or
 /// the previous daemon may have to end.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Shortest and longest pause between two attempts to connect. Each failed attempt doubles the pause.
+/// Shortest and longest pause between two attempts to connect, or to store what is missing. Each failed attempt doubles
+/// the pause.
 const RETRY_MIN_NS: u64 = 500_000_000;
 const RETRY_MAX_NS: u64 = 30_000_000_000;
+/// Pause after an attempt that stored some of the missing descriptors.
+const PROGRESS_NS: u64 = 20_000_000;
 /// Maximum time for which the loop waits for the response of a restarted store.
 const WELCOME_MAX: Duration = Duration::from_millis(100);
 
@@ -64,8 +67,12 @@ struct Connection {
     /// The names of all descriptors in the store, including those that this daemon has not taken
     /// over yet.
     entries: BTreeSet<String>,
-    retry_after_ns: u64,
-    retry_pause_ns: u64,
+}
+
+impl Connection {
+    fn has_room(&self) -> bool {
+        self.entries.len() < self.capacity
+    }
 }
 
 /// The response of a store's process to a new connection.
@@ -114,12 +121,19 @@ impl Welcome {
     }
 }
 
-/// The fd store, and the names of the descriptors that the daemon has stored in it.
+/// The fd store, and the names of the descriptors that belong into it.
 #[derive(Debug, Default)]
 pub struct FdStore {
     store: Store,
     names: BTreeMap<MemId, String>,
-    failed: bool,
+    /// Descriptors that the store does not have, because it had no room or did not read in time.
+    unstored: BTreeSet<MemId>,
+    /// Names that the service manager must remove, but has not read yet.
+    unremoved: BTreeSet<String>,
+    retry_after_ns: u64,
+    retry_pause_ns: u64,
+    /// Whether the log has named a missing descriptor since the last time that nothing was missing.
+    has_warned: bool,
     /// Whether the service manager has not read the last notification in time.
     is_stuck: bool,
 }
@@ -155,8 +169,6 @@ impl FdStore {
             socket: Some(socket),
             capacity,
             entries: stored.iter().map(|(name, _)| name.clone()).collect(),
-            retry_after_ns: 0,
-            retry_pause_ns: RETRY_MIN_NS,
         };
         let mut it = Self { store: Store::Process(connection), ..Self::default() };
         let mut labelled = Vec::with_capacity(stored.len());
@@ -170,10 +182,19 @@ impl FdStore {
     }
 
     /// Stores a descriptor under this label. If the same memory was stored under another label, the daemon removes that
-    /// entry. Returns false if the descriptor could not be stored.
+    /// entry. Returns false if the descriptor could not be stored. [`Self::retry`] then stores it later.
     pub fn keep(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>) -> bool {
+        if matches!(self.store, Store::None) {
+            return true;
+        }
         let name = label.to_string();
-        let former = self.names.remove(&mem).filter(|former| *former != name);
+        if name.len() > NAME_BYTES_MAX {
+            self.forget(mem);
+            self.warn(&name, "the name is too long, because that of the namespace is long");
+            return false;
+        }
+        let was_stored = !self.unstored.remove(&mem);
+        let former = self.names.insert(mem, name.clone()).filter(|former| was_stored && *former != name);
         // systemd ignores a descriptor that it already has, so the former entry is removed first.
         // If the daemon is killed between the two messages, systemd has lost the descriptor.
         if let (Store::ServiceManager, Some(former)) = (&self.store, &former) {
@@ -187,40 +208,35 @@ impl FdStore {
                 stored = self.store(&name, fd);
             }
         }
-        match stored {
-            Ok(()) => {
-                self.has(mem, label);
-                true
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut self.failed, true) {
-                    tracing::warn!("the fd store does not keep {name}, a restart will lose tensors: {error}");
-                }
-                false
-            }
+        let Err(error) = stored else { return true };
+        self.unstored.insert(mem);
+        self.retry_later();
+        self.warn(&name, &error);
+        false
+    }
+
+    fn warn(&mut self, name: &str, why: &str) {
+        if !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!("the fd store does not keep {name}, a restart will lose tensors: {why}");
         }
     }
 
     /// Stores a descriptor under a name. The function waits at most [`SEND_MAX`] while the store's queue is full. The
-    /// store must not be deferred. If the daemon lent memory before it stored the memory, and were
-    /// then killed, the memory would be lost.
+    /// store must not be deferred while the queue has room. If the daemon lent memory before it stored the memory, and
+    /// were then killed, the memory would be lost.
     fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
-        if matches!(self.store, Store::None) {
-            return Ok(());
-        }
-        if name.len() > NAME_BYTES_MAX {
-            return Err(format!(
-                "the name is longer than {NAME_BYTES_MAX} bytes, because that of the namespace is long"
-            ));
-        }
         match &mut self.store {
             Store::None => {}
             Store::ServiceManager => {
-                let states = [NotifyState::FdStore, NotifyState::FdName(name)];
-                self.notify(&states, &[fd]).map_err(|error| error.to_string())?;
+                // systemd ignores a descriptor that it still has under a former name.
+                let stored = self.remove_all().and_then(|()| {
+                    let states = [NotifyState::FdStore, NotifyState::FdName(name)];
+                    self.notify(&states, &[fd])
+                });
+                stored.map_err(|error| error.to_string())?;
             }
             Store::Process(connection) => {
-                if !connection.entries.contains(name) && connection.entries.len() >= connection.capacity {
+                if !connection.entries.contains(name) && !connection.has_room() {
                     return Err(format!("it has room for {} descriptors only", connection.capacity));
                 }
                 connection.entries.insert(name.to_owned());
@@ -243,12 +259,15 @@ impl FdStore {
     pub fn has(&mut self, mem: MemId, label: &Label) {
         if !matches!(self.store, Store::None) {
             self.names.insert(mem, label.to_string());
+            self.unstored.remove(&mem);
         }
     }
 
     /// Removes the descriptor from the store, if the store has it.
     pub fn forget(&mut self, mem: MemId) {
-        if let Some(name) = self.names.remove(&mem) {
+        if let Some(name) = self.names.remove(&mem)
+            && !self.unstored.remove(&mem)
+        {
             self.forget_name(&name);
         }
     }
@@ -259,13 +278,25 @@ impl FdStore {
         match &mut self.store {
             Store::None => {}
             Store::ServiceManager => {
-                let _ = self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name)], &[]);
+                self.unremoved.insert(name.to_owned());
+                if self.remove_all().is_err() {
+                    self.retry_later();
+                }
             }
             Store::Process(connection) => {
                 connection.entries.remove(name);
                 self.request(kind::REMOVE, name, None);
             }
         }
+    }
+
+    /// Makes the service manager remove the names that it has not removed yet.
+    fn remove_all(&mut self) -> rustix::io::Result<()> {
+        while let Some(name) = self.unremoved.first().cloned() {
+            self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)], &[])?;
+            self.unremoved.remove(&name);
+        }
+        Ok(())
     }
 
     /// Sends a request to the store's process. If the send fails, the process has ended or is
@@ -301,25 +332,74 @@ impl FdStore {
         }
     }
 
-    /// Returns the time of the next attempt to connect. Returns `None` while there is a connection.
+    /// Returns the time of the next [`Self::retry`]. Returns `None` if nothing is missing, or if the store has no room
+    /// for it.
     pub fn due_ns(&self) -> Option<u64> {
-        match &self.store {
-            Store::Process(Connection { socket: None, retry_after_ns, .. }) => Some(*retry_after_ns),
-            _ => None,
+        let is_due = match &self.store {
+            Store::None => false,
+            Store::ServiceManager => !self.unstored.is_empty() || !self.unremoved.is_empty(),
+            Store::Process(Connection { socket: None, .. }) => true,
+            Store::Process(connection) => !self.unstored.is_empty() && connection.has_room(),
+        };
+        is_due.then_some(self.retry_after_ns)
+    }
+
+    /// Plans the first attempt to store what is missing.
+    fn retry_later(&mut self) {
+        let now_ns = boottime_ns();
+        if self.retry_after_ns <= now_ns {
+            (self.retry_after_ns, self.retry_pause_ns) = (now_ns + RETRY_MIN_NS, RETRY_MIN_NS);
         }
+    }
+
+    /// Plans the attempt after this one.
+    fn retry_again(&mut self, has_progressed: bool) {
+        let pause_ns = self.retry_pause_ns.max(RETRY_MIN_NS);
+        if has_progressed {
+            (self.retry_after_ns, self.retry_pause_ns) = (boottime_ns() + PROGRESS_NS, RETRY_MIN_NS);
+        } else {
+            (self.retry_after_ns, self.retry_pause_ns) = (boottime_ns() + pause_ns, (2 * pause_ns).min(RETRY_MAX_NS));
+        }
+    }
+
+    /// Stores what is missing. If the store's process has ended, first connects to the next one. Returns true if there
+    /// is a new connection.
+    pub fn retry<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
+        if let Store::Process(Connection { socket: None, .. }) = &self.store {
+            return self.reconnect(fd_of);
+        }
+        // An attempt must not wait for the service manager.
+        self.is_stuck = true;
+        let missing = self.unstored.len() + self.unremoved.len();
+        let mut is_open = self.remove_all().is_ok();
+        for mem in self.unstored.clone() {
+            if !is_open {
+                break;
+            }
+            if let (Some(fd), Some(name)) = (fd_of(mem), self.names.get(&mem).cloned()) {
+                is_open = self.store(&name, fd).is_ok();
+            }
+            if is_open {
+                self.unstored.remove(&mem);
+            }
+        }
+        self.retry_again(self.unstored.len() + self.unremoved.len() < missing);
+        if self.unstored.is_empty() && std::mem::take(&mut self.has_warned) {
+            tracing::info!("the fd store has all {} descriptors again", self.names.len());
+        }
+        false
     }
 
     /// Connects to the next process that runs at the configured path, and stores everything in it.
     /// Returns true on success.
-    pub fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
+    fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
         let Store::Process(connection) = &mut self.store else { return false };
         let Ok(Welcome { socket, stored, capacity }) = Welcome::receive(&connection.path, WELCOME_MAX) else {
-            connection.retry_after_ns = boottime_ns() + connection.retry_pause_ns;
-            connection.retry_pause_ns = (2 * connection.retry_pause_ns).min(RETRY_MAX_NS);
+            self.retry_again(false);
             return false;
         };
         (connection.socket, connection.capacity) = (Some(socket), capacity);
-        connection.retry_pause_ns = RETRY_MIN_NS;
+        self.retry_pause_ns = RETRY_MIN_NS;
         connection.entries = stored.into_iter().map(|(name, _)| name).collect();
         // A process that had only been stopped still has older entries. They are removed first, to
         // make room.
@@ -328,14 +408,16 @@ impl FdStore {
         for name in older.cloned().collect::<Vec<_>>() {
             self.forget_name(&name);
         }
-        let mut missing = 0;
+        self.unstored.clear();
         for (mem, name) in self.names.clone() {
             if let Some(fd) = fd_of(mem)
                 && self.store(&name, fd).is_err()
             {
-                missing += 1;
+                self.unstored.insert(mem);
             }
         }
+        let missing = self.unstored.len();
+        self.has_warned = missing > 0;
         if missing > 0 {
             tracing::warn!("the fd store has no room for {missing} descriptors, a restart will lose tensors");
         }

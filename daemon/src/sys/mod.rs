@@ -267,7 +267,7 @@ impl Shell {
                 self.accept_again();
             }
             if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
-                self.reconnect_fd_store();
+                self.retry_fd_store();
             }
             self.send_unsent();
         }
@@ -473,10 +473,10 @@ impl Shell {
         }
     }
 
-    /// Connects to the next process of the fd store, if one runs, and stores all descriptors in it.
-    fn reconnect_fd_store(&mut self) {
+    /// Stores the descriptors that the fd store does not have. If its process has ended, connects to the next one.
+    fn retry_fd_store(&mut self) {
         let (memories, files) = (&self.memories, &self.files);
-        if self.fd_store.reconnect(|mem| memories.fd(mem).or_else(|| files.get(&mem).map(|file| file.fd())))
+        if self.fd_store.retry(|mem| memories.fd(mem).or_else(|| files.get(&mem).map(|file| file.fd())))
             && let Some(connection) = self.fd_store.connection()
             && watch_fd_store(&self.epoll, connection).is_err()
         {
