@@ -19,17 +19,16 @@ const ROUNDS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
-    /// Whether the user wrote this name, so that it must exist. A name that only matched a glob may
-    /// have been deleted since.
+    /// Whether the name must exist. A name that only matched a glob may have been deleted since.
     pub is_required: bool,
 }
 
 /// Returns the names that the words name or match, sorted. A word without the special characters of
-/// globs is a name.
+/// globs is a name. With `ignore_missing`, a name need not exist, and a glob need not match.
 ///
 /// # Errors
-/// [`Failure::NotFound`] for a glob that matches no name.
-pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failure> {
+/// [`Failure::NotFound`] for a glob that matches no name, without `ignore_missing`.
+pub fn names_of(client: &Client, words: &[String], ignore_missing: bool) -> Result<Vec<Wanted>, Failure> {
     let mut names = BTreeMap::new();
     for word in words {
         if word.contains(['*', '?', '[', '{', '\\']) {
@@ -37,7 +36,11 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
             // back when it leases the value.
             let Listing { infos, unreadable, spilled, .. } = client.overview(word)?;
             if infos.is_empty() && unreadable.is_empty() && spilled.is_empty() {
-                return Err(Failure::NotFound(format!("no name matches {word:?}: see `tensorlend ls`")));
+                let what = format!("no name matches {word:?}");
+                if !ignore_missing {
+                    return Err(Failure::NotFound(format!("{what}: see `tensorlend ls`")));
+                }
+                crate::output::note(&what);
             }
             for name in infos.into_iter().map(|info| info.name).chain(spilled.into_iter().map(|spilled| spilled.name)) {
                 names.entry(name).or_insert(false);
@@ -52,7 +55,7 @@ pub fn names_of(client: &Client, words: &[String]) -> Result<Vec<Wanted>, Failur
                 }
             }
         } else {
-            names.insert(word.clone(), true);
+            names.insert(word.clone(), !ignore_missing);
         }
     }
     Ok(names.into_iter().map(|(name, is_required)| Wanted { name, is_required }).collect())

@@ -57,6 +57,10 @@ impl Site {
         if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
             answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
+        if !guard::may_see(request.headers(), door, self.token.as_ref()) {
+            // Connections of viewers without the token must not keep the places of others.
+            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         guard::harden(answer.headers_mut());
         if request.method() == Method::HEAD {
             let (head, body) = answer.into_parts();

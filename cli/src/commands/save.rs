@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   tensorlend save '*' -o all.safetensors
   tensorlend save 'model/*' optimizer -o checkpoint.safetensors
+  tensorlend save 'model/*' optimizer --ignore-missing -o checkpoint.safetensors
   tensorlend load checkpoint.safetensors               back under the same names
 ";
 
@@ -37,8 +38,8 @@ const ROOM_BYTES: usize = 64;
 /// The command leases up to 4,096 names together before the first byte is written, and checks them again: the file
 /// holds the values of all these names at one moment. More names, or names whose values do not fit into the daemon's
 /// memory together, are saved in groups, in the order of their names: each group as it was at one moment. Each value is
-/// whole; values of different groups may be of different moments. The command prints the number of groups. A glob that
-/// matches no name is an error (exit status 4).
+/// whole; values of different groups may be of different moments. The command prints the number of groups. A name that
+/// does not exist, or a glob that matches no name, is an error (exit status 4).
 ///
 /// The file appears whole or not at all, and replaces a file of that name. It keeps tensors, datasets, metadata and
 /// timestamps, but not the remaining lifetimes of names. Lists and streams are not saved (`list-get`, `recv`), nor are
@@ -50,6 +51,10 @@ pub struct SaveArgs {
     /// Names, which must exist, or globs as in ls, each of which must match a name.
     #[arg(value_name = "GLOB", required = true)]
     globs: Vec<String>,
+    /// Save the names that exist, even if others are missing. If all are missing, the command writes no file, and fails
+    /// with exit status 4.
+    #[arg(long)]
+    ignore_missing: bool,
     /// The file, with the extension .safetensors.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -70,7 +75,7 @@ struct Saved {
 impl SaveArgs {
     pub fn run(&self, client: &Client) -> Result<(), Failure> {
         files::must_be_safetensors(&self.output)?;
-        let wanted = names_of(client, &self.globs)?;
+        let wanted = names_of(client, &self.globs, self.ignore_missing)?;
         let mut changed = String::new();
         for _ in 0..ROUNDS {
             let saved = match self.save(client, &wanted) {
@@ -81,6 +86,10 @@ impl SaveArgs {
                 }
                 Err(Stop::Failed(failure)) => return Err(failure),
             };
+            // The command notes globs that match no name when it lists the names.
+            for missing in wanted.iter().filter(|it| self.globs.contains(&it.name) && !saved.names.contains(&it.name)) {
+                output::note(&format!("{:?} does not exist", missing.name));
+            }
             if self.json.on {
                 return output::json(&saved);
             }
@@ -104,8 +113,7 @@ impl SaveArgs {
     fn save(&self, client: &Client, wanted: &[Wanted]) -> Result<Saved, Stop> {
         let Described { groups, names, mut held } = describe(client, wanted)?;
         if names.is_empty() {
-            let what = "all names that the globs matched have been deleted since: see `tensorlend ls`";
-            return Err(Failure::NotFound(what.to_owned()).into());
+            return Err(Failure::NotFound("none of the names exists: see `tensorlend ls`".to_owned()).into());
         }
         let manifest = notes(&names);
         let mut outlines = Vec::new();

@@ -92,15 +92,17 @@ fn joined(at: &Connection) -> Vec<Source> {
     names.into_iter().map(join).collect()
 }
 
-/// Returns the namespaces that the user named, or all present namespaces. An observer does not join
-/// them.
+/// Returns the namespaces that the user named, or all present namespaces. Waits until there is one. An observer does not
+/// join them.
 fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
     let mut names = at.namespaces().to_vec();
-    if names.is_empty() {
+    while names.is_empty() {
         names.extend(at.inspect()?.namespaces()?.into_iter().map(|it| it.name));
-    }
-    if names.is_empty() {
-        return Err(Failure::NotFound("the daemon has no namespace yet: no client has joined one".into()));
+        if names.is_empty() {
+            // After a boot, the dashboard may start before the first client.
+            crate::output::note("the daemon has no namespace yet: waiting for its first client");
+            std::thread::sleep(Duration::from_secs(5));
+        }
     }
     let observe = |namespace: String| {
         let builder = at.client("web", None);

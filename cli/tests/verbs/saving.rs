@@ -279,6 +279,29 @@ fn what_is_saved_was_there_together() {
 }
 
 #[test]
+fn missing_names_are_an_error_unless_ignored() {
+    let bench = Bench::new();
+    bench.client().put("model/a", &[1u8]).unwrap();
+    let names = ["model/*", "optimizer", "other/*"];
+    for missing in &names[1..] {
+        bench.fails(4, &["save", "model/*", missing, "-o", "x.safetensors"]);
+    }
+    assert!(!bench.path("x.safetensors").exists());
+    let run = bench.run(&[&["save", "--ignore-missing", "-o", "x.safetensors"][..], &names].concat());
+    assert!(run.err.contains("\"optimizer\" does not exist"), "{}", run.err);
+    assert!(run.err.contains("no name matches \"other/*\""), "{}", run.err);
+    assert_eq!(run.status, 0, "{}", run.err);
+    bench.ok(&["load", "x.safetensors", "--prefix", "seen/"]);
+    assert_eq!(bench.names(), ["model/a", "seen/model/a"]);
+    let before = bench.read("x.safetensors");
+    for missing in &names[1..] {
+        let run = bench.run(&["save", "--ignore-missing", missing, "-o", "x.safetensors"]);
+        assert_eq!(run.status, 4, "{}", run.err);
+    }
+    assert_eq!(bench.read("x.safetensors"), before);
+}
+
+#[test]
 fn what_exists_is_left_alone_by_a_restore() {
     let bench = Bench::new();
     let client = bench.client();

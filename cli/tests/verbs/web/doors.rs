@@ -42,6 +42,7 @@ fn a_token_opens_what_the_page_shows_and_the_page_itself_is_open() {
         for path in ["/metrics", "/api/v1/status", "/api/v1/live", "/api/v1/nothing", "/nothing"] {
             let answer = web.get(path);
             assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some("Bearer")), "{path}");
+            assert_eq!(answer.header("connection"), Some("close"), "{path}");
         }
         for wrong in ["Bearer correct-horse-batterx", "Bearer", "Basic correct-horse-battery", "correct-horse-battery"]
         {
