@@ -349,14 +349,21 @@ def is_key(key: Any) -> bool:
     return type(key) in (str, bytes, int, float, bool, type(None))
 
 
+_BASES: tuple[Any, ...] = (str, bytes, int)
+
+
+def _kind(key: Any) -> Any:
+    """Returns the type of a key, or the base type whose keys it equals, as for an `enum.IntEnum`."""
+    for base in _BASES:
+        if isinstance(key, base) and type(key).__hash__ is base.__hash__:
+            return base
+    return type(key)
+
+
 def _canonical(key: Any) -> Any:
     if isinstance(key, np.generic):
         key = key.item()
-    kind = type(key)
-    for base in (str, bytes, int):
-        # Such a key equals a key of the base type: `enum.IntEnum`, for example.
-        if isinstance(key, base) and kind.__hash__ is base.__hash__:
-            kind = base
+    kind = _kind(key)
     if kind is str:
         try:
             return str.encode(key).decode()
