@@ -54,7 +54,7 @@ pub enum DaemonError {
         found: String,
     },
     /// Another daemon already listens on this socket.
-    #[error("another process of tensorlendd listens on {0:?} already: stop it, or name another path")]
+    #[error("another daemon or fd store listens on {0:?} already: stop it, or name another path")]
     Running(PathBuf),
     /// The daemon that was ordered to reload its configuration does not respond.
     #[error(
