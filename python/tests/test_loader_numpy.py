@@ -181,7 +181,7 @@ def test_what_no_message_can_carry_is_pickled():
     (batch,) = SharedLoader([0], 1, 1, collate_fn=lambda _: many, multiprocessing_context="fork")
     samples.same(batch, many)
     for batch in ([], {}, (), None, ["text"]):
-        assert list(SharedLoader([0], 1, 1, collate_fn=lambda _, batch=batch: batch)) == [batch]
+        assert list(SharedLoader([0], 1, 1, collate_fn=lambda _, batch=batch: batch, multiprocessing_context="fork")) == [batch]
 
 
 def test_empty_without_a_worker_and_collate_errors():
