@@ -30,8 +30,8 @@ use tensorlend_layout::word::{Member, MemberState};
 /// once.
 const STAGED_NS: u64 = 2_000_000_000;
 /// Time for which new clients wait for the previous daemon's clients. The latter try to connect
-/// several times in this period.
-const EXPECTING_NS: u64 = 500_000_000;
+/// several times in this period, also on a machine under load.
+const EXPECTING_NS: u64 = 2_000_000_000;
 /// Maximum number of objects from one claimant.
 const ITEMS_MAX: usize = 1 << 16;
 
