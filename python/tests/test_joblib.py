@@ -138,31 +138,6 @@ def test_an_error_within_a_block_does_not_keep_arrays(installed):
     assert not installed.list("joblib/*")
 
 
-def test_a_forked_child_deletes_its_names(broker):
-    program = """
-import joblib, multiprocessing, tensorlend, tensorlend.joblib
-import numpy as np
-
-def first(array, row):
-    return float(array[0])
-
-def child():
-    for value in range(3):
-        array = np.full(1 << 18, float(value))
-        assert joblib.Parallel(n_jobs=2)(joblib.delayed(first)(array, row) for row in range(2)) == [value] * 2
-        assert not tensorlend.connect().list("joblib/*")
-
-tensorlend.joblib.install()
-process = multiprocessing.get_context("fork").Process(target=child)
-process.start()
-process.join()
-raise SystemExit(process.exitcode)
-"""
-    environment = {**os.environ, "TENSORLEND_SOCKET": broker.address}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-
-
 def process_of(array):
     time.sleep(0.01)
     return os.getpid()
