@@ -78,9 +78,12 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_quantized
         and not tensor.is_conj()
         and not tensor.is_neg()
-        # An expanded tensor takes less memory than its elements.
-        and tensor.nbytes <= tensor.untyped_storage().nbytes()
     )
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    """Returns whether the tensor takes less memory than its elements."""
+    return tensor.nbytes > tensor.untyped_storage().nbytes()
 
 
 def _is_shared(tensor: torch.Tensor) -> bool:
@@ -89,7 +92,7 @@ def _is_shared(tensor: torch.Tensor) -> bool:
 
 def _reduce(tensor: torch.Tensor) -> Any:
     by = _settings
-    if by is not None and _is_plain(tensor) and tensor.nbytes >= by.smallest and not _is_shared(tensor):
+    if by is not None and _is_plain(tensor) and tensor.nbytes >= by.smallest and not _is_expanded(tensor) and not _is_shared(tensor):
         reduced = _transit.lend(tensor, by, "torch")
         if reduced is not None:
             return reduced

@@ -55,16 +55,17 @@ def main(arguments: list[str]) -> None:
     # The module stays `__main__` until the process ends. Threads and pickles need it.
     main_module = sys.modules["__main__"] = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
-    program = os.path.abspath(arguments[0])
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         _run_module(arguments[1], True)
-    elif os.path.isdir(program) or zipfile.is_zipfile(program):
-        sys.argv = arguments
+        return
+    sys.argv = arguments
+    program = os.path.abspath(arguments[0])
+    if os.path.isdir(program) or zipfile.is_zipfile(program):
         sys.path[0] = program
         _run_module("__main__", False)
     else:
-        _run_file(arguments, program, main_module)
+        _run_file(program, main_module)
 
 
 def _run_module(name: str, alter_argv: bool) -> None:
@@ -73,9 +74,8 @@ def _run_module(name: str, alter_argv: bool) -> None:
     vars(runpy)["_run_module_as_main"](name, alter_argv)
 
 
-def _run_file(arguments: list[str], program: str, main_module: types.ModuleType) -> None:
+def _run_file(program: str, main_module: types.ModuleType) -> None:
     """Runs a file as Python does."""
-    sys.argv = arguments
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(program))
     try:

@@ -316,7 +316,7 @@ def test_timeout():
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="timed out after 3 seconds: raise timeout="):
         next(batches)
-    assert 2 < time.monotonic() - began
+    assert 2.4 < time.monotonic() - began
 
 
 def test_persistent_workers_over_broken_off_epochs():

@@ -316,7 +316,7 @@ def test_more_messages_than_mailboxes_wait(installed):
 
 
 def flood():
-    """Sends datagrams that are no receipts to the socket, until its owner closes it."""
+    """Sends datagrams that are not receipts to the socket, until its owner closes it."""
     names = [line.split()[-1] for line in pathlib.Path("/proc/net/unix").read_text().splitlines()]
     (address,) = [name for name in names if name.startswith(f"@tensorlend/{_transit._prefix}")]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:

@@ -110,7 +110,7 @@ def test_failures_say_why(client: tensorlend.Client) -> None:
     with serving(client, "refuse", refuse), client.caller("refuse") as caller:
         with pytest.raises(tensorlend.Error, match="there is no such image"):
             caller.call(0, LONG)
-        with pytest.raises(tensorlend.Error, match="ZeroDivisionError: "):
+        with pytest.raises(tensorlend.Error, match="ZeroDivisionError: .*by zero"):
             caller.call(1, LONG)
         np.testing.assert_array_equal(caller.call(2, LONG), [1])
 

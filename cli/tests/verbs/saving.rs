@@ -342,7 +342,7 @@ fn what_exists_is_left_alone_by_a_restore() {
     assert_eq!(value("c"), 3);
     let alone = bench.fails(6, &["restore", "missing.safetensors"]);
     assert!(alone.starts_with("cannot read"), "{alone}");
-    // An empty folder is no error: it is empty when the daemon starts for the first time.
+    // An empty folder is not an error: it is empty when the daemon starts for the first time.
     std::fs::create_dir(bench.path("empty")).unwrap();
     assert_eq!(bench.ok(&["restore", "empty"]), "");
 }

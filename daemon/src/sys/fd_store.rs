@@ -355,11 +355,9 @@ impl FdStore {
     /// Plans the attempt after this one.
     fn retry_again(&mut self, has_progressed: bool) {
         let pause_ns = self.retry_pause_ns.max(RETRY_MIN_NS);
-        if has_progressed {
-            (self.retry_after_ns, self.retry_pause_ns) = (boottime_ns() + PROGRESS_NS, RETRY_MIN_NS);
-        } else {
-            (self.retry_after_ns, self.retry_pause_ns) = (boottime_ns() + pause_ns, (2 * pause_ns).min(RETRY_MAX_NS));
-        }
+        let (wait_ns, next_ns) =
+            if has_progressed { (PROGRESS_NS, RETRY_MIN_NS) } else { (pause_ns, (2 * pause_ns).min(RETRY_MAX_NS)) };
+        (self.retry_after_ns, self.retry_pause_ns) = (boottime_ns() + wait_ns, next_ns);
     }
 
     /// Stores what is missing. If the store's process has ended, first connects to the next one. Returns true if there
@@ -371,17 +369,15 @@ impl FdStore {
         // An attempt must not wait for the service manager.
         self.is_stuck = true;
         let missing = self.unstored.len() + self.unremoved.len();
-        let mut is_open = self.remove_all().is_ok();
+        // If this fails, so does the first store.
+        let _ = self.remove_all();
         for mem in self.unstored.clone() {
-            if !is_open {
+            if let (Some(fd), Some(name)) = (fd_of(mem), self.names.get(&mem).cloned())
+                && self.store(&name, fd).is_err()
+            {
                 break;
             }
-            if let (Some(fd), Some(name)) = (fd_of(mem), self.names.get(&mem).cloned()) {
-                is_open = self.store(&name, fd).is_ok();
-            }
-            if is_open {
-                self.unstored.remove(&mem);
-            }
+            self.unstored.remove(&mem);
         }
         self.retry_again(self.unstored.len() + self.unremoved.len() < missing);
         if self.unstored.is_empty() && std::mem::take(&mut self.has_warned) {
