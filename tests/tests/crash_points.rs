@@ -319,6 +319,7 @@ fn daemon_dies_at(build: &Build, mode: &str, number: usize, point: &str, passage
     }
     daemon.restart();
     goes_on(&mut bystander, point);
+    assert!(!daemon.log().contains("lost"), "{point}: the log reports a loss:\n{}", daemon.log());
     assert!(guest.wait().success(), "{point}: who was answered by nobody is told so");
     for name in witness::NAMES {
         let lease = watcher.get(name).unwrap_or_else(|e| panic!("{point}: {name}: {e}"));

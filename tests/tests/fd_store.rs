@@ -147,6 +147,37 @@ fn a_full_store_gets_the_rest_when_it_has_room() {
     assert_eq!(value(&machine.client(), "precious"), 7);
 }
 
+#[test]
+fn the_log_counts_the_names_that_a_full_store_has_lost() {
+    let mut machine = Machine::configured("system");
+    let count = fill_a_small_store(&mut machine);
+    let all = count + 5;
+    for name in count..all {
+        publish(&machine.client(), &format!("n/{name}"), name);
+    }
+    machine.restart_daemon();
+    let reader = machine.client();
+    let is_lost = |name: &u64| match reader.get(&format!("n/{name}")) {
+        Ok(lease) => {
+            assert_eq!(lease.as_slice::<u64>().unwrap()[0], *name);
+            false
+        }
+        Err(error) => {
+            assert!(matches!(error, tensorlend::Error::NotFound(_)), "{error}");
+            true
+        }
+    };
+    let lost = (0..all).filter(is_lost).count();
+    assert!(lost > 0, "the store kept all descriptors");
+    let line = format!("names lost at the restart: {lost};");
+    assert!(machine.log().contains(&line), "{lost} names are lost:\n{}", machine.log());
+    // A program may publish a lost name again.
+    for name in 0..all {
+        publish(&reader, &format!("n/{name}"), name);
+        assert_eq!(value(&machine.client(), &format!("n/{name}")), name);
+    }
+}
+
 /// The daemon is killed at arbitrary moments, while clients publish new names and larger tensors, so that it stores
 /// descriptors all the time. A name whose publication has returned is never lost.
 #[test]

@@ -106,6 +106,11 @@ impl Log {
         self.events.push_back(Event { number: self.number, at_ms, kind, namespace, subject, count });
     }
 
+    /// Forgets the last sample of a namespace that is no longer shown.
+    pub fn forget(&mut self, namespace: &str) {
+        self.namespaces.remove(namespace);
+    }
+
     /// Logs the changes in a namespace since its previous sample.
     pub fn namespace(&mut self, at_ms: u64, seen: &Observation) {
         let now = Before::of(seen);

@@ -61,6 +61,8 @@ pub struct Options {
     pub socket: String,
     /// The namespaces to show; at least one.
     pub namespaces: Vec<Source>,
+    /// Returns the source of a namespace that appears later. `None` to show only `namespaces`.
+    pub later: Option<Later>,
     /// The OpenTelemetry collector that receives the metrics.
     #[cfg(feature = "otel")]
     pub otlp: Option<Otlp>,
@@ -79,6 +81,9 @@ pub enum Source {
         namespace: String,
     },
 }
+
+/// Returns the source of the namespace with this name.
+pub type Later = Box<dyn Fn(&str) -> Source + Send>;
 
 /// Opens a session in one namespace.
 pub type Connect = Arc<dyn Fn() -> tensorlend::Result<Client> + Send + Sync>;

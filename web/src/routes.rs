@@ -26,9 +26,8 @@ const PREVIEWS: usize = 2;
 /// The data behind all responses.
 pub struct Site {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// The namespaces, each with the function that joins it. `None` if the server shows the
-    /// namespace as an observer of all namespaces.
-    pub namespaces: Vec<(String, Option<Connect>)>,
+    /// The namespaces whose values the server may read, each with the function that joins it.
+    pub joined: Vec<(String, Connect)>,
     pub token: Option<Token>,
     pub previews: bool,
     viewers: Arc<Semaphore>,
@@ -40,12 +39,12 @@ type Answer = Response<Reply>;
 impl Site {
     pub fn new(
         snapshots: watch::Receiver<Arc<Snapshot>>,
-        namespaces: Vec<(String, Option<Connect>)>,
+        joined: Vec<(String, Connect)>,
         token: Option<Token>,
         previews: bool,
     ) -> Self {
         let (viewers, previewing) = (Semaphore::new(VIEWERS).into(), Semaphore::new(PREVIEWS).into());
-        Self { snapshots, namespaces, token, previews, viewers, previewing }
+        Self { snapshots, joined, token, previews, viewers, previewing }
     }
 
     /// Returns the response to a request.
@@ -137,12 +136,13 @@ impl Site {
             return problem(StatusCode::BAD_REQUEST, "which name?");
         };
         let member = query.get("member").map(str::to_owned);
-        let wanted = |(known, _): &&(String, Option<Connect>)| query.get("namespace").is_none_or(|ns| known == ns);
-        let Some((_, connect)) = self.namespaces.iter().find(wanted).cloned() else {
-            return problem(StatusCode::NOT_FOUND, "this namespace is not shown here");
-        };
-        let Some(connect) = connect else {
-            return problem(StatusCode::FORBIDDEN, "an observer sees no values");
+        let namespace = query.get("namespace");
+        let wanted = |(known, _): &&(String, Connect)| namespace.is_none_or(|ns| known == ns);
+        let Some((_, connect)) = self.joined.iter().find(wanted).cloned() else {
+            return match self.snapshots.borrow().namespace(namespace) {
+                Some(_) => problem(StatusCode::FORBIDDEN, "an observer sees no values"),
+                None => problem(StatusCode::NOT_FOUND, "this namespace is not shown here"),
+            };
         };
         let Ok(turn) = self.previewing.clone().acquire_owned().await else {
             return problem(StatusCode::SERVICE_UNAVAILABLE, "the server ends");

@@ -6,12 +6,21 @@ use crate::process::Process;
 use crate::pulse::Pulse;
 use crate::services::Services;
 use crate::view::{Last, Namespace, Place, Snapshot, now_ms};
-use crate::{Connect, Source};
+use crate::{Connect, Later, Source};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tensorlend::Error;
 use tensorlend::observe::{self, Sampled};
 use tokio::sync::watch;
+
+/// Maximum number of namespaces. Each one has a connection of its own, a quarter of the default maximum of a user.
+const NAMESPACES: usize = 64;
+/// Maximum number of namespaces in the daemon's metrics. A longer list is incomplete.
+const LISTED: usize = 128;
+/// Number of samples for which the server still shows a namespace that has ended.
+const ENDED: u64 = 60;
+/// Pause after a connection to a new namespace has failed, for example because the user has too many sessions.
+const DISCOVER_PAUSE: Duration = Duration::from_secs(30);
 
 /// A namespace, and the session that observes it.
 struct Watched {
@@ -21,11 +30,15 @@ struct Watched {
     sampler: observe::Sampler,
     history: History,
     last: Arc<Namespace>,
+    /// The last sample before the daemon no longer listed the namespace.
+    ended: Option<u64>,
 }
 
 /// The state of the sampling thread.
 pub struct Sampler {
     watched: Vec<Watched>,
+    later: Option<Later>,
+    discover_after: Instant,
     pulse: Option<Arc<Pulse>>,
     log: Log,
     number: u64,
@@ -35,20 +48,26 @@ pub struct Sampler {
 
 impl Sampler {
     /// Joins the namespaces, and creates their sampler.
-    pub fn new(namespaces: Vec<Source>, interval: Duration, socket: String) -> Result<Self, Error> {
+    pub fn new(
+        namespaces: Vec<Source>,
+        later: Option<Later>,
+        interval: Duration,
+        socket: String,
+    ) -> Result<Self, Error> {
         let watched = namespaces.into_iter().map(Watched::new).collect::<Result<Vec<_>, _>>()?;
         // One connection suffices, because one daemon serves all namespaces, and its metrics cover
         // all of them.
         let pulse = watched.first().map(|first| Arc::new(Pulse::new(first.sampler.asker())));
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let place = Arc::new(Place { host, socket });
-        Ok(Self { watched, pulse, log: Log::default(), number: 0, interval, place })
+        let discover_after = Instant::now();
+        Ok(Self { watched, later, discover_after, pulse, log: Log::default(), number: 0, interval, place })
     }
 
-    /// Returns each namespace's name with the function that joins the namespace.
-    pub fn namespaces(&self) -> Vec<(String, Option<Connect>)> {
-        let named = |watched: &Watched| (watched.sampler.namespace().to_owned(), watched.connect.clone());
-        self.watched.iter().map(named).collect()
+    /// Returns the name of each joined namespace, with the function that joins it.
+    pub fn joined(&self) -> Vec<(String, Connect)> {
+        let named = |it: &Watched| Some((it.sampler.namespace().to_owned(), it.connect.clone()?));
+        self.watched.iter().filter_map(named).collect()
     }
 
     /// Takes a sample of all namespaces.
@@ -92,12 +111,51 @@ impl Sampler {
         let mut next = Instant::now();
         while !tell.is_closed() {
             self.reconnect();
+            self.discover();
             let snapshot = self.sample();
             // Read the daemon's state again, because it may have changed during the sample.
             tell.send_modify(|last| *last = Arc::new(snapshot.with(self.daemon())));
             // A pause of at least half an interval follows a slow sample.
             next = (next + self.interval).max(Instant::now() + self.interval / 2);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    /// Adds the daemon's namespaces that are not shown yet, and removes those that have ended. After a failed connection,
+    /// tries again after a pause.
+    fn discover(&mut self) {
+        let Some(stat) = self.daemon().stat.filter(|_| self.later.is_some()) else { return };
+        if stat.namespaces.len() < LISTED {
+            let number = self.number;
+            for watched in &mut self.watched {
+                let is_listed = stat.namespaces.iter().any(|it| it.name == watched.sampler.namespace());
+                watched.ended = if is_listed { None } else { watched.ended.or(Some(number)) };
+            }
+            let log = &mut self.log;
+            // The metrics come through the first connection.
+            let mut is_first = true;
+            self.watched.retain(|watched| {
+                let stays = std::mem::take(&mut is_first) || watched.ended.is_none_or(|last| number - last < ENDED);
+                if !stays {
+                    log.forget(watched.sampler.namespace());
+                }
+                stays
+            });
+        }
+        let Some(later) = &self.later else { return };
+        if Instant::now() < self.discover_after {
+            return;
+        }
+        for new in &stat.namespaces {
+            let is_shown = self.watched.iter().any(|watched| watched.sampler.namespace() == new.name);
+            if is_shown || self.watched.len() >= NAMESPACES {
+                continue;
+            }
+            let Ok(watched) = Watched::new(later(&new.name)) else {
+                self.discover_after = Instant::now() + DISCOVER_PAUSE;
+                return;
+            };
+            self.watched.push(watched);
         }
     }
 
@@ -127,7 +185,7 @@ impl Watched {
         };
         let mut last = Namespace::default();
         sampler.namespace().clone_into(&mut last.seen.namespace);
-        Ok(Self { connect, sampler, history: History::default(), last: Arc::new(last) })
+        Ok(Self { connect, sampler, history: History::default(), last: Arc::new(last), ended: None })
     }
 
     fn sample(&mut self, at_ms: u64, daemon_responds: bool, log: &mut Log) {

@@ -57,7 +57,7 @@ impl Server {
         if let Some(Listen::Tcp(address)) = open {
             return Err(Error::Open(*address));
         }
-        let mut sampler = Sampler::new(options.namespaces, options.interval, options.socket)?;
+        let mut sampler = Sampler::new(options.namespaces, options.later, options.interval, options.socket)?;
         let (mut listeners, mut files, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for listen in &options.listen {
             let (listener, file, name) = listen.bind()?;
@@ -70,7 +70,7 @@ impl Server {
             files.extend(file);
             names.push(name);
         }
-        let joined = sampler.namespaces();
+        let joined = sampler.joined();
         let (tell, snapshots) = watch::channel(Arc::new(sampler.sample()));
         #[cfg(feature = "otel")]
         let export = options.otlp.map(|to| crate::otlp::Export::start(&to, &snapshots)).transpose()?;

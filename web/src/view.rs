@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub number: u64,
     /// Milliseconds since 1970.
     pub at_ms: u64,
-    /// The namespaces, sorted by name.
+    /// The namespaces, in the order in which the server began to show them.
     pub namespaces: Vec<Arc<Namespace>>,
     /// The daemon's metrics; `None` if the daemon does not respond.
     pub stat: Option<Arc<Stat>>,

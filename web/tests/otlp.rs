@@ -83,6 +83,7 @@ fn a_collector_is_sent_the_figures_and_may_fail_once() {
         interval: Duration::from_millis(100),
         socket: String::new(),
         namespaces: vec![Source::Join(Arc::new(connect("web")))],
+        later: None,
         otlp: Some(Otlp { endpoint, interval: Duration::from_millis(100) }),
     })
     .unwrap();

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorlend::observe::Inspector;
-use tensorlend_web::{Error, Listen, Options, Server, Source, Token};
+use tensorlend_web::{Error, Later, Listen, Options, Server, Source, Token};
 
 use crate::failure::Failure;
 use crate::options::{Connection, Observe, seconds};
@@ -59,6 +58,7 @@ impl WebArgs {
             socket: socket_text(at),
             interval: self.interval,
             namespaces: if self.observe.on { observed(at)? } else { joined(at) },
+            later: (self.observe.on && at.namespaces().is_empty()).then(|| Box::new(observe(at)) as Later),
             #[cfg(feature = "otel")]
             otlp: self.otlp.clone().map(|endpoint| tensorlend_web::Otlp { endpoint, interval: self.otlp_interval }),
         };
@@ -92,8 +92,7 @@ fn joined(at: &Connection) -> Vec<Source> {
     names.into_iter().map(join).collect()
 }
 
-/// Returns the namespaces that the user named, or all present namespaces. Waits until there is one. An observer does not
-/// join them.
+/// Returns the namespaces that the user named, or all present namespaces. Waits until there is one.
 fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
     let mut names = at.namespaces().to_vec();
     while names.is_empty() {
@@ -104,13 +103,16 @@ fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
             std::thread::sleep(Duration::from_secs(5));
         }
     }
-    let observe = |namespace: String| {
-        let builder = at.client("web", None);
-        let connect: Arc<dyn Fn() -> tensorlend::Result<Inspector> + Send + Sync> =
-            Arc::new(move || builder.clone().inspect());
-        Source::Observe { connect, namespace }
-    };
-    Ok(names.into_iter().map(observe).collect())
+    Ok(names.iter().map(|name| observe(at)(name)).collect())
+}
+
+/// Returns a function that observes a namespace without joining it.
+fn observe(at: &Connection) -> impl Fn(&str) -> Source + Send + use<> {
+    let builder = at.client("web", None);
+    move |namespace| {
+        let builder = builder.clone();
+        Source::Observe { connect: Arc::new(move || builder.clone().inspect()), namespace: namespace.into() }
+    }
 }
 
 /// Parses an interval from 0.1 s to one hour.

@@ -86,7 +86,7 @@ pub enum Refusal {
     StreamTaken(String),
     /// A malformed or impossible request.
     #[error(
-        "the daemon refused the request: {0}: correct the argument; if it is right, install client and daemon of the same version"
+        "the daemon refused the request: {0}: correct what this names; if it is right, install client and daemon of the same version"
     )]
     Bad(String),
     /// The daemon is stopping.

@@ -196,3 +196,35 @@ fn several_namespaces() {
     let error = bench.fails(2, &["ls", "--namespace", "a", "--namespace", "b"]);
     assert!(error.contains("one namespace"), "{error}");
 }
+
+#[test]
+fn an_observer_sees_namespaces_that_come_and_go() {
+    let me = rustix::process::getuid().as_raw().to_string();
+    let bench = Bench::with(|config| {
+        let text =
+            format!("observers = [\"{me}\"]\n[namespace.a]\nwriters = [\"{me}\"]\n[namespace.b]\nwriters = [\"{me}\"]");
+        let parsed = tensorlend_daemon::Config::parse(&text).unwrap();
+        (config.observers, config.namespace) = (parsed.observers, parsed.namespace);
+    });
+    let join = |name| Client::builder().socket(bench.broker.socket()).namespace(name).connect().unwrap();
+    join("b").put("in b", &[1u8]).unwrap();
+    let all = Web::start(&bench, &["--observe", "--previews"]);
+    let one = Web::start(&bench, &["--observe", "--namespace", "b"]);
+    assert_eq!(all.get("/api/v1/names?namespace=a").status, 404);
+    let client = join("a");
+    client.put("in a", &[1u8]).unwrap();
+    let status = all.until("/api/v1/status", |status| status["namespaces"].as_array().unwrap().len() == 2);
+    let shown = |at: usize| status["namespaces"][at]["name"].clone();
+    assert_eq!((shown(0), shown(1)), (json!("b"), json!("a")), "the new one follows the others");
+    all.until("/api/v1/names?namespace=a", |names| names["total"] == 1);
+    assert_eq!(all.get("/api/v1/preview?name=in%20a&namespace=a").status, 403, "an observer sees no values");
+    assert_eq!(all.get("/api/v1/preview?name=in%20a&namespace=c").status, 404);
+    // The named namespace stays the only one.
+    let sample = one.json("/api/v1/status")["look"].as_u64().unwrap();
+    let later = one.until("/api/v1/status", |status| status["look"].as_u64().unwrap() > sample + 1);
+    assert_eq!(later["namespaces"].as_array().unwrap().len(), 1);
+    client.delete("in a").unwrap();
+    drop(client);
+    let status = all.until("/api/v1/status", |status| status["namespaces"].as_array().unwrap().len() == 1);
+    assert_eq!(status["namespaces"][0]["name"], "b");
+}

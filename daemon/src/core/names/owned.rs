@@ -42,6 +42,11 @@ impl Owned {
         self.entries.range(catalogue..).flat_map(of).take(most).collect()
     }
 
+    /// Returns all entries, each with the catalogue of its cell.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.entries.iter().flat_map(|(&owner, set)| set.iter().map(move |&entry| (owner, entry)))
+    }
+
     /// Returns the number of owner words that lead to cells of `catalogue`.
     pub fn count(&self, catalogue: u16) -> usize {
         self.entries.get(&catalogue).map_or(0, BTreeSet::len)

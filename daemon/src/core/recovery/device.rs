@@ -78,7 +78,9 @@ impl Namespace {
 
     /// Ends the names that led into ranges whose memory is lost. The owners of these names may
     /// continue if they have never mapped these ranges: see [`super::client::Client::has_lost`].
-    pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) {
+    /// Returns the number of names.
+    pub fn forget_lost(&mut self, env: &mut Env, lost: &[RangeWord]) -> usize {
+        let mut names = 0;
         for range in lost {
             let owner = range.catalogue();
             let Some(client) = self.members.get_mut(owner) else { continue };
@@ -90,9 +92,11 @@ impl Namespace {
                 client.value(owner_word.cell()).is_some_and(|cell| cell.is_value() && slots.contains(&cell.slot()))
             };
             let gone: Vec<u32> = self.bindings.names().owned().of(owner).into_iter().filter(leads_there).collect();
+            names += gone.len();
             for entry in gone {
                 self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
             }
         }
+        names
     }
 }

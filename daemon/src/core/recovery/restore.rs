@@ -31,7 +31,13 @@ use tensorlend_layout::catalogue::{CELL_PARTS, RING};
 use tensorlend_layout::directory::{Directory, MemberEntry};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
-use tensorlend_layout::word::{Absorbed, Member, MemberState, RangeWord};
+use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, RangeWord};
+
+/// Numbers of names, including items of lists, whose values did not outlive the previous daemon.
+pub struct LostNames {
+    pub in_memory: usize,
+    pub on_devices: usize,
+}
 
 /// The source of the preserved descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +134,11 @@ impl Descriptors {
 }
 
 impl Descriptors {
+    /// Returns true if there is memory for tensors of clients.
+    pub fn has_segments(&self) -> bool {
+        !(self.segments.is_empty() && self.spilled.is_empty() && self.device_segments.is_empty())
+    }
+
     /// Returns the memory of a segment, or the file of a segment without memory. Both are complete
     /// if both exist, because the previous daemon had not removed the obsolete one yet.
     fn bytes_of(&mut self, env: &Env, key: SegmentId, bytes: u64) -> Option<(MemId, Residence)> {
@@ -195,11 +206,12 @@ impl Env {
 
 impl Namespace {
     /// Fills a namespace whose directory and names exist. Removes the used descriptors from
-    /// `unused`.
-    pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) {
+    /// `unused`. Returns the numbers of names that are lost.
+    pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) -> LostNames {
         let ended = self.restore_clients(env, &mut descriptors, unused);
         let lost = self.restore_segments(env, &mut descriptors, unused);
-        self.forget_lost(env, &lost);
+        let on_devices = self.forget_lost(env, &lost);
+        let in_memory = self.lost_names();
         // Only existing clients may own names, so the other names end.
         for entry in self.bindings.names().owned().orphans(|owner| self.members.get(owner).is_some()) {
             self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
@@ -236,6 +248,7 @@ impl Namespace {
             self.members.probe_disconnected(env, &self.context, catalogue);
         }
         self.bindings.absorb_at_once(env, &self.context);
+        LostNames { in_memory, on_devices }
     }
 
     /// Returns the client that could write this memory: the last member with this number, even if
@@ -415,6 +428,20 @@ impl Namespace {
         }
         self.context.directory.head().bytes_lent.set(lent.values().sum());
         lost
+    }
+
+    /// Returns the number of names without a value that still exists. The daemon removes these names
+    /// when their owners have ended: see `survey_names`.
+    fn lost_names(&self) -> usize {
+        let is_lost = |&(owner, entry): &(u16, u32)| {
+            let Some(owner) = self.members.get(owner) else { return true };
+            let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
+            // A cell that exists has no value if its owner has deleted the value.
+            owner.value(owner_word.cell()).is_none_or(|cell| {
+                cell.is_value() && owner.segment_of(cell.slot()).is_none_or(|(_, segment)| segment.is_lost())
+            })
+        };
+        self.bindings.names().owned().iter().filter(is_lost).count()
     }
 
     /// Frees a table entry that is already free, or whose segment was lost.

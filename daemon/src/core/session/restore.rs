@@ -9,11 +9,15 @@ use crate::core::ledger::{Budget, Ledger};
 use crate::core::length;
 use crate::core::names::Names;
 use crate::core::opening::Opening;
-use crate::core::recovery::restore::{Descriptors, Origin, Owned, PreservedDirectory};
+use crate::core::recovery::restore::{Descriptors, LostNames, Origin, Owned, PreservedDirectory};
 use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
+
+/// The reason in the log for names that the next daemon does not have.
+const LOST: &str = "their memory, or the tables that lead to it, did not outlive the daemon before; \
+    `tensorlend doctor` checks the descriptor store";
 
 impl Core {
     /// Takes over the descriptors of the previous daemon. `sys::Shell` calls this once, before it
@@ -56,6 +60,9 @@ impl Core {
             let opened = directory.and_then(|it| Some((Directory::new(&it.view).filter(|d| sound(d, it.bytes))?, it)));
             let Some((directory, PreservedDirectory { mem, bytes, private, name, .. })) = opened else {
                 self.restore_orphans(id, &orphaned);
+                if from == Origin::FdStore && descriptors.has_segments() {
+                    tracing::warn!("all names of namespace number {id} are lost: {LOST}");
+                }
                 continue;
             };
             directory.renew_added();
@@ -73,7 +80,7 @@ impl Core {
             let mut namespace = opening.namespace(directory, names, Segments::restored());
             unused.remove(&mem);
             namespace.devices.list_devices(&self.env, &namespace.context);
-            namespace.restore(&mut self.env, descriptors, &mut unused);
+            let lost = namespace.restore(&mut self.env, descriptors, &mut unused);
             for it in &on_devices {
                 if let Label::DeviceOrphaned { uid, .. } = it.label
                     && namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, it)
@@ -111,6 +118,14 @@ impl Core {
                 names = namespace.bindings.names().live(),
                 "taken over from the daemon before"
             );
+            let LostNames { in_memory, on_devices } = lost;
+            if in_memory > 0 {
+                tracing::warn!(namespace = name, names = in_memory, "names lost at the restart: {in_memory}; {LOST}");
+            }
+            if on_devices > 0 {
+                let why = "their memory on a device ended with the daemon before, or the device is missing";
+                tracing::warn!(namespace = name, names = on_devices, "names lost at the restart: {on_devices}; {why}");
+            }
             self.namespaces.open(namespace);
         }
         for mem in unused {

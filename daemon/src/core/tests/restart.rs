@@ -289,6 +289,44 @@ fn what_is_missing_takes_nothing_else_with_it() {
 }
 
 #[test]
+fn the_log_counts_names_whose_memory_is_lost() {
+    let mut w = World::new(system());
+    let (a, b) = (w.join(1), w.join(1));
+    let lost = w.segment(&b);
+    for (client, lent) in [(&a, w.segment(&a)), (&b, w.segment(&b)), (&b, lost)] {
+        for number in 0..2 {
+            let slot = lent.base + number;
+            lent.write(slot, 1, None);
+            w.bind(client, &format!("{slot} of {}", client.number()), slot, Cell::new(1, slot));
+        }
+    }
+    assert!(matches!(w.ask(&a, &Request::GrowCells), Reply::Cells { part: 1, .. }));
+    assert!(matches!(w.ask(&a, &Request::Bind { name: "beyond".into(), cell: 4096 }), Reply::Bound { .. }));
+    assert!(!log_of(|| w.replace_daemon(system())).contains("lost"));
+    w.stored.retain(|_, label| !matches!(label, Label::Cells { .. }));
+    assert!(log_of(|| w.replace_daemon(system())).contains("names lost at the restart: 1;"));
+    let lost = w.stored.iter().find(|(_, label)| matches!(label, Label::Segment { owner, .. } if *owner == b.number()));
+    let lost = *lost.unwrap().0;
+    w.stored.remove(&lost);
+    assert!(log_of(|| w.replace_daemon(system())).contains("names lost at the restart: 3;"));
+    // Without its catalogue, a client has no names.
+    w.stored.retain(|_, label| !matches!(label, Label::Catalogue { owner, .. } if *owner == a.number()));
+    let log = log_of(|| w.replace_daemon(system()));
+    assert!(log.contains("names lost at the restart: 5;"), "three of this client, and two of the lost segment: {log}");
+    w.stored.retain(|_, label| !matches!(label, Label::Directory { .. }));
+    let log = log_of(|| w.replace_daemon(system()));
+    assert!(log.contains("all names of namespace number"), "{log}");
+}
+
+/// Returns the warnings that this step logs.
+fn log_of(step: impl FnOnce()) -> String {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+    tracing::subscriber::with_default(log.with_writer(move || writer.try_clone().unwrap()).finish(), step);
+    std::io::read_to_string(reader).unwrap()
+}
+
+#[test]
 fn who_hangs_up_before_he_has_the_directory_may_come_again() {
     let mut w = World::new(settings());
     let (mut a, mut b) = (w.join(1), w.join(1));
