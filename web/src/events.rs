@@ -115,7 +115,7 @@ impl Log {
     pub fn namespace(&mut self, at_ms: u64, seen: &Observation) {
         let now = Before::of(seen);
         let Some(before) = self.namespaces.remove(&seen.namespace) else {
-            // Without a previous sample of this namespace, there are no changes to report.
+            // The first sample of a namespace has no changes to report.
             self.namespaces.insert(seen.namespace.clone(), now);
             return;
         };

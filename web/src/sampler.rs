@@ -9,8 +9,8 @@ use crate::view::{Last, Namespace, Place, Snapshot, now_ms};
 use crate::{Connect, Later, Source};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tensorlend::Error;
 use tensorlend::observe::{self, Sampled};
+use tensorlend::{Error, Stat};
 use tokio::sync::watch;
 
 /// Maximum number of namespaces. Each one has a connection of its own, a quarter of the default maximum of a user.
@@ -106,7 +106,7 @@ impl Sampler {
         self.pulse.as_ref().map_or(Ok(()), |pulse| pulse.start(tell.clone(), self.interval))
     }
 
-    /// Takes samples until there are no receivers.
+    /// Takes samples until all receivers are dropped.
     pub fn run(mut self, tell: &watch::Sender<Arc<Snapshot>>) {
         let mut next = Instant::now();
         while !tell.is_closed() {
@@ -121,31 +121,35 @@ impl Sampler {
         }
     }
 
-    /// Adds the daemon's namespaces that are not shown yet, and removes those that have ended. After a failed connection,
-    /// tries again after a pause.
+    /// Shows the daemon's new namespaces, and no longer shows those that have ended.
     fn discover(&mut self) {
-        let Some(stat) = self.daemon().stat.filter(|_| self.later.is_some()) else { return };
-        if stat.namespaces.len() < LISTED {
-            let number = self.number;
-            for watched in &mut self.watched {
-                let is_listed = stat.namespaces.iter().any(|it| it.name == watched.sampler.namespace());
-                watched.ended = if is_listed { None } else { watched.ended.or(Some(number)) };
-            }
-            let log = &mut self.log;
-            // The metrics come through the first connection.
-            let mut is_first = true;
-            self.watched.retain(|watched| {
-                let stays = std::mem::take(&mut is_first) || watched.ended.is_none_or(|last| number - last < ENDED);
-                if !stays {
-                    log.forget(watched.sampler.namespace());
-                }
-                stays
-            });
+        if let (Some(_), Some(stat)) = (&self.later, self.daemon().stat) {
+            self.drop_ended(&stat);
+            self.add_new(&stat);
         }
-        let Some(later) = &self.later else { return };
-        if Instant::now() < self.discover_after {
+    }
+
+    fn drop_ended(&mut self, stat: &Stat) {
+        if stat.namespaces.len() >= LISTED {
             return;
         }
+        // The metrics come through the first connection, so the first namespace stays.
+        for watched in self.watched.iter_mut().skip(1) {
+            let is_listed = stat.namespaces.iter().any(|it| it.name == watched.sampler.namespace());
+            watched.ended = if is_listed { None } else { watched.ended.or(Some(self.number)) };
+        }
+        self.watched.retain(|watched| {
+            let stays = watched.ended.is_none_or(|last| self.number - last < ENDED);
+            if !stays {
+                self.log.forget(watched.sampler.namespace());
+            }
+            stays
+        });
+    }
+
+    /// Adds the namespaces that are not shown yet. After a failed connection, tries again after a pause.
+    fn add_new(&mut self, stat: &Stat) {
+        let Some(later) = self.later.as_ref().filter(|_| Instant::now() >= self.discover_after) else { return };
         for new in &stat.namespaces {
             let is_shown = self.watched.iter().any(|watched| watched.sampler.namespace() == new.name);
             if is_shown || self.watched.len() >= NAMESPACES {

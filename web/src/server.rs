@@ -49,7 +49,7 @@ impl Server {
     /// Joins the namespaces, takes a first sample, and listens.
     ///
     /// # Errors
-    /// [`Error::Open`] for a port that other machines reach, if there is no token.
+    /// [`Error::Open`] for a port that other machines reach, if no token is set.
     /// [`Error::Listen`] if an address cannot be opened. [`Error::Client`] if a namespace cannot be
     /// joined.
     pub fn new(options: Options) -> Result<Self, Error> {

@@ -103,7 +103,7 @@ fn observed(at: &Connection) -> Result<Vec<Source>, Failure> {
             std::thread::sleep(Duration::from_secs(5));
         }
     }
-    Ok(names.iter().map(|name| observe(at)(name)).collect())
+    Ok(names.iter().map(String::as_str).map(observe(at)).collect())
 }
 
 /// Returns a function that observes a namespace without joining it.
