@@ -205,6 +205,11 @@ impl Client {
         self.segments.containing(slot)
     }
 
+    /// Returns true if a slot has a segment whose bytes still exist.
+    pub fn has_bytes_of(&self, slot: u32) -> bool {
+        self.segment_of(slot).is_some_and(|(_, segment)| !segment.is_lost())
+    }
+
     /// Returns the segment's first slot number and the slot's record. The record is an allegation
     /// of the client.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {

@@ -88,7 +88,7 @@ impl Namespace {
             let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
             let client = &self.members[catalogue];
             let value = client.value(owner_word.cell()).filter(|cell| cell.is_value());
-            let named = value.filter(|cell| client.segment_of(cell.slot()).is_some_and(|(_, it)| !it.is_lost()));
+            let named = value.filter(|cell| client.has_bytes_of(cell.slot()));
             let Some(value) = named else {
                 // The owner deleted the value or filled the slot incorrectly, or the bytes are
                 // lost. No operation on the value can be in progress.

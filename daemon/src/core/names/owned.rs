@@ -55,7 +55,7 @@ impl Owned {
     /// Returns the number of entries.
     #[cfg(test)]
     pub fn all(&self) -> usize {
-        self.entries.values().map(BTreeSet::len).sum()
+        self.iter().count()
     }
 
     /// Returns the entries for whose catalogue `there` returns false.

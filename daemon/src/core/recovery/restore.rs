@@ -437,9 +437,8 @@ impl Namespace {
             let Some(owner) = self.members.get(owner) else { return true };
             let owner_word = OwnerWord(self.context.directory.names[entry as usize].owner_word.peek());
             // A cell that exists has no value if its owner has deleted the value.
-            owner.value(owner_word.cell()).is_none_or(|cell| {
-                cell.is_value() && owner.segment_of(cell.slot()).is_none_or(|(_, segment)| segment.is_lost())
-            })
+            let value = owner.value(owner_word.cell());
+            value.is_none_or(|cell| cell.is_value() && !owner.has_bytes_of(cell.slot()))
         };
         self.bindings.names().owned().iter().filter(is_lost).count()
     }
