@@ -66,22 +66,17 @@ impl Backing {
         map::populate(sheet, at, bytes)
     }
 
-    /// Allocates the pages of a new sheet, into which nothing has been written.
-    pub fn allocate_new(
-        self,
-        fd: BorrowedFd<'_>,
-        sheet: &View,
-        bytes: u64,
-        claim: Claim,
-        go_on: &dyn Fn() -> bool,
-    ) -> io::Result<()> {
+    /// Allocates and zeroes the pages of a new sheet, into which nothing has been written.
+    pub fn allocate_new(self, fd: &OwnedFd, bytes: u64, claim: Claim, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         if self.pages == Pages::Advised {
-            return self.allocate(fd, sheet, 0, bytes, claim, go_on);
+            let sheet = map::sheet(fd, usize::try_from(bytes).map_err(io::Error::other)?, Access::Write)?;
+            self.ask(&sheet);
+            return self.allocate(fd.as_fd(), &sheet, 0, bytes, claim, go_on);
         }
         make_room(bytes, claim)?;
-        memfd::allocate(fd, 0, bytes, go_on)?;
+        memfd::allocate(fd.as_fd(), 0, bytes, go_on)?;
         // A write zeroes the pages faster than the faults of a mapping, which the daemon soon unmaps.
-        Ok(memfd::zero(fd, bytes, go_on)?)
+        Ok(memfd::zero(fd.as_fd(), bytes, go_on)?)
     }
 
     /// Creates a segment of zeroed bytes. Allocates all its pages if the daemon pays for them, or if

@@ -1,6 +1,7 @@
 //! The memory that the core knows by ids. This module makes, lends and closes it.
 
 pub mod adopt;
+pub mod ahead;
 mod recreated;
 
 use super::backing::Backing;
@@ -136,6 +137,10 @@ impl Plan {
     pub fn is_directory(&self) -> bool {
         self.sheet.is_some_and(|plan| plan.magic == Magic::Directory)
     }
+
+    fn claim(&self) -> Claim {
+        if self.reserved { Claim::Administrators } else { Claim::Users }
+    }
 }
 
 /// The parameters for making memory: whether the daemon runs in system mode, and the backing.
@@ -154,47 +159,65 @@ pub fn name_of(magic: Magic) -> &'static str {
     }
 }
 
-/// Creates memory. The function writes the header of a sheet through a temporary mapping. After
-/// that, the daemon maps all sheets except directories read-only.
+/// Creates memory. The function calls `go_on` repeatedly, and stops if `go_on` returns false.
 ///
 /// In system mode (`system`), the function forbids further seals, because a seal could prevent the
 /// daemon from freeing the pages when it closes the memory. In user mode, the function seals a
 /// directory at once. The directory's readers have the daemon's uid, and only the seal prevents
 /// them from reopening the directory for writing.
-///
-/// The function calls `go_on` repeatedly, and stops if `go_on` returns false.
-pub fn make(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
-    let Plan { bytes, bytes_first, sheet, reserved } = plan;
-    let Some(plan) = sheet else {
-        let payer = if bytes_first == 0 { Payer::Client } else { Payer::Daemon };
-        let fd = backing.make(bytes, payer, go_on)?;
-        if system {
-            memfd::seal_seals(fd.as_fd())?;
-        }
-        return Ok((fd, None));
-    };
-    let fd = memfd::create_empty(name_of(plan.magic), bytes)?;
-    if system {
-        memfd::seal_seals(fd.as_fd())?;
+pub fn make(plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> Made {
+    match plan.sheet {
+        Some(sheet) if plan.is_directory() => directory(plan, sheet, how, go_on),
+        _ => finish(plan, blank(plan, how, go_on)?),
     }
-    let length = usize::try_from(bytes).map_err(io::Error::other)?;
-    let writable = map::sheet(&fd, length, Access::Write)?;
+}
+
+/// Creates a directory, which the daemon keeps mapped writable.
+fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> Made {
+    let fd = empty_sheet(plan.bytes, sheet, system)?;
+    let writable = map_sheet(plan.bytes, &fd, Access::Write)?;
     backing.ask(&writable);
-    let claim = if reserved { Claim::Administrators } else { Claim::Users };
-    if plan.magic == Magic::Directory {
-        backing.allocate(fd.as_fd(), &writable, 0, bytes_first, claim, go_on)?;
-    } else {
-        backing.allocate_new(fd.as_fd(), &writable, bytes, claim, go_on)?;
-    }
-    plan.initialise(&writable);
-    if plan.magic != Magic::Directory {
-        let view = map::sheet(&fd, length, Access::Read)?;
-        return Ok((fd, Some(view)));
-    }
+    backing.allocate(fd.as_fd(), &writable, 0, plan.bytes_first, plan.claim(), go_on)?;
+    sheet.initialise(&writable);
     if !system {
         memfd::seal_writers(fd.as_fd())?;
     }
     Ok((fd, Some(writable)))
+}
+
+/// Creates zeroed memory of this length and kind, other than a directory.
+fn blank(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<OwnedFd> {
+    if let Some(sheet) = plan.sheet {
+        let fd = empty_sheet(plan.bytes, sheet, system)?;
+        backing.allocate_new(&fd, plan.bytes, plan.claim(), go_on)?;
+        return Ok(fd);
+    }
+    let payer = if plan.bytes_first == 0 { Payer::Client } else { Payer::Daemon };
+    let fd = backing.make(plan.bytes, payer, go_on)?;
+    if system {
+        memfd::seal_seals(fd.as_fd())?;
+    }
+    Ok(fd)
+}
+
+/// Writes the header of a sheet, through a temporary mapping. After that, the daemon maps the sheet read-only.
+fn finish(plan: Plan, blank: OwnedFd) -> Made {
+    let Some(sheet) = plan.sheet else { return Ok((blank, None)) };
+    sheet.initialise(&map_sheet(plan.bytes, &blank, Access::Write)?);
+    let view = map_sheet(plan.bytes, &blank, Access::Read)?;
+    Ok((blank, Some(view)))
+}
+
+fn empty_sheet(bytes: u64, sheet: SheetPlan, system: bool) -> io::Result<OwnedFd> {
+    let fd = memfd::create_empty(name_of(sheet.magic), bytes)?;
+    if system {
+        memfd::seal_seals(fd.as_fd())?;
+    }
+    Ok(fd)
+}
+
+fn map_sheet(bytes: u64, fd: &OwnedFd, access: Access) -> io::Result<View> {
+    map::sheet(fd, usize::try_from(bytes).map_err(io::Error::other)?, access)
 }
 
 impl Memories {

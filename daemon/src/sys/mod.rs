@@ -37,6 +37,7 @@ use closer::Closer;
 use connection::{Bans, Connection, EXIT};
 use device::MadeOnDevice;
 use finder::Finder;
+use memory::ahead::Ahead;
 use memory::{Made, Making, Memories, Plan};
 use notify::Watchdog;
 use reload::{Reloader, Reloads};
@@ -100,6 +101,7 @@ pub struct Shell {
     /// The mode and backing for [`memory::make`].
     how: Making,
     memories: Memories,
+    ahead: Ahead,
     connections: BTreeMap<u64, Connection>,
     connections_ever: u64,
     /// Users that are banned because their sockets are slow.
@@ -189,6 +191,7 @@ impl Shell {
             closer,
             how,
             memories,
+            ahead: Ahead::default(),
             fd_store,
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
@@ -269,6 +272,9 @@ impl Shell {
             if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
                 self.retry_fd_store();
             }
+            if self.ahead.due_ns().is_some_and(|at| at <= boottime_ns()) {
+                self.ahead.refill(self.how);
+            }
             self.send_unsent();
         }
     }
@@ -315,8 +321,8 @@ impl Shell {
     fn timeout(&self) -> Option<Timespec> {
         let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
         let queued = self.shares.any_wait().then_some(0);
-        let fd_store = self.fd_store.due_ns();
-        let due = [self.core.alarm(), self.accept_after_ns, watchdog, self.unsent_due_ns(), queued, fd_store];
+        let (fd_store, ahead) = (self.fd_store.due_ns(), self.ahead.due_ns());
+        let due = [self.core.alarm(), self.accept_after_ns, watchdog, self.unsent_due_ns(), queued, fd_store, ahead];
         let at = due.into_iter().flatten().min()?;
         let wait = at.saturating_sub(boottime_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })
@@ -379,7 +385,7 @@ impl Shell {
                 if background {
                     self.workers.order(mem, plan);
                 } else {
-                    let made = memory::make(plan, self.how, &|| true);
+                    let made = self.ahead.make(plan, self.how, boottime_ns());
                     let event = self.take_in(mem, made, plan.is_directory());
                     self.events.push_back(event);
                 }
