@@ -35,6 +35,8 @@ const ROWS: [(&str, &[u64]); 27] = [
     ("exchange_put_round_trip", &[1 << 10, 1 << 20]),
     ("connect", &[]),
     ("first_slot", &[]),
+    ("connect_after_pause", &[]),
+    ("first_slot_after_pause", &[]),
 ];
 
 /// Two processes want two cores. Whether there is one, which is reported then.
