@@ -23,10 +23,10 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
     let entries = vec![
         entry(ROUND_TRIP, FLOOR, None, move || floors::unix_socket(cores)),
         entry(CONNECT, FLOOR, None, move || floors::unix_connect(cores)),
-        entry("connect", OURS, Some(CONNECT), move || Ok(connect(&here, Duration::ZERO))).at_most(CLIENTS_MAX),
+        entry("connect", OURS, Some(CONNECT), move || connect(&here, Duration::ZERO)).at_most(CLIENTS_MAX),
         entry("first_slot", OURS, Some(ROUND_TRIP), move || Ok(first_slot(&there, Duration::ZERO)))
             .at_most(CLIENTS_MAX),
-        entry("connect_after_pause", OURS, Some(CONNECT), move || Ok(connect(&later, PAUSE))).at_most(1),
+        entry("connect_after_pause", OURS, Some(CONNECT), move || connect(&later, PAUSE)).at_most(1),
         entry("first_slot_after_pause", OURS, Some(ROUND_TRIP), move || Ok(first_slot(&last, PAUSE))).at_most(1),
     ];
     vec![Group { doing: "sessions", entries }]
@@ -39,19 +39,23 @@ fn join(socket: &Path) -> Result<Client, Error> {
 /// Pause in which the daemon can prepare for the next client, as it can when clients start one by one.
 const PAUSE: Duration = Duration::from_millis(20);
 
-fn connect(setting: &Setting, pause: Duration) -> Box<dyn Meter> {
+/// Measures a client that connects to a namespace in which there is another client. The first client of a namespace also waits
+/// until the daemon has made the namespace.
+fn connect(setting: &Setting, pause: Duration) -> Result<Box<dyn Meter>, BaselineError> {
     let socket = setting.socket.clone();
-    Box::new(prepared(
+    let other = join(&socket)?;
+    Ok(Box::new(prepared(
         move |count| {
             std::thread::sleep(pause);
             Ok((0..count).collect())
         },
         move |_: u64| Ok(join(&socket)?),
-        |clients| {
+        move |clients| {
             drop(clients);
+            other.ping()?;
             Ok(())
         },
-    ))
+    )))
 }
 
 /// Measures the first draft of a client. For this draft the daemon lends a first segment, and the
