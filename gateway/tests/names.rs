@@ -432,6 +432,66 @@ fn copies_take_no_more_memory_than_they_may() {
     assert!(matches!(a.fetch("b/huge"), RemoteAnswer::Refused { .. }));
 }
 
+/// Reads a name of another node with few requests to the daemon.
+fn read_by(caller: &mut tensorlend::Caller, client: &Client, name: &str) -> Vec<u8> {
+    let mut draft = client.create(DType::U8, &[0]).unwrap();
+    draft.set_metadata(&RemoteRequest::Get { name: name.into() }.encode()).unwrap();
+    caller.call(draft, Some(LONG)).unwrap();
+    client.get(name).unwrap().bytes().to_vec()
+}
+
+#[test]
+fn a_new_copy_of_a_name_takes_no_request_to_the_daemon() {
+    const ROUNDS: u8 = 40;
+    let (_network, mut a, b) = two(|_| {});
+    let mut caller = a.client.caller(SERVICE).open().unwrap();
+    let gone = |a: &Host| {
+        // The copy of a former value goes, although nobody requests the name.
+        eventually("the copy has gone", || a.client.version("b/x").unwrap().is_none().then_some(()));
+    };
+    let (mut start, mut before) = (Instant::now(), 0);
+    for round in 0..=ROUNDS {
+        b.client.put("x", &[round; 100]).unwrap();
+        gone(&a);
+        assert!(!a.client.exists("b/x").unwrap() && a.client.list("b/x").unwrap().is_empty());
+        assert_eq!(read_by(&mut caller, &a.client, "b/x"), [round; 100]);
+        assert!(a.client.info("b/x").unwrap().lifetime.ephemeral);
+        if round == 0 {
+            (start, before) = (Instant::now(), a.client.stat().unwrap().requests);
+        }
+    }
+    // Once a second the gateway publishes its statistics.
+    let (requests, others) = (a.client.stat().unwrap().requests - before, 2 * start.elapsed().as_secs());
+    assert!(requests < u64::from(ROUNDS) + others, "{requests} requests of {ROUNDS} rounds, {others} of others");
+    // A client of this machine may use the name, and the gateway then leaves it alone.
+    b.client.put("x", &[0u8]).unwrap();
+    gone(&a);
+    let own = a.client.put("b/x", &[9u8]).unwrap();
+    assert_eq!(a.client.version("b/x").unwrap(), Some(own));
+    a.client.delete("b/x").unwrap();
+    // The copies end with the gateway.
+    assert_eq!(read_by(&mut caller, &a.client, "b/x"), [0]);
+    drop(caller);
+    a.stop();
+    eventually("nothing is left", || a.client.list("*").unwrap().is_empty().then_some(()));
+}
+
+#[test]
+fn copies_that_have_gone_give_their_names_back() {
+    const NAMES: u64 = 600;
+    let (_network, a, b) = two(|_| {});
+    let mut caller = a.client.caller(SERVICE).open().unwrap();
+    for n in 0..NAMES {
+        let name = format!("x/{n}");
+        b.client.put(&name, &[1u8]).unwrap();
+        assert_eq!(read_by(&mut caller, &a.client, &format!("b/{name}")), [1]);
+        b.client.delete(&name).unwrap();
+    }
+    eventually("all copies have gone", || a.client.list("b/x/*").unwrap().is_empty().then_some(()));
+    let used = a.client.stat().unwrap().names;
+    assert!(used < NAMES / 2, "{used} names are in use");
+}
+
 /// A node that answers requests for names as the test says.
 struct Liar {
     node: NodeName,
@@ -470,7 +530,7 @@ impl Liar {
         let about = AboutName { asker: Asker { node: NodeName::new(by).unwrap(), epoch: Epoch(5) }, what };
         let frame = Frame { head: encode(&about), body };
         let done = move |answer: Result<Frame, _>| sender.send(answer.ok()).unwrap();
-        self.way.ask(&key, frame, Duration::from_secs(2), Box::new(done));
+        self.way.ask(&key, frame, LONG, Box::new(done));
         answers.recv().unwrap().map(|frame| decode(&frame.head).unwrap())
     }
 }

@@ -224,10 +224,7 @@ impl Shared {
     ) -> Result<Version, tensorlend::Error> {
         let &Taken { number, ref name, renew } = taken;
         let (lifetime, now_ns) = (Lifetime::ttl(ttl), boottime_ns());
-        let version = match draft {
-            ValueDraft::Tensor(draft) if !renew => draft.publish_within(name, lifetime),
-            draft => draft.publish_for(name, lifetime),
-        };
+        let version = if renew { draft.publish_for(name, lifetime) } else { draft.publish_within(name, lifetime) };
         let mut boxes = lock(&self.boxes);
         let mailbox = &mut boxes[number];
         if version.is_ok() {

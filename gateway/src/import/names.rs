@@ -305,7 +305,8 @@ impl Imports {
             let why = format!("{:?} is a name that this machine gave to something of its own", name.local());
             return self.fail(context, fetch, &Failure::Refused(why), now);
         }
-        match draft.publish_for(&name.local(), Lifetime::EPHEMERAL) {
+        // The former copy's name is often still this client's, and ephemeral. Then this takes no request to the daemon.
+        match draft.publish_within(&name.local(), Lifetime::EPHEMERAL) {
             Ok(version) => {
                 self.questions.remove(&fetch);
                 context.statistics.fetched += 1;

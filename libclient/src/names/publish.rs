@@ -222,7 +222,8 @@ impl NameTable {
         self.check()?;
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
-            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, Ends::Never) {
+            // A name with a lifetime keeps it until the daemon removes the name. The next publication finds it there.
+            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, Ends::Keep) {
                 self.after_overwrite(before);
                 tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, OwnerWord(version.owner_word).cell());

@@ -213,6 +213,19 @@ impl DatasetDraft {
         let sealed = self.seal_for(0, INSIDE)?;
         session.names().publish_value_for(name, sealed.value, lifetime)
     }
+
+    /// Publishes like [`Draft::publish_within`].
+    ///
+    /// # Errors
+    /// The errors of [`DatasetDraft::publish_for`].
+    #[doc(hidden)]
+    pub fn publish_within(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        check_name(name)?;
+        lifetime.ttl_ns()?;
+        let session = self.session.clone();
+        let sealed = self.seal_for(0, INSIDE)?;
+        session.names().publish_value_within(name, sealed.value, lifetime)
+    }
 }
 
 impl Sendable for DatasetDraft {}

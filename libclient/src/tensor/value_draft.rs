@@ -90,6 +90,20 @@ impl ValueDraft {
             Self::Device(draft) => draft.publish_for(name, lifetime),
         }
     }
+
+    /// Publishes like [`Draft::publish_within`]. A tensor on a device is published like [`ValueDraft::publish_for`].
+    ///
+    /// # Errors
+    /// The errors of [`ValueDraft::publish_for`].
+    #[doc(hidden)]
+    pub fn publish_within(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        match self {
+            Self::Tensor(draft) => draft.publish_within(name, lifetime),
+            Self::Dataset(draft) => draft.publish_within(name, lifetime),
+            #[cfg(feature = "cuda")]
+            Self::Device(draft) => draft.publish_for(name, lifetime),
+        }
+    }
 }
 
 impl Sendable for ValueDraft {}
