@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::bench::{Bench, Running, program};
 
 /// The rows that a short run prints, and the sizes that each row must have.
-const ROWS: [(&str, &[u64]); 27] = [
+const ROWS: &[(&str, &[u64])] = &[
     ("cacheline_one_way", &[]),
     ("futex_one_way", &[]),
     ("eventfd_epoll_one_way", &[]),

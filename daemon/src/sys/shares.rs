@@ -18,6 +18,7 @@
 //! - the exits of processes whose connections have already ended: each process exits only once.
 //! - alarms of the core, and results of worker threads: the core handles them in slices, for all
 //!   users together.
+//! - memory made for the next client: one piece of at most 512 KiB in a turn.
 
 use crate::core::owners::Owners;
 use std::collections::{BTreeMap, VecDeque};

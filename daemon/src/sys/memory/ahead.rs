@@ -2,8 +2,7 @@
 //!
 //! A client that connects needs a catalogue and a lease table, and with its first tensor a short segment and its slot
 //! records. The kernel takes longer to allocate and zero these than the daemon needs for the rest of the request. So the
-//! daemon makes one of each ahead, after a pause in which nobody asked for any. The memory of a kind has the length that was
-//! last asked for.
+//! daemon makes one of each kind ahead that clients have asked for, after a pause in which nobody asked for any.
 //!
 //! No client has seen this memory, and it counts against no limit until it is lent.
 
@@ -28,6 +27,9 @@ const KINDS: [Option<Magic>; 4] = [Some(Magic::Catalogue), Some(Magic::Leases), 
 pub struct Ahead {
     next: [Next; KINDS.len()],
     due_ns: Option<u64>,
+    /// Whether the last request was for a short segment. The slot records that follow are of this segment, and records of
+    /// other segments have other lengths.
+    is_short: bool,
 }
 
 #[derive(Debug, Default)]
@@ -47,14 +49,17 @@ impl Ahead {
     }
 
     fn take(&mut self, plan: Plan, (_, backing): Making, now_ns: u64) -> Option<OwnedFd> {
-        // Pages of other kinds and on other nodes are allocated through a mapping, for each request.
-        let is_plain = backing.pages == Pages::Ordinary && backing.numa == Numa::Local;
-        // The pages of a segment without first bytes are the client's.
-        if !is_plain || plan.bytes > BYTES_MAX || plan.bytes_first != plan.bytes {
+        let magic = plan.sheet.map(|sheet| sheet.magic);
+        // Advised pages are allocated through a mapping. A segment may also have reserved pages, a place, or pages of the client.
+        let is_plain = match magic {
+            Some(_) => backing.pages != Pages::Advised,
+            None => backing.pages == Pages::Ordinary && backing.numa == Numa::Local && plan.bytes_first == plan.bytes,
+        };
+        let follows = std::mem::replace(&mut self.is_short, magic.is_none() && is_plain && plan.bytes <= BYTES_MAX);
+        if !is_plain || plan.bytes > BYTES_MAX || (magic == Some(Magic::Slots) && !follows) {
             return None;
         }
-        let at = KINDS.iter().position(|kind| *kind == plan.sheet.map(|sheet| sheet.magic))?;
-        let next = &mut self.next[at];
+        let next = &mut self.next[KINDS.iter().position(|kind| *kind == magic)?];
         let former = next.plan.replace(plan).map(|plan| plan.bytes);
         self.due_ns = Some(now_ns + PAUSE_NS);
         next.made.take().filter(|_| former == Some(plan.bytes))
@@ -90,10 +95,12 @@ mod tests {
     use crate::core::SheetPlan;
     use crate::sys::backing::Backing;
     use rustix::fs::fstat;
+    use std::os::fd::AsFd;
     use tensorlend_os::map;
-    use tensorlend_os::memfd::Access;
+    use tensorlend_os::memfd::{self, Access};
 
-    const HOW: Making = (false, Backing { pages: Pages::Ordinary, numa: Numa::Local });
+    const BACKING: Backing = Backing { pages: Pages::Ordinary, numa: Numa::Local };
+    const HOW: Making = (false, BACKING);
 
     fn plan(bytes: u64, magic: Option<Magic>) -> Plan {
         let sheet = magic.map(|magic| SheetPlan { magic, owner: 7, count: 1, first: 0 });
@@ -110,6 +117,14 @@ mod tests {
         }
     }
 
+    /// Asks for a segment and its slot records.
+    fn segment(ahead: &mut Ahead, bytes: u64, slots: u64) {
+        if bytes <= 128 << 10 {
+            ahead.make(plan(bytes, None), HOW, 0).unwrap();
+        }
+        ahead.make(plan(slots, Some(Magic::Slots)), HOW, 0).unwrap();
+    }
+
     #[test]
     fn the_next_of_each_kind_waits_zeroed_and_is_lent_once() {
         let mut ahead = Ahead::default();
@@ -124,7 +139,9 @@ mod tests {
                 let words: &[tensorlend_layout::word::Word] = bytes.array(4096, plan.bytes as usize / 8 - 512).unwrap();
                 assert!(words.iter().all(|word| word.read() == 0));
                 // What a client leaves behind is in no memory that another one gets.
-                words.iter().for_each(|word| word.set(u64::MAX));
+                for word in words {
+                    word.set(u64::MAX);
+                }
                 assert_eq!(view.is_some(), plan.sheet.is_some());
             }
             assert_eq!((waiting(&ahead), ahead.due_ns()), (vec![], Some(round + PAUSE_NS)));
@@ -137,10 +154,40 @@ mod tests {
     fn the_last_length_is_made_and_a_former_one_given_back() {
         let mut ahead = Ahead::default();
         for bytes in [8192, 16384, 8192] {
-            ahead.make(plan(bytes, Some(Magic::Slots)), HOW, 0).unwrap();
+            ahead.make(plan(bytes, Some(Magic::Leases)), HOW, 0).unwrap();
             assert!(waiting(&ahead).is_empty());
             refill(&mut ahead);
             assert_eq!(waiting(&ahead), [bytes]);
+        }
+    }
+
+    #[test]
+    fn slot_records_of_long_segments_replace_none_of_short_ones() {
+        let mut ahead = Ahead::default();
+        for long in [1 << 20, 64 << 20] {
+            segment(&mut ahead, 128 << 10, 69632);
+            refill(&mut ahead);
+            assert_eq!(waiting(&ahead), [128 << 10, 69632]);
+            // A worker thread makes the segment itself.
+            segment(&mut ahead, long, 36864);
+            assert_eq!((waiting(&ahead), ahead.due_ns()), (vec![128 << 10, 69632], None));
+        }
+    }
+
+    #[test]
+    fn waiting_memory_has_the_seals_of_its_mode() {
+        for system in [true, false] {
+            let mut ahead = Ahead::default();
+            for round in 0..2 {
+                for plan in [plan(69632, Some(Magic::Leases)), plan(128 << 10, None)] {
+                    let (fd, _) = ahead.make(plan, (system, BACKING), round).unwrap();
+                    let lent = memfd::reopen(fd.as_fd(), Access::Write).unwrap();
+                    assert_eq!(memfd::seal_writers(lent.as_fd()).is_ok(), !system, "{plan:?} in round {round}");
+                }
+                while ahead.due_ns().is_some() {
+                    ahead.refill((system, BACKING));
+                }
+            }
         }
     }
 
@@ -149,12 +196,17 @@ mod tests {
         let mut ahead = Ahead::default();
         let long = plan(BYTES_MAX + 4096, None);
         let of_the_client = Plan { bytes_first: 0, ..plan(128 << 10, None) };
-        for plan in [long, of_the_client, plan(8192, Some(Magic::Stream))] {
+        for plan in [long, of_the_client, plan(8192, Some(Magic::Slots)), plan(8192, Some(Magic::Stream))] {
             ahead.make(plan, HOW, 0).unwrap();
             assert_eq!(ahead.due_ns(), None);
         }
-        let advised = (false, Backing { pages: Pages::Advised, numa: Numa::Local });
-        ahead.make(plan(8192, Some(Magic::Slots)), advised, 0).unwrap();
-        assert_eq!(ahead.due_ns(), None);
+        let advised = (false, Backing { pages: Pages::Advised, ..BACKING });
+        let placed = (false, Backing { numa: Numa::Interleave, ..BACKING });
+        for (how, plan) in [(advised, plan(69632, Some(Magic::Leases))), (placed, plan(128 << 10, None))] {
+            ahead.make(plan, how, 0).unwrap();
+            assert_eq!(ahead.due_ns(), None);
+        }
+        ahead.make(plan(69632, Some(Magic::Leases)), placed, 0).unwrap();
+        assert_eq!(ahead.due_ns(), Some(PAUSE_NS), "only segments have a place");
     }
 }
