@@ -39,7 +39,9 @@ impl Node {
         let config = folder.path().join("gateway.toml");
         let (socket, zenoh) = (socket.display(), zenoh.display());
         let space = "[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\naccept_put = [\"inbox/*\"]\n";
-        let text = format!("node = \"{name}\"\nsocket = \"{socket}\"\nzenoh = \"{zenoh}\"\n{way}\n{space}");
+        let text = format!(
+            "node = \"{name}\"\nsocket = \"{socket}\"\nzenoh = \"{zenoh}\"\nanswer_timeout_ms = 60000\n{way}\n{space}"
+        );
         std::fs::write(&config, text).unwrap();
         let mut node = Self { _broker: broker, client, config, folder, gateway: None };
         node.start();

@@ -219,7 +219,8 @@ impl Transport for Full {
 fn host(name: &str, transport: Arc<dyn Transport>) -> (tensorlend_daemon::Embedded, Client, Gateway) {
     let broker = tensorlend_daemon::embedded().unwrap();
     let client = Client::builder().socket(broker.socket()).connect().unwrap();
-    let settings = Settings { socket: Some(broker.socket().to_owned()), ..Settings::of_node(node(name)) };
+    let socket = Some(broker.socket().to_owned());
+    let settings = Settings { socket, answer_timeout: LONG, ..Settings::of_node(node(name)) };
     (broker, client, Gateway::start(settings, transport).unwrap())
 }
 

@@ -309,7 +309,7 @@ fn a_dropped_draft_gives_its_memory_back() {
 fn a_tensor_larger_than_a_segment_gets_its_own() {
     let broker = broker();
     let (a, b) = (client(&broker), client(&broker));
-    for round in 0..3u8 {
+    for round in 0..10u8 {
         let mut draft = a.create(DType::U8, &[100 << 20]).unwrap();
         draft.bytes_mut().fill(round);
         draft.publish("large").unwrap();

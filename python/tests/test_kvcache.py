@@ -206,7 +206,7 @@ import tensorlend
 from kv_engine import BLOCK, IDENTITY, Engine, prompt
 from tensorlend.kvcache import BlockStore
 
-store = BlockStore(tensorlend.connect(sys.argv[1], request_timeout=1), IDENTITY, bytes_max=1 << 30)
+store = BlockStore(tensorlend.connect(sys.argv[1], request_timeout=float(sys.argv[2])), IDENTITY, bytes_max=1 << 30)
 engine = Engine(store)
 for line in sys.stdin:
     command, *words = line.split()
@@ -231,9 +231,9 @@ for line in sys.stdin:
 class Process:
     """An engine in a process of its own."""
 
-    def __init__(self, socket):
+    def __init__(self, socket, timeout=30):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-c", ENGINE, str(socket)]
+        command = [sys.executable, "-c", ENGINE, str(socket), str(timeout)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, *words):
@@ -349,7 +349,7 @@ def test_a_daemon_that_hangs_is_asked_less_and_less(client, store, monkeypatch):
 
 
 def test_engines_compute_without_the_daemon(daemon):
-    engine = Process(daemon.socket)
+    engine = Process(daemon.socket, timeout=1)
     engine.generate(1)
     daemon.kill()
     assert engine.generate(1)[0] == alone(1)

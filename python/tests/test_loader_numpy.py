@@ -281,9 +281,10 @@ def gone_or_report(pids):
 def test_a_worker_killed_while_it_is_waited_for_is_noticed():
     batches = iter(SharedLoader(samples.Failing("sleeps", at=0), 4, 2))
     pids = batches.worker_pids
-    subprocess.Popen([sys.executable, "-c", f"import os,time; time.sleep(.5); os.kill({pids[0]}, 9)"]).wait()
+    killer = subprocess.Popen([sys.executable, "-c", f"import os,time; time.sleep(.5); os.kill({pids[0]}, 9)"])
     with pytest.raises(RuntimeError, match=f"pid {pids[0]}"):
         next(batches)
+    assert killer.wait() == 0
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -311,8 +312,9 @@ def test_a_trainer_may_be_slow_now_and_then(prefetch):
 
 
 def test_timeout():
-    batches = iter(SharedLoader(samples.Failing("sleeps", at=4), 4, 1, timeout=3))
-    next(batches)
+    batches = iter(SharedLoader(samples.Failing("sleeps", at=4), 4, 1, timeout=60))
+    next(batches)  # the worker starts, which may take long
+    batches._take.__self__._timeout = 3
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="timed out after 3 seconds: raise timeout="):
         next(batches)

@@ -261,8 +261,9 @@ def test_a_killed_worker():
 
 
 def test_timeout():
-    batches = iter(SharedLoader(samples.Failing("sleeps", at=4), 4, 1, timeout=0.5))
-    next(batches)
+    batches = iter(SharedLoader(samples.Failing("sleeps", at=4), 4, 1, timeout=60))
+    next(batches)  # the worker starts, which may take long
+    batches._take.__self__._timeout = 0.5
     with pytest.raises(RuntimeError, match="timed out after 0.5 seconds: raise timeout="):
         next(batches)
 

@@ -106,7 +106,7 @@ def test_other_threads_go_on_while_the_daemon_takes_its_time(daemon, call):
 
     process.send_signal(signal.SIGSTOP)
     # The daemon continues in the end even if no other thread runs.
-    rescuer = subprocess.Popen(["sh", "-c", f"sleep 20; kill -CONT {process.pid}"])
+    rescuer = subprocess.Popen(["sh", "-c", f"sleep 300; kill -CONT {process.pid}"])
     thread = threading.Thread(target=other)
     thread.start()
     SLOW[call](client, large)

@@ -462,14 +462,17 @@ fn a_daemon_killed_while_it_appends_several_items_keeps_all_or_none() {
     }
 }
 
-/// Hands items over to a consumer that waits, until each has an answer.
+/// Hands items over to a consumer, until each has an answer. The pauses grow, so that at some time the consumer waits.
 fn hand_over(producer: &Client, consumer: &Client) {
     let (puts, gets) = (producer.queue("waits").unwrap(), consumer.queue("waits").unwrap());
     std::thread::scope(|scope| {
         let take = move || gets.get(Duration::from_secs(2)).is_ok_and(|item| item.done().is_ok());
         let consumer = scope.spawn(move || (0..20).all(|_| take()));
-        while !consumer.is_finished() {
-            std::thread::sleep(Duration::from_millis(1));
+        for pause_ms in (1..).map(|n: u64| n.min(500)) {
+            if consumer.is_finished() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(pause_ms));
             // The item of a daemon that was killed may or may not be in the queue.
             if let Err(e) = puts.put(filled::filled(producer, 1).unwrap(), None) {
                 assert!(e.is_disconnected(), "{e}");

@@ -205,7 +205,7 @@ fn a_request_waits_for_a_new_daemon_no_longer_than_its_timeout() {
         let mut service = Service::start(mode);
         let patient = service.client();
         let brief = Client::builder().socket(service.socket());
-        let brief = brief.request_timeout(Duration::from_millis(100)).connect().unwrap();
+        let brief = brief.request_timeout(Duration::from_millis(500)).connect().unwrap();
         service.end(rustix::process::Signal::KILL);
         let waits = std::thread::spawn(move || patient.ping());
         let failed = brief.ping().unwrap_err();

@@ -37,7 +37,7 @@ impl Node {
         let bench = Bench::new();
         bench.write("zenoh.json5", "{ scouting: { multicast: { enabled: false } } }");
         let config = format!(
-            "node = \"{name}\"\nsocket = \"{}\"\nzenoh = \"{}\"\n{way}\n\
+            "node = \"{name}\"\nsocket = \"{}\"\nzenoh = \"{}\"\nanswer_timeout_ms = 60000\n{way}\n\
              [[namespace]]\nexport = [\"sim/*\", \"cam\", \"runs\"]\nimport = [\"*\"]\n",
             bench.broker.socket().display(),
             bench.path("zenoh.json5").display()

@@ -120,8 +120,8 @@ fn nobody_to_talk_to() {
     let error = bench.fails(1, &["send", "quiet", &iris]);
     assert!(error.contains("quiet"), "{error}");
     // A subscriber that receives nothing.
-    for (policy, status) in [("block", 5), ("error", 7), ("drop-oldest", 0)] {
-        let options = ["--capacity", "1", "--wait-subscribers", "1", "--timeout", "2", "--policy", policy];
+    for (policy, status, timeout) in [("block", 5, "6"), ("error", 7, "300"), ("drop-oldest", 0, "300")] {
+        let options = ["--capacity", "1", "--wait-subscribers", "1", "--timeout", timeout, "--policy", policy];
         let send = bench.start(&[&["send", policy, &iris, &iris, &iris], &options[..]].concat());
         let _lazy = client.subscription(policy).wait(Duration::from_mins(5)).open().unwrap();
         let done = send.done();

@@ -40,7 +40,7 @@ def test_a_unix_address_is_a_brokers_socket(
     started = time.monotonic()
     with pytest.raises(RedisConnectionError, match="absent"):
         Client()
-    assert 0.5 < time.monotonic() - started < 20
+    assert 0.5 < time.monotonic() - started
 
 
 def test_constructors_old_and_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,10 @@ fn worker() {
     // SAFETY: a new descriptor, which the driver leaves to its caller.
     give("slab", unsafe { OwnedFd::from_raw_fd(fd) });
     let (module, stream) = (module(IMAGE), cu::stream());
+    tell("ready");
+    told();
     launch(module, "tl_spin_fill_u32", stream, &mut [at, 4, 2, 300_000_000]).unwrap();
     launch(module, "tl_add_i32", stream, &mut [at, at, at, 4]).unwrap();
-    // The card has to have heard of it.
-    std::thread::sleep(Duration::from_millis(50));
     tell("launched");
     told();
 }
@@ -83,9 +83,13 @@ fn after_death(world: &World, wait_ms: u64) -> String {
     const TEST: &str = "streams::a_card_may_go_on_after_its_process_died";
     let (mut worker, mut watcher) = (world.start(TEST, "worker"), world.start(TEST, "watcher"));
     worker.hear();
+    let gate = world.gate(Some(&worker));
+    worker.say("");
+    worker.hear();
     worker.kill();
     watcher.say("");
     assert_eq!(watcher.hear(), "1");
+    std::fs::remove_file(gate).unwrap();
     watcher.say(wait_ms);
     let seen = watcher.hear();
     watcher.succeeds();
