@@ -129,6 +129,7 @@ impl Shell {
             Ok(descriptors) => connection.send(&it.reply, descriptors, &self.closer).map_err(|e| e.to_string()),
             Err(error) => {
                 let reason = format!("opening a descriptor: {error}");
+                self.ahead.close();
                 let refusal = Refusal::Memory { bytes: 0, reason: reason.clone() };
                 let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
                 Err(reason)

@@ -8,6 +8,8 @@
 
 use super::{Made, Making, Plan, blank, finish, make};
 use crate::sys::backing::Pages;
+use rustix::fs::stat;
+use rustix::process::{Resource, getrlimit};
 use std::os::fd::OwnedFd;
 use tensorlend_layout::header::Magic;
 use tensorlend_os::numa::Numa;
@@ -18,6 +20,9 @@ const PAUSE_NS: u64 = 10_000_000;
 
 /// Maximum length in bytes of memory that is made ahead.
 const BYTES_MAX: u64 = 512 << 10;
+
+/// Number of descriptors that must be free. Otherwise requests of clients may need those that are left.
+const FREE_MIN: u64 = 64;
 
 /// The kinds of memory that a new client needs. `None` is a segment.
 const KINDS: [Option<Magic>; 4] = [Some(Magic::Catalogue), Some(Magic::Leases), None, Some(Magic::Slots)];
@@ -65,6 +70,14 @@ impl Ahead {
         next.made.take().filter(|_| former == Some(plan.bytes))
     }
 
+    /// Closes the waiting memory, because the process has no descriptors left. The next request for any orders it again.
+    pub fn close(&mut self) {
+        self.due_ns = None;
+        for next in &mut self.next {
+            next.made = None;
+        }
+    }
+
     /// Returns the time at which memory should be made ahead, if any should.
     pub fn due_ns(&self) -> Option<u64> {
         self.due_ns
@@ -73,7 +86,8 @@ impl Ahead {
     /// Makes memory of one kind ahead. The caller calls this when it is due.
     pub fn refill(&mut self, how: Making) {
         let missing = self.next.iter_mut().find(|next| next.plan.is_some() && next.made.is_none());
-        let Some((next, plan)) = missing.and_then(|next| next.plan.map(|plan| (next, plan))) else {
+        let missing = missing.and_then(|next| next.plan.map(|plan| (next, plan)));
+        let Some((next, plan)) = missing.filter(|_| free_descriptors() >= FREE_MIN) else {
             self.due_ns = None;
             return;
         };
@@ -87,6 +101,13 @@ impl Ahead {
             }
         }
     }
+}
+
+/// Returns how many descriptors this process may still open. Before Linux 6.2, the kernel does not report the number of open ones,
+/// and the result is the limit.
+fn free_descriptors() -> u64 {
+    let open = stat("/proc/self/fd").map_or(0, |folder| folder.st_size as u64);
+    getrlimit(Resource::Nofile).current.map_or(u64::MAX, |limit| limit.saturating_sub(open))
 }
 
 #[cfg(test)]
