@@ -60,9 +60,7 @@ impl Host {
     }
 
     fn call(&self, request: &RemoteRequest) -> RemoteAnswer {
-        let mut draft = self.client.create(DType::U8, &[0]).unwrap();
-        draft.set_metadata(&request.encode()).unwrap();
-        self.call_with(draft)
+        self.call_with(message(&self.client, request))
     }
 
     fn call_with(&self, request: impl tensorlend::Sendable) -> RemoteAnswer {
@@ -135,6 +133,12 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(start.elapsed() < LONG, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+fn message(client: &Client, request: &RemoteRequest) -> Draft {
+    let mut draft = client.create(DType::U8, &[0]).unwrap();
+    draft.set_metadata(&request.encode()).unwrap();
+    draft
 }
 
 fn filled(client: &Client, bytes: &[u8]) -> Draft {
@@ -434,9 +438,7 @@ fn copies_take_no_more_memory_than_they_may() {
 
 /// Reads a name of another node with few requests to the daemon.
 fn read_by(caller: &mut tensorlend::Caller, client: &Client, name: &str) -> Vec<u8> {
-    let mut draft = client.create(DType::U8, &[0]).unwrap();
-    draft.set_metadata(&RemoteRequest::Get { name: name.into() }.encode()).unwrap();
-    caller.call(draft, Some(LONG)).unwrap();
+    caller.call(message(client, &RemoteRequest::Get { name: name.into() }), Some(LONG)).unwrap();
     client.get(name).unwrap().bytes().to_vec()
 }
 

@@ -406,7 +406,7 @@ def test_calls_take_no_thread_once_connected(client):
         assert await asyncio.gather(*tasks) == list(range(1, 201))
         assert threads_here() < before + MORE
         serving.cancel()
-        # The caller gives its server up, and the next call goes on.
+        # The caller leaves its server, and the next call succeeds.
         with pytest.raises(tensorlend.TimeoutError, match="after 0.01 s waiting for a response"):
             await callers[0].call_async(1, 0.01)
 

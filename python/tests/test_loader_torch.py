@@ -386,7 +386,7 @@ def test_nothing_of_torch_changes_in_the_trainer():
 
 
 def made_anew(loader):
-    """As Lightning makes loaders anew, to give them a sampler of its own: from attributes that have the names of arguments."""
+    """Lightning makes new loaders with its own sampler. It passes the attributes that have the names of arguments."""
     attributes = {name: value for name, value in vars(loader).items() if not name.startswith("_")}
     attributes["multiprocessing_context"] = loader.multiprocessing_context
     parameters = inspect.signature(loader.__init__).parameters

@@ -13,7 +13,7 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::dataset::{self, DatasetMember};
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::METADATA_MAX;
-use tensorlend_layout::word::SLOT_NONE;
+use tensorlend_layout::word::{Cell, SLOT_NONE};
 
 /// A dataset draft: several tensors that are published together. Readers see all of its tensors or none, with one
 /// lease. With the feature `cuda`, a member may be on a device. Publishing then waits for the device work on all such
@@ -207,11 +207,8 @@ impl DatasetDraft {
     /// # Errors
     /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`DatasetDraft::publish`].
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
-        check_name(name)?;
-        lifetime.ttl_ns()?;
-        let session = self.session.clone();
-        let sealed = self.seal_for(0, INSIDE)?;
-        session.names().publish_value_for(name, sealed.value, lifetime)
+        let (session, value) = self.seal_to_publish(name, lifetime)?;
+        session.names().publish_value_for(name, value, lifetime)
     }
 
     /// Publishes like [`Draft::publish_within`].
@@ -220,11 +217,16 @@ impl DatasetDraft {
     /// The errors of [`DatasetDraft::publish_for`].
     #[doc(hidden)]
     pub fn publish_within(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        let (session, value) = self.seal_to_publish(name, lifetime)?;
+        session.names().publish_value_within(name, value, lifetime)
+    }
+
+    /// Checks the name and the lifetime, and seals the dataset.
+    fn seal_to_publish(self, name: &str, lifetime: Lifetime) -> Result<(Arc<Session>, Cell)> {
         check_name(name)?;
         lifetime.ttl_ns()?;
         let session = self.session.clone();
-        let sealed = self.seal_for(0, INSIDE)?;
-        session.names().publish_value_within(name, sealed.value, lifetime)
+        Ok((session, self.seal_for(0, INSIDE)?.value))
     }
 }
 

@@ -1,4 +1,4 @@
-"""How a client of ``tensorlend.smartredis`` is made, and what it is asked beside data."""
+"""How to make a client of ``tensorlend.smartredis``, and its methods that handle no data."""
 
 import os
 import time

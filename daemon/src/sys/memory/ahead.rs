@@ -85,9 +85,9 @@ impl Ahead {
 
     /// Makes memory of one kind ahead. The caller calls this when it is due.
     pub fn refill(&mut self, how: Making) {
-        let missing = self.next.iter_mut().find(|next| next.plan.is_some() && next.made.is_none());
-        let missing = missing.and_then(|next| next.plan.map(|plan| (next, plan)));
-        let Some((next, plan)) = missing.filter(|_| free_descriptors() >= FREE_MIN) else {
+        let missing = self.next.iter_mut().filter(|next| next.made.is_none());
+        let mut missing = missing.filter_map(|next| next.plan.map(|plan| (next, plan)));
+        let Some((next, plan)) = missing.next().filter(|_| free_descriptors() >= FREE_MIN) else {
             self.due_ns = None;
             return;
         };

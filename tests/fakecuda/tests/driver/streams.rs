@@ -1,4 +1,4 @@
-//! Work of streams: later than the call, in order, held by the gate, and going on after a death.
+//! Work of streams: it runs after the call returns and in order, waits for the gate, and may continue after its process has died.
 
 use crate::cu::{self, DEFAULT, POSIX, SLAB, WRITE};
 use crate::kernels::{IMAGE, launch, module};
