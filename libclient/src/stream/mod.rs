@@ -9,6 +9,7 @@ pub mod ring;
 pub mod subscribe;
 pub mod subscriber;
 mod waiting;
+mod writer;
 
 pub use open::StreamBuilder;
 pub use producer::{Stream, TrySendError};

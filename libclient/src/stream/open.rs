@@ -2,8 +2,9 @@
 
 use crate::error::{Result, check_name};
 use crate::session::Session;
-use crate::stream::producer::{Opened, Stream};
+use crate::stream::producer::Stream;
 use crate::stream::ring::map_ring;
+use crate::stream::writer::Writer;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Item, Policy, Reply, Request};
 use tensorlend_os::memfd::Access;
@@ -92,6 +93,7 @@ impl StreamBuilder {
         };
         // A former stream of this name, which this client had closed, has ended now.
         self.session.streams().retire_closed();
-        Ok(Stream::opened(self.session, self.name, policy, Opened { head, entries, index: stream, id }))
+        let Self { session, name, .. } = self;
+        Ok(Stream::opened(Writer { session, name, head, entries, policy, index: stream, id }))
     }
 }

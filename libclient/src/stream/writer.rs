@@ -1,0 +1,248 @@
+//! The producer's side of a ring: the check for room, the message, and the wake-ups.
+
+use crate::error::{Error, Result};
+use crate::session::Session;
+use crate::wait::{Deadline, NAP_MAX, Waking};
+use std::sync::Arc;
+use std::time::Duration;
+use tensorlend_layout::directory::StreamEntry;
+use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
+use tensorlend_layout::raw::{Records, Sheet};
+use tensorlend_layout::stream::{HeaderSummary, Ring, RingEntry, StreamRing};
+use tensorlend_layout::wake;
+use tensorlend_layout::wire::{Policy, Request};
+use tensorlend_layout::word::{Cell, SubscriberWord, Word};
+use tensorlend_os::futex;
+use tensorlend_os::mutex::lock;
+
+struct Subscriber {
+    word: SubscriberWord,
+    table: Sheet<LeaseTable>,
+    wake: Option<Waking>,
+}
+
+impl Subscriber {
+    fn cursor(&self) -> &Cursor {
+        &self.table.cursors[usize::from(self.word.cursor()) % CURSORS]
+    }
+
+    /// Returns a copy that keeps the cursor mapped while a thread sleeps on this subscriber's bell.
+    fn to_watch(&self) -> Self {
+        Self { word: self.word, table: self.table.clone(), wake: None }
+    }
+}
+
+/// The producer's counters and its cached list of subscribers.
+pub(super) struct State {
+    /// The number of the next message.
+    pub next: u64,
+    /// The version of the cached list of subscribers.
+    version: u64,
+    subscribers: Vec<Subscriber>,
+    /// The number of a message that every subscriber had reached at the last check.
+    slowest: u64,
+}
+
+impl State {
+    pub fn new() -> Self {
+        Self { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }
+    }
+}
+
+/// A stream's ring as its producer has it. All methods that send or check for room require exclusive access to the
+/// producer's [`State`].
+pub(super) struct Writer {
+    pub session: Arc<Session>,
+    pub name: String,
+    pub head: Sheet<StreamRing>,
+    pub entries: Records<RingEntry>,
+    pub policy: Policy,
+    /// The index of the stream's row in the directory's table of streams, and the id in this row.
+    pub index: u32,
+    pub id: u64,
+}
+
+/// A producer that has declared its sleep: see [`Writer::park`].
+pub(super) struct Asleep {
+    behind: Vec<Subscriber>,
+    /// The values of these subscribers' bells before the declaration.
+    samples: Vec<u32>,
+    /// True if a subscriber was still a whole ring behind after the declaration.
+    is_full: bool,
+    /// True if the list of subscribers was still the cached one.
+    is_same: bool,
+}
+
+impl Asleep {
+    /// Sleeps until one of the subscribers advances, for at most `nap`. Does not sleep if one has advanced already.
+    pub fn sleep(&self, nap: Duration) {
+        if self.is_full && self.is_same {
+            let bells: Vec<_> =
+                self.behind.iter().map(|s| &s.cursor().bell).zip(self.samples.iter().copied()).collect();
+            // A subscriber that leaves rings no bell, so sleep briefly and read the list again.
+            futex::wait_any(&bells, nap.min(NAP_MAX / 4));
+        } else if !self.is_same {
+            // The daemon has probably ended. Without the daemon, the producer cannot map the cursors of new
+            // subscribers.
+            std::thread::sleep(nap.min(Duration::from_millis(1)));
+        }
+    }
+}
+
+impl Writer {
+    /// Returns the stream's entry in the directory, while the entry belongs to this stream.
+    #[inline]
+    pub fn listed(&self) -> Result<&StreamEntry> {
+        let entry = self.session.directory.streams.get(self.index as usize);
+        entry.filter(|entry| entry.id.read() == self.id).ok_or_else(|| Error::StreamEnded(self.name.clone()))
+    }
+
+    /// Returns whether the producer may replace the oldest message.
+    #[inline]
+    pub fn room(&self, state: &mut State) -> Result<bool> {
+        self.session.check()?;
+        // The session is over, and no process reads this ring any more. Check here, because a message without subscribers
+        // sends no request and so would not detect the end of the session.
+        if self.session.control.is_dead() {
+            return Err(Error::SessionEnded);
+        }
+        let version = self.listed()?.subscribers_version.read();
+        let capacity = self.entries.len() as u64;
+        let Some(oldest) = state.next.checked_sub(capacity) else { return Ok(true) };
+        if self.policy == Policy::DropOldest || (state.slowest > oldest && state.version == version) {
+            return Ok(true);
+        }
+        if !self.refresh(state) {
+            // The cursor of a listed subscriber is not mapped, so that subscriber may need the oldest message.
+            return self.listed().map(|_| false);
+        }
+        state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
+        Ok(state.slowest > oldest)
+    }
+
+    /// Returns how long the producer may sleep before it checks for room again.
+    ///
+    /// # Errors
+    /// [`Error::StreamFull`] if the policy is [`Policy::Error`]; [`Error::Timeout`] after the deadline.
+    pub fn nap(&self, deadline: &Deadline) -> Result<Duration> {
+        if self.policy == Policy::Error {
+            return Err(Error::StreamFull(self.name.clone()));
+        }
+        deadline.nap().ok_or_else(|| {
+            deadline.error(format!("room in stream {:?}: its slowest subscriber is a whole ring behind", self.name))
+        })
+    }
+
+    /// Declares that the producer sleeps until a slow subscriber advances. After [`Asleep::sleep`], the caller must call
+    /// [`Writer::unpark`].
+    pub fn park(&self, state: &State) -> Asleep {
+        let behind: Vec<Subscriber> = state.subscribers.iter().take(128).map(Subscriber::to_watch).collect();
+        let samples = behind.iter().map(|s| s.cursor().bell.read()).collect();
+        wake::declare(&self.head.producer_parked, 1);
+        let oldest = state.next - self.entries.len() as u64;
+        let is_full = state.subscribers.iter().any(|s| s.cursor().next.read() <= oldest);
+        let is_same = self.listed().is_ok_and(|entry| entry.subscribers_version.read() == state.version);
+        Asleep { behind, samples, is_full, is_same }
+    }
+
+    /// Ends the sleep that [`Writer::park`] declared. The next check for room reads all cursors.
+    pub fn unpark(&self, state: &mut State) {
+        self.head.producer_parked.set(0);
+        state.slowest = 0;
+    }
+
+    /// Sends a sealed slot. The ring takes over one of the slot's holders.
+    #[inline]
+    pub fn push(&self, state: &mut State, value: Cell, summary: &HeaderSummary) -> u64 {
+        let number = state.next;
+        let ring = Ring { head: &self.head, entries: &self.entries };
+        let replaced = ring.send(number, value, summary);
+        state.next += 1;
+        tensorlend_layout::crash_point!("send: counted");
+        // The message is sent, and later steps cannot undo that.
+        self.wake(state);
+        if let Some(replaced) = replaced {
+            self.session.alloc().retire(replaced);
+        }
+        number
+    }
+
+    /// Wakes the subscribers that sleep.
+    #[inline]
+    pub fn wake(&self, state: &mut State) {
+        wake::news_fence();
+        self.refresh(state);
+        let mut sleepers = false;
+        for subscriber in &mut state.subscribers {
+            match subscriber.cursor().parked.read() {
+                1 => sleepers = true,
+                2 if subscriber.wake.as_ref().is_some_and(|wake| !wake.wake()) => subscriber.wake = None,
+                _ => {}
+            }
+        }
+        if sleepers {
+            self.head.bell.ring();
+            futex::wake_all(&self.head.bell);
+        }
+    }
+
+    /// Reads the subscribers' list again if it has changed. Returns false if some subscribers are unknown. Without the
+    /// daemon the producer cannot map new ones. It then keeps the old list and reads the list again the next time.
+    fn refresh(&self, state: &mut State) -> bool {
+        let Ok(entry) = self.listed() else {
+            // The stream was deleted, or another producer has opened it again. So this producer has no subscribers
+            // any more.
+            state.subscribers.clear();
+            return false;
+        };
+        let version = entry.subscribers_version.read();
+        if version == state.version {
+            return true;
+        }
+        let words: Vec<u64> = entry.subscribers.iter().map(Word::read).filter(|&w| w != 0).collect();
+        // If the entry still belongs to this stream, so did the list.
+        if self.listed().is_err() {
+            state.subscribers.clear();
+            return false;
+        }
+        let mut fetched = Vec::with_capacity(words.len());
+        for word in words.into_iter().map(SubscriberWord) {
+            if let Some(at) = state.subscribers.iter().position(|s| s.word == word) {
+                fetched.push(state.subscribers.swap_remove(at));
+                continue;
+            }
+            let Ok(subscriber) = self.fetch(word) else {
+                fetched.append(&mut state.subscribers);
+                state.subscribers = fetched;
+                return false;
+            };
+            fetched.extend(subscriber);
+        }
+        state.subscribers = fetched;
+        state.version = version;
+        state.slowest = 0;
+        true
+    }
+
+    fn fetch(&self, word: SubscriberWord) -> Result<Option<Subscriber>> {
+        let Some(table) = self.session.peers().lease_table(word.catalogue())? else { return Ok(None) };
+        let wake = if word.has_wake() { self.fetch_wake(word)? } else { None };
+        Ok(Some(Subscriber { word, table, wake }))
+    }
+
+    fn fetch_wake(&self, word: SubscriberWord) -> Result<Option<Waking>> {
+        let toll = self.session.waiter().toll_of(word.catalogue());
+        if lock(&toll).is_excessive() {
+            return Ok(None);
+        }
+        let request =
+            Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
+        let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
+        if !answer.has_descriptors() {
+            return Ok(None);
+        }
+        let wake = answer.descriptor()?;
+        answer.acknowledge()?;
+        Ok(Some(Waking::new(wake, toll)))
+    }
+}
