@@ -164,7 +164,7 @@ pub use stream::history::History;
 pub use stream::message::{Message, Start};
 pub use stream::subscribe::SubscriptionBuilder;
 pub use stream::subscriber::Subscription;
-pub use stream::{Stream, StreamBuilder, TrySendError};
+pub use stream::{Loan, Sender, Stream, StreamBuilder, TrySendError};
 pub use tensor::Tensor;
 pub use tensor::dataset::DatasetDraft;
 #[cfg(feature = "cuda")]

@@ -168,9 +168,9 @@ impl Client {
     /// # Errors
     /// [`Error::Name`]; [`Error::Refused`] if a limit of the daemon, the namespace or the user is reached, or if this
     /// client has no right to write; [`Error::Argument`] for a draft of another client.
-    pub fn append(&self, list: &str, item: impl Sendable) -> Result<u64> {
+    pub fn append(&self, list: &str, mut item: impl Sendable) -> Result<u64> {
         check_name(list)?;
-        let sealed = seal(self.session(), item, 0, list)?;
+        let sealed = seal(self.session(), &mut item, 0, list)?;
         self.session().names().append(list, &[sealed.value])
     }
 
@@ -200,16 +200,16 @@ impl Client {
             return Ok(0..0);
         }
         let session = self.session();
-        let values = all_or_none(session, items, |item| Ok(seal(session, item, 0, list)?.value))?;
+        let values = all_or_none(session, items, |mut item| Ok(seal(session, &mut item, 0, list)?.value))?;
         let first = session.names().append(list, &values)?;
         Ok(first..first + values.len() as u64)
     }
 
     /// Appends an item that ends with this client's session, and is otherwise like [`crate::Client::append`]. A list
     /// that has had only such items ends with the last of them.
-    pub(crate) fn append_ephemeral(&self, list: &str, item: impl Sendable) -> Result<u64> {
+    pub(crate) fn append_ephemeral(&self, list: &str, mut item: impl Sendable) -> Result<u64> {
         check_name(list)?;
-        let sealed = seal(self.session(), item, 0, list)?;
+        let sealed = seal(self.session(), &mut item, 0, list)?;
         let request = |cells| Request::ListAppendEphemeral { list: list.to_owned(), cells };
         self.session().names().append_by(list, &[sealed.value], &request)
     }

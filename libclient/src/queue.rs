@@ -180,8 +180,8 @@ impl Queue {
         let session = self.client.session();
         // If an item cannot be sealed, dropping the offer frees the items before it.
         let mut offer = Offer { queue: self.clone(), values: Vec::with_capacity(items.len()) };
-        for item in items {
-            offer.values.push(seal(session, item, 0, &self.name)?.value);
+        for mut item in items {
+            offer.values.push(seal(session, &mut item, 0, &self.name)?.value);
         }
         Ok(offer)
     }

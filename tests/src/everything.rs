@@ -263,7 +263,18 @@ fn round(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
             filled::value(message.tensor()?).unwrap_or_else(|torn| panic!("{torn}"));
         }
     }
-    drop((frames, camera));
+    // The same stream by a sender, which prepares each message before it is filled, and by a subscription that borrows.
+    let mut sender = camera.sender(DType::U64, [filled::words(value(0))])?;
+    for _ in 0..9 {
+        let mut loan = sender.loan()?;
+        loan.as_mut_slice::<u64>()?.fill(value(0));
+        loan.send()?;
+        if let Some(message) = frames.try_borrow()? {
+            let words = message.tensor()?.as_slice::<u64>()?;
+            assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
+        }
+    }
+    drop((frames, sender));
     if let Ok(mut frames) = client.subscribe(witness::STREAM) {
         for _ in 0..3 {
             match frames.recv_timeout(Duration::from_millis(100)) {

@@ -7,6 +7,12 @@ use crate::BaselineError;
 pub enum Game {
     /// tensorlend's stream. Both ends poll, and do not touch the payload. A sample is one way.
     StreamPoll,
+    /// Works as [`StreamPoll`](Self::StreamPoll), by a sender of one dtype and shape. The receiver
+    /// polls inside `borrow`.
+    StreamLoan,
+    /// Works as [`StreamLoan`](Self::StreamLoan), but the sender writes every byte of each message,
+    /// and the receiver reads every byte.
+    StreamLoanWrittenRead,
     /// Works as [`StreamPoll`](Self::StreamPoll), but the sender writes every byte of each message,
     /// and the receiver reads every byte.
     StreamWrittenRead,
@@ -27,8 +33,10 @@ pub enum Game {
 
 impl Game {
     /// All games.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::StreamPoll,
+        Self::StreamLoan,
+        Self::StreamLoanWrittenRead,
         Self::StreamWrittenRead,
         Self::StreamWake,
         Self::StreamEpoll,
@@ -42,6 +50,8 @@ impl Game {
     pub fn name(self) -> &'static str {
         match self {
             Self::StreamPoll => "stream-poll",
+            Self::StreamLoan => "stream-loan",
+            Self::StreamLoanWrittenRead => "stream-loan-written-read",
             Self::StreamWrittenRead => "stream-written-read",
             Self::StreamWake => "stream-wake",
             Self::StreamEpoll => "stream-epoll",

@@ -8,7 +8,7 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use super::game::Game;
 use super::invitation::Invitation;
 use super::link::{Lender, Sleeper};
-use super::stream::Poller;
+use super::stream::{LoanPoller, Poller};
 use crate::BaselineError;
 use crate::cores::{pin, unpin};
 use crate::end::{Alarm, Player, Volley};
@@ -37,6 +37,8 @@ pub(crate) fn serve(words: &[String]) -> Result<(), BaselineError> {
 fn play(invitation: &Invitation) -> Result<(), BaselineError> {
     let mut player: Box<dyn Player> = match invitation.game {
         Game::StreamPoll => Box::new(Volley::one_way(Poller::<false>::meet(invitation)?)),
+        Game::StreamLoan => Box::new(Volley::one_way(LoanPoller::<false>::meet(invitation)?)),
+        Game::StreamLoanWrittenRead => Box::new(Volley::one_way(LoanPoller::<true>::meet(invitation)?)),
         Game::StreamWrittenRead => Box::new(Volley::one_way(Poller::<true>::meet(invitation)?)),
         Game::StreamWake | Game::StreamEpoll => Box::new(Alarm(Sleeper::meet(invitation)?)),
         Game::Lend | Game::Put => Box::new(Volley::round_trip(Lender::meet(invitation)?)),

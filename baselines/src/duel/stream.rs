@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tensorlend::{Client, DType, Draft, Message, Stream, Subscription};
+use tensorlend::{Client, DType, Draft, Message, Sender, Stream, Subscription};
 
 use super::invitation::Invitation;
 use crate::end::{PingPong, Side, spin_until};
@@ -23,20 +23,30 @@ pub(super) struct Lines {
     pub(super) into: Subscription,
 }
 
+/// Opens this party's stream, and waits for the other party's stream.
+fn meet(
+    invitation: &Invitation,
+    pollable: bool,
+    touched: bool,
+) -> Result<(Client, Stream, Subscription), BaselineError> {
+    let client = invitation.client()?;
+    let (ours, theirs) = match invitation.side {
+        Side::First => ("first", "second"),
+        Side::Second => ("second", "first"),
+    };
+    let out = client.stream(&format!("bench/{}/{ours}", invitation.tag));
+    let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
+    let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
+    let into = if pollable { into.pollable() } else { into }.open()?;
+    // Wait until the other party has subscribed. Then it receives the first message.
+    out.wait_subscribers(1, MEETING)?;
+    Ok((client, out, into))
+}
+
 impl Lines {
     /// Opens this party's stream, and waits for the other party's stream.
     pub(super) fn meet(invitation: &Invitation, pollable: bool, touched: bool) -> Result<Self, BaselineError> {
-        let client = invitation.client()?;
-        let (ours, theirs) = match invitation.side {
-            Side::First => ("first", "second"),
-            Side::Second => ("second", "first"),
-        };
-        let out = client.stream(&format!("bench/{}/{ours}", invitation.tag));
-        let out = if touched { out.capacity(CAPACITY_TOUCHED) } else { out }.open()?;
-        let into = client.subscription(&format!("bench/{}/{theirs}", invitation.tag)).wait(MEETING);
-        let into = if pollable { into.pollable() } else { into }.open()?;
-        // Wait until the other party has subscribed. Then it receives the first message.
-        out.wait_subscribers(1, MEETING)?;
+        let (client, out, into) = meet(invitation, pollable, touched)?;
         Ok(Self { client, out, into })
     }
 
@@ -56,6 +66,51 @@ impl Drop for Lines {
     fn drop(&mut self) {
         // Delete the stream, because the daemon may outlive the benchmark.
         let _ = self.client.delete_stream(self.out.name());
+    }
+}
+
+/// An end that sends loans of one shape, and polls inside `borrow`. If `TOUCHED` is true, it writes and reads every byte.
+pub(super) struct LoanPoller<const TOUCHED: bool> {
+    client: Client,
+    out: Sender,
+    into: Subscription,
+    sent: u64,
+    received: u64,
+}
+
+impl<const TOUCHED: bool> LoanPoller<TOUCHED> {
+    pub(super) fn meet(invitation: &Invitation) -> Result<Self, BaselineError> {
+        let (client, out, into) = meet(invitation, false, TOUCHED)?;
+        let out = out.sender(DType::U8, [invitation.bytes as u64])?;
+        Ok(Self { client, out, into, sent: 0, received: 0 })
+    }
+}
+
+impl<const TOUCHED: bool> PingPong for LoanPoller<TOUCHED> {
+    fn send(&mut self) -> Result<(), BaselineError> {
+        self.sent += 1;
+        let mut loan = self.out.loan()?;
+        if TOUCHED {
+            payload::write_all(loan.bytes_mut(), self.sent);
+        }
+        loan.send()?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<(), BaselineError> {
+        self.received += 1;
+        let message = self.into.borrow_timeout(MEETING)?;
+        if TOUCHED {
+            payload::read_all(message.tensor()?.bytes(), self.received)?;
+        }
+        Ok(())
+    }
+}
+
+impl<const TOUCHED: bool> Drop for LoanPoller<TOUCHED> {
+    fn drop(&mut self) {
+        // Delete the stream, because the daemon may outlive the benchmark.
+        let _ = self.client.delete_stream(self.out.stream().name());
     }
 }
 

@@ -17,6 +17,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
         let to = Some("cacheline_one_way");
         polling.push(duel(setting, "stream_poll_one_way", OURS, to, Game::StreamPoll, bytes));
         polling.push(duel(setting, "stream_poll_one_way", ICEORYX, to, Game::IceoryxPoll, bytes));
+        polling.push(duel(setting, "stream_loan_one_way", OURS, to, Game::StreamLoan, bytes));
     }
     let mut touching = Vec::new();
     for bytes in SIZES {
@@ -25,6 +26,7 @@ pub fn groups(setting: &Setting) -> Vec<Group> {
         let to = Some("memory_written_read");
         touching.push(duel(setting, "stream_poll_written_read", OURS, to, Game::StreamWrittenRead, bytes));
         touching.push(duel(setting, "stream_poll_written_read", ICEORYX, to, Game::IceoryxWrittenRead, bytes));
+        touching.push(duel(setting, "stream_loan_written_read", OURS, to, Game::StreamLoanWrittenRead, bytes));
     }
     let waking = vec![
         entry("futex_one_way", FLOOR, None, move || floors::futex_wake(cores)),

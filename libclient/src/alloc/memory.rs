@@ -10,6 +10,7 @@ use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::size::bytes_text;
 use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
+use tensorlend_layout::word::Cell;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
@@ -29,6 +30,22 @@ impl Allocator {
     #[inline]
     fn take_kept(&self, bytes: u64) -> Option<Box<Taken>> {
         if self.instruments.are_off() && !self.is_forked() { self.magazines.take(bytes) } else { None }
+    }
+
+    /// Retires a value like [`Allocator::retire`], and takes a slot of `bytes` bytes if this needs no request to the daemon
+    /// and no instrument is on. `spent` is the box of a slot that was handed over, for the new slot.
+    #[inline]
+    pub fn exchange(&self, retired: Option<Cell>, mut spent: Box<Taken>, bytes: u64) -> Option<Box<Taken>> {
+        let mut heap = lock(&self.heap);
+        if retired.is_some_and(|value| heap.retire(value)) {
+            drop(heap);
+            self.reclaim(false);
+            heap = lock(&self.heap);
+        }
+        if !self.instruments.are_off() {
+            return None;
+        }
+        heap.take_into(bytes, &mut spent).then_some(spent)
     }
 
     /// Takes a slot like [`Allocator::take`], without informing the instruments.

@@ -10,6 +10,7 @@ use crate::segment::bytes::Bytes;
 use crate::stream::message::Message;
 use crate::stream::subscriber::Subscription;
 use crate::tensor::Tensor;
+use crate::wait::{Deadline, Timeout};
 use std::cell::OnceCell;
 use tensorlend_layout::stream::{Found, HeaderSummary, Ring};
 use tensorlend_layout::tensor::SlotInfo;
@@ -27,17 +28,31 @@ pub struct Borrowed<'s> {
 enum Inner<'s> {
     /// A tensor that the ring's entry describes completely.
     Plain(Plain<'s>),
-    /// Any other message, as [`Subscription::try_recv`] returns it.
-    Whole(Message),
+    /// Any other message, as [`Subscription::try_recv`] returns it. Boxed, so that a plain one is small to move.
+    Whole(Box<Message>),
 }
 
+/// The message that [`Near`] describes.
 struct Plain<'s> {
     subscription: &'s mut Subscription,
-    cell: Cell,
-    /// The header summary, checked against the segment that the subscription keeps.
-    summary: HeaderSummary,
     lost: u64,
     tensor: OnceCell<Box<Tensor>>,
+}
+
+/// A message that is taken for the program, before the subscription is borrowed for it.
+enum Taken {
+    /// Its tensor is in a segment that the subscription keeps.
+    Near { lost: u64 },
+    /// It has a lease of its own.
+    Whole(Box<Message>),
+}
+
+/// The next message, as its entry shows it.
+enum Next {
+    Message(Taken),
+    NotYet,
+    /// The message is lost, or needs a lease of its own.
+    Other,
 }
 
 /// Number of segments that a subscription keeps. A stream's messages usually use at most this many. A client's first
@@ -45,7 +60,6 @@ struct Plain<'s> {
 const NEAR_MAX: usize = 4;
 
 /// The segments of recent messages. The next message is usually in one of them.
-#[derive(Default)]
 pub(crate) struct Near {
     /// The leases on the segments. For the daemon, each lease covers its segment as a whole. For the producer, it covers
     /// none of the slots. So the memory stays this producer's and this stream's when the producer dies and the stream is
@@ -55,8 +69,18 @@ pub(crate) struct Near {
     latest: usize,
     /// The producer's geometry word for which the segments are valid.
     geometry: u64,
+    /// The borrowed message, and its summary, checked against the segment `latest`.
+    cell: Cell,
+    summary: HeaderSummary,
     /// The lease entry on the borrowed message, if the producer may replace the message in the meantime.
     lease: Option<LeaseEntry>,
+}
+
+impl Default for Near {
+    fn default() -> Self {
+        let (cell, summary) = (Cell::EMPTY, HeaderSummary::default());
+        Self { segments: Vec::new(), latest: 0, geometry: 0, cell, summary, lease: None }
+    }
 }
 
 impl Near {
@@ -171,10 +195,11 @@ impl Plain<'_> {
 
     fn tensor(&self) -> &Tensor {
         self.tensor.get_or_init(|| {
-            let info = SlotInfo::of_summary(&self.summary, self.cell.generation());
+            let near = &self.subscription.near;
+            let info = SlotInfo::of_summary(&near.summary, near.cell.generation());
             let info = info.and_then(std::result::Result::ok).expect("it was checked when the lease was taken");
             // The tensor is built at the first access, and kept while the program borrows the message.
-            let segment = self.subscription.near.latest().segment();
+            let segment = near.latest().segment();
             let bytes = Bytes::new(&segment.map, info.data_offset, info.data_bytes).expect("it was checked");
             let bytes = if self.is_leased() { bytes } else { bytes.not_inherited() };
             Box::new(Tensor::read(&info, bytes, None).expect("it was checked"))
@@ -230,27 +255,94 @@ impl Subscription {
     ///
     /// # Errors
     /// The errors of [`Subscription::try_recv`].
-    #[inline]
+    #[inline(always)]
     pub fn try_borrow(&mut self) -> Result<Option<Borrowed<'_>>> {
         self.session.check()?;
-        match (Ring { head: &self.at.head, entries: &self.at.entries }).find(self.next) {
-            Found::Message(cell, summary) if self.borrow_near(cell, &summary) => {
-                let lost = self.take_lost();
-                let plain = Plain { subscription: self, cell, summary, lost, tensor: OnceCell::new() };
-                Ok(Some(Borrowed { inner: Inner::Plain(plain) }))
-            }
-            Found::NotYet if !self.is_pollable() && self.goes_on()? => Ok(None),
-            _ => self.borrow_whole(),
+        match self.next_near() {
+            Next::Message(near) => Ok(Some(self.borrowed(near))),
+            Next::NotYet if !self.is_pollable() && self.goes_on()? => Ok(None),
+            Next::NotYet | Next::Other => Ok(self.take_whole(Self::try_recv)?.map(|taken| self.borrowed(taken))),
         }
     }
 
-    fn borrow_whole(&mut self) -> Result<Option<Borrowed<'_>>> {
-        let Some(message) = self.try_recv()? else { return Ok(None) };
+    /// Borrows the next message. Blocks until a message arrives. The thread spins briefly and then sleeps on a futex.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// let camera = client.stream("camera").open()?;
+    /// let mut frames = client.subscribe("camera")?;
+    /// let mut frame = client.create(tensorlend::DType::U8, [4, 4])?;
+    /// frame.bytes_mut().fill(7);
+    /// let thread = std::thread::spawn(move || camera.send(frame));
+    /// assert_eq!(frames.borrow()?.tensor()?.bytes(), [7; 16]);
+    /// # thread.join().unwrap()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Subscription::try_recv`].
+    #[inline(always)]
+    pub fn borrow(&mut self) -> Result<Borrowed<'_>> {
+        self.borrow_until(&Deadline::new(None))
+    }
+
+    /// Borrows the next message like [`Subscription::borrow`], but blocks for at most `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no message arrived in time; otherwise the errors of [`Subscription::try_recv`].
+    #[inline]
+    pub fn borrow_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Borrowed<'_>> {
+        self.borrow_until(&Deadline::new(timeout))
+    }
+
+    #[inline(always)]
+    fn borrow_until(&mut self, deadline: &Deadline) -> Result<Borrowed<'_>> {
+        self.session.check()?;
+        if let Next::Message(taken) = self.next_near() {
+            return Ok(self.borrowed(taken));
+        }
+        if self.spin_until_sent()
+            && let Next::Message(taken) = self.next_near()
+        {
+            return Ok(self.borrowed(taken));
+        }
+        let taken = self.sleep(deadline, |it| match it.next_near() {
+            Next::Message(near) => Ok(Some(near)),
+            Next::NotYet | Next::Other => it.take_whole(Self::poll),
+        })?;
+        Ok(self.borrowed(taken))
+    }
+
+    /// Takes the next message, if it is in a segment that the subscription keeps.
+    #[inline(always)]
+    fn next_near(&mut self) -> Next {
+        match (Ring { head: &self.at.head, entries: &self.at.entries }).find(self.next) {
+            Found::Message(cell, summary) if self.borrow_near(cell, &summary) => {
+                Next::Message(Taken::Near { lost: self.take_lost() })
+            }
+            Found::NotYet => Next::NotYet,
+            _ => Next::Other,
+        }
+    }
+
+    /// Takes the next message with a lease of its own.
+    fn take_whole(&mut self, take: impl FnOnce(&mut Self) -> Result<Option<Message>>) -> Result<Option<Taken>> {
+        let Some(message) = take(self)? else { return Ok(None) };
         if let Some(lease) = message.value().as_tensor() {
             // The lease on this message ensures that the slot's segment does not change.
             self.come_near(lease.held());
         }
-        Ok(Some(Borrowed { inner: Inner::Whole(message) }))
+        Ok(Some(Taken::Whole(Box::new(message))))
+    }
+
+    #[inline(always)]
+    fn borrowed(&mut self, taken: Taken) -> Borrowed<'_> {
+        let inner = match taken {
+            Taken::Near { lost } => Inner::Plain(Plain { subscription: self, lost, tensor: OnceCell::new() }),
+            Taken::Whole(message) => Inner::Whole(message),
+        };
+        Borrowed { inner }
     }
 
     fn come_near(&mut self, message: &Held) {
@@ -288,6 +380,7 @@ impl Subscription {
         if !SlotInfo::check_summary(summary, near.latest().segment().map.bytes() as u64) {
             return false;
         }
+        (near.cell, near.summary) = (cell, *summary);
         if self.at.waits {
             // After the daemon has ended this session, its cursor protects nothing.
             return ring.stands(self.next, cell) && session.is_member();

@@ -6,6 +6,7 @@ pub mod message;
 pub mod open;
 pub mod producer;
 pub mod ring;
+pub mod sender;
 pub mod subscribe;
 pub mod subscriber;
 mod waiting;
@@ -13,3 +14,4 @@ mod writer;
 
 pub use open::StreamBuilder;
 pub use producer::{Stream, TrySendError};
+pub use sender::{Loan, Sender};

@@ -9,7 +9,7 @@ use crate::stream::writer::{State, Writer};
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
 use crate::wait::{Deadline, Timeout};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tensorlend_layout::wire::Request;
 use tensorlend_os::mutex::lock;
@@ -43,7 +43,7 @@ use tensorlend_os::mutex::lock;
 /// limit the wait. A killed subscriber blocks the stream until the daemon detects its end, usually at once.
 pub struct Stream {
     pub(super) writer: Writer,
-    pub(super) state: Mutex<State>,
+    state: Mutex<State>,
 }
 
 /// A free ring slot for one message.
@@ -63,7 +63,7 @@ impl RingSlot<'_> {
 /// Seals like [`seal`], while the stream is locked. Does not call the program's memory callback, which might use the
 /// stream.
 #[inline]
-fn seal_locked(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
+fn seal_locked(session: &Arc<Session>, message: &mut impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
     seal(session, message, sequence, what)
 }
@@ -212,8 +212,8 @@ impl Stream {
     }
 
     #[inline]
-    fn push(&self, state: &mut State, message: impl Sendable) -> Result<u64> {
-        let sealed = seal_locked(&self.writer.session, message, state.next, &self.writer.name)?;
+    fn push(&self, state: &mut State, mut message: impl Sendable) -> Result<u64> {
+        let sealed = seal_locked(&self.writer.session, &mut message, state.next, &self.writer.name)?;
         tensorlend_layout::crash_point!("send: sealed");
         Ok(self.writer.push(state, sealed.value, &sealed.summary))
     }
@@ -224,11 +224,11 @@ impl Stream {
     }
 
     /// Sends a message that is also the latest value of a name.
-    pub(crate) fn send_named(&self, message: impl Sendable, name: &str) -> Result<Version> {
+    pub(crate) fn send_named(&self, mut message: impl Sendable, name: &str) -> Result<Version> {
         self.writer.session.check()?;
         message.ready(sealed::INSIDE)?;
         let mut state = lock(&self.state);
-        let sealed = seal_locked(&self.writer.session, message, state.next, name)?;
+        let sealed = seal_locked(&self.writer.session, &mut message, state.next, name)?;
         let value = sealed.value;
         // Add a holder for the ring. The name alone would not keep a value that is overwritten at once.
         self.writer.session.alloc().hold_again(value);
@@ -242,6 +242,12 @@ impl Stream {
                 Err(e)
             }
         }
+    }
+
+    /// Returns the ring and its state, without the lock that a shared reference needs.
+    #[inline]
+    pub(super) fn state_mut(&mut self) -> (&Writer, &mut State) {
+        (&self.writer, self.state.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the number of messages sent so far. Returns 0 in the child of a fork.

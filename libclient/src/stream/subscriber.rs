@@ -71,7 +71,7 @@ pub struct Subscription {
     pub(crate) next: u64,
     lost: u64,
     lost_before: u64,
-    pub(super) spin: Arc<Spin>,
+    pub(super) spin: Spin,
     /// Whether a message was received since (re)joining: only then is a gap a loss.
     joined: bool,
     wake: Option<Arc<OwnedFd>>,
@@ -100,7 +100,7 @@ impl Subscription {
             next: 0,
             lost: 0,
             lost_before: 0,
-            spin: Arc::new(Spin::new()),
+            spin: Spin::new(),
             joined: false,
             wake: wake.map(Arc::new),
         };

@@ -12,27 +12,39 @@ use tensorlend_os::futex;
 impl Subscription {
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
-        if let Some(message) = self.poll()? {
-            return Ok(message);
+        match self.poll()? {
+            Some(message) => Ok(message),
+            None => self.wait(&deadline, Self::poll),
         }
-        self.wait(deadline)
     }
 
-    /// Waits for the next message: polls for a short time, and then sleeps.
+    /// Waits until `take` returns something: polls for a short time, and then sleeps.
     #[inline(never)]
-    fn wait(&mut self, deadline: Deadline) -> Result<Message> {
-        let (spinning, mut polls) = (self.spin.clone(), 0u32);
-        let found = spinning.poll(|| {
-            polls += 1;
-            // One poll in sixteen also finds a lost message, and the end of the stream.
-            if polls.is_multiple_of(16) || self.is_sent() { self.poll() } else { Ok(None) }
-        });
-        if let Some(message) = found? {
-            return Ok(message);
+    fn wait<T>(&mut self, deadline: &Deadline, mut take: impl FnMut(&mut Self) -> Result<Option<T>>) -> Result<T> {
+        if self.spin_until_sent()
+            && let Some(taken) = take(self)?
+        {
+            return Ok(taken);
         }
+        self.sleep(deadline, take)
+    }
+
+    /// Polls for a short time whether the next message was sent.
+    #[inline]
+    pub(super) fn spin_until_sent(&self) -> bool {
+        self.spin.until(|| self.is_sent())
+    }
+
+    /// Waits until `take` returns something: sleeps between calls.
+    #[cold]
+    pub(super) fn sleep<T>(
+        &mut self,
+        deadline: &Deadline,
+        mut take: impl FnMut(&mut Self) -> Result<Option<T>>,
+    ) -> Result<T> {
         loop {
             let sample = self.park();
-            let got = self.poll();
+            let got = take(self);
             if let Ok(None) = got {
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
@@ -43,14 +55,14 @@ impl Subscription {
                 futex::wait(&self.at.head.bell, sample, nap);
             }
             self.unpark();
-            if let Some(message) = got? {
-                return Ok(message);
+            if let Some(taken) = got? {
+                return Ok(taken);
             }
             // If the bell rang without a message, the producer has announced that one follows soon.
             let is_soon = self.at.head.bell.read() != sample;
-            let found = if is_soon { spin::soon(|| self.poll())? } else { self.poll()? };
-            if let Some(message) = found {
-                return Ok(message);
+            let found = if is_soon { spin::soon(|| take(self))? } else { take(self)? };
+            if let Some(taken) = found {
+                return Ok(taken);
             }
         }
     }

@@ -47,6 +47,12 @@ impl State {
     pub fn new() -> Self {
         Self { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }
     }
+
+    /// Reads how far the subscribers in the cached list are.
+    #[inline]
+    fn read_cursors(&mut self) {
+        self.slowest = self.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
+    }
 }
 
 /// A stream's ring as its producer has it. All methods that send or check for room require exclusive access to the
@@ -107,17 +113,22 @@ impl Writer {
             return Err(Error::SessionEnded);
         }
         let version = self.listed()?.subscribers_version.read();
-        let capacity = self.entries.len() as u64;
-        let Some(oldest) = state.next.checked_sub(capacity) else { return Ok(true) };
-        if self.policy == Policy::DropOldest || (state.slowest > oldest && state.version == version) {
+        let Some(oldest) = self.oldest(state) else { return Ok(true) };
+        if state.slowest > oldest && state.version == version {
             return Ok(true);
         }
         if !self.refresh(state) {
             // The cursor of a listed subscriber is not mapped, so that subscriber may need the oldest message.
             return self.listed().map(|_| false);
         }
-        state.slowest = state.subscribers.iter().map(|s| s.cursor().next.read()).min().unwrap_or(u64::MAX);
+        state.read_cursors();
         Ok(state.slowest > oldest)
+    }
+
+    /// Returns the number of the message that the next one replaces, if subscribers must have taken that message.
+    #[inline]
+    fn oldest(&self, state: &State) -> Option<u64> {
+        if self.policy == Policy::DropOldest { None } else { state.next.checked_sub(self.entries.len() as u64) }
     }
 
     /// Returns how long the producer may sleep before it checks for room again.
@@ -151,9 +162,20 @@ impl Writer {
         state.slowest = 0;
     }
 
-    /// Sends a sealed slot. The ring takes over one of the slot's holders.
+    /// Sends a sealed slot, and retires the message that it replaces. Returns the message's number.
     #[inline]
     pub fn push(&self, state: &mut State, value: Cell, summary: &HeaderSummary) -> u64 {
+        let number = state.next;
+        if let Some(replaced) = self.send(state, value, summary) {
+            self.session.alloc().retire(replaced);
+        }
+        number
+    }
+
+    /// Sends a sealed slot. The ring takes over one of the slot's holders. Returns the value of the replaced message, which
+    /// the caller must retire.
+    #[inline]
+    pub fn send(&self, state: &mut State, value: Cell, summary: &HeaderSummary) -> Option<Cell> {
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, value, summary);
@@ -161,10 +183,11 @@ impl Writer {
         tensorlend_layout::crash_point!("send: counted");
         // The message is sent, and later steps cannot undo that.
         self.wake(state);
-        if let Some(replaced) = replaced {
-            self.session.alloc().retire(replaced);
+        // The cursors are in the subscribers' caches. Read them now, while no subscriber waits for this producer.
+        if self.oldest(state).is_some_and(|oldest| state.slowest <= oldest) {
+            state.read_cursors();
         }
-        number
+        replaced
     }
 
     /// Wakes the subscribers that sleep.

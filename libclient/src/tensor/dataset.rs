@@ -184,7 +184,7 @@ impl DatasetDraft {
     /// # Errors
     /// The errors of [`Draft::publish`]; [`Error::Refused`] if there is no memory for the dataset's index;
     /// [`Error::Device`] if the device work on a member failed.
-    pub fn publish(self, name: &str) -> Result<Version> {
+    pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
         let session = self.session.clone();
         let sealed = self.seal_for(0, INSIDE)?;
@@ -222,7 +222,7 @@ impl DatasetDraft {
     }
 
     /// Checks the name and the lifetime, and seals the dataset.
-    fn seal_to_publish(self, name: &str, lifetime: Lifetime) -> Result<(Arc<Session>, Cell)> {
+    fn seal_to_publish(mut self, name: &str, lifetime: Lifetime) -> Result<(Arc<Session>, Cell)> {
         check_name(name)?;
         lifetime.ttl_ns()?;
         let session = self.session.clone();
@@ -243,11 +243,11 @@ impl Message for DatasetDraft {
     fn ready(&self, _: Inside) -> Result<()> {
         self.members.iter().try_for_each(|(_, draft)| draft.settle())
     }
-    fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
+    fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {
         self.session.check()?;
         #[cfg(feature = "cuda")]
         self.ready(INSIDE)?;
-        seal_dataset(&self.session, self.members, &self.metadata, self.timestamp_ns, sequence)
+        seal_dataset(&self.session, std::mem::take(&mut self.members), &self.metadata, self.timestamp_ns, sequence)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Drafts: tensors that a producer is writing.
 #![allow(unsafe_code)]
 
+mod seal;
+
 use crate::alloc::heap::Taken;
 use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
@@ -11,12 +13,11 @@ use crate::tensor::element::Element;
 use crate::tensor::spec::TensorSpec;
 use std::sync::Arc;
 use tensorlend_layout::directory::key_word;
-use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::tensor::{
-    METADATA_INLINE, METADATA_MAX, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind, check_extent,
-};
+use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, SlotInfo, SlotKind, check_extent};
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
+
+pub use seal::{Sealed, extend};
 
 /// A tensor that its producer is writing, in the shared memory in which readers will read it. No other client sees
 /// the tensor before [`Draft::publish`]. Dropping the draft frees the memory.
@@ -37,6 +38,9 @@ pub struct Draft {
     session: Arc<Session>,
     /// Boxed, so that a dropped draft passes its slot to the next draft as a pointer.
     taken: Option<Box<Taken>>,
+    /// True once the slot belongs to the code that publishes it. The box stays until the draft is dropped, because receivers
+    /// of a message do not wait for that.
+    is_sealed: bool,
     kind: SlotKind,
     dtype: DType,
     shape: Dims<u64>,
@@ -49,14 +53,6 @@ const SLOT_MISSING: &str = "a draft has its slot until it is published";
 
 // Up to this size, moving a draft is a few instructions; a larger one is moved by a call.
 const _: () = assert!(size_of::<Result<Draft>>() <= 128);
-
-/// A sealed slot, ready to be published.
-pub struct Sealed {
-    /// The slot and its generation.
-    pub value: Cell,
-    /// The header summary for a stream's entry.
-    pub summary: HeaderSummary,
-}
 
 /// Rare properties of a draft.
 #[derive(Default)]
@@ -171,18 +167,24 @@ impl Draft {
         }
     }
 
+    /// Returns a draft of a row-major tensor without a slot. The caller must give it one before the program has it.
+    pub(crate) fn without_slot(session: &Arc<Session>, dtype: DType, shape: Dims<u64>) -> Self {
+        let (session, kind) = (session.clone(), SlotKind::Tensor);
+        Self { session, taken: None, is_sealed: false, kind, dtype, shape, timestamp_ns: 0, details: None }
+    }
+
+    /// Gives a slot to a draft without one.
+    #[inline]
+    pub(crate) fn give_slot(&mut self, taken: Box<Taken>) {
+        debug_assert!(self.taken.is_none());
+        self.taken = Some(taken);
+    }
+
     #[inline]
     fn with(session: &Arc<Session>, dtype: DType, shape: Dims<u64>, bytes: u64) -> Result<Self> {
-        let taken = Some(session.take(bytes)?);
-        Ok(Self {
-            session: session.clone(),
-            taken,
-            kind: SlotKind::Tensor,
-            dtype,
-            shape,
-            timestamp_ns: 0,
-            details: None,
-        })
+        let mut draft = Self::without_slot(session, dtype, shape);
+        draft.give_slot(session.take(bytes)?);
+        Ok(draft)
     }
 
     fn details(&mut self) -> &mut Details {
@@ -416,7 +418,7 @@ impl Draft {
     /// it responded, the memory stays in use, because the name may refer to it.
     pub fn publish(mut self, name: &str) -> Result<Version> {
         check_name(name)?;
-        let sealed = self.hand_over(0, SLOT_NONE)?;
+        let sealed = self.seal(0, SLOT_NONE)?;
         tensorlend_layout::crash_point!("draft: sealed");
         self.session.names().publish_value(name, sealed.value)
     }
@@ -442,7 +444,7 @@ impl Draft {
     pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
-        let sealed = self.hand_over(0, SLOT_NONE)?;
+        let sealed = self.seal(0, SLOT_NONE)?;
         self.session.names().publish_value_for(name, sealed.value, lifetime)
     }
 
@@ -468,64 +470,8 @@ impl Draft {
     pub fn publish_within(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
-        let sealed = self.hand_over(0, SLOT_NONE)?;
+        let sealed = self.seal(0, SLOT_NONE)?;
         self.session.names().publish_value_within(name, sealed.value, lifetime)
-    }
-
-    /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published.
-    #[inline]
-    pub(crate) fn seal(mut self, sequence: u64, next: u32) -> Result<Sealed> {
-        self.hand_over(sequence, next)
-    }
-
-    /// Returns whether the record is too small for the draft's description.
-    #[inline]
-    pub(crate) fn is_extended(&self) -> bool {
-        self.head().is_extended()
-    }
-
-    /// Seals the slot for [`Draft::seal`]. Afterwards the draft does not free the slot any more.
-    #[inline]
-    fn hand_over(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
-        self.session.check()?;
-        tensorlend_layout::crash_point!("draft: filled");
-        if let (SlotKind::Tensor, None, Some(dims)) = (self.kind, &self.details, self.shape.four()) {
-            return Ok(self.hand_over_plain(dims, sequence, next));
-        }
-        let extended = self.is_extended();
-        let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
-        let taken = self.taken.take().expect(SLOT_MISSING);
-        let extent = Extent { offset: taken.offset, bytes: taken.bytes.len() as u64 };
-        let info = self.head().info(taken.value, extent, sequence, next, extended);
-        write(&taken, &info);
-        self.chain(&taken, next);
-        Ok(Sealed { value: taken.value, summary: info.summary().unwrap_or_default() })
-    }
-
-    /// Seals the slot of a tensor without rare properties, which almost every tensor is.
-    #[inline]
-    fn hand_over_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: u32) -> Sealed {
-        let taken = self.taken.take().expect(SLOT_MISSING);
-        let plain = PlainTensor {
-            dtype: self.dtype,
-            ndim: self.shape.len() as u8,
-            dims,
-            data_offset: taken.offset,
-            data_bytes: taken.bytes.len() as u64,
-            timestamp_ns: self.timestamp_ns,
-        };
-        // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
-        let record = unsafe { taken.record.get() };
-        let summary = record.write_plain(taken.generation(), next, sequence, &plain);
-        self.chain(&taken, next);
-        Sealed { value: taken.value, summary }
-    }
-
-    #[inline]
-    fn chain(&self, taken: &Taken, next: u32) {
-        if next != SLOT_NONE {
-            self.session.alloc().chain(taken.slot(), next);
-        }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -538,49 +484,10 @@ impl Draft {
     }
 }
 
-/// Writes the bytes that do not fit into a record. They go into a slot of their own, in host memory, which is chained
-/// to the record's slot.
-#[cold]
-pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
-    let mut taken = session.take(bytes.len() as u64)?;
-    // SAFETY: contract 1 and 3 of `bytes.rs`. The heap has just handed the slot out, no other code has it, and the
-    // caller holds the session.
-    unsafe { taken.bytes.write() }.copy_from_slice(bytes);
-    let info = SlotInfo {
-        generation: taken.generation(),
-        kind: SlotKind::Extension,
-        dtype: DType::U8,
-        device: Device::CPU,
-        ndim: 0,
-        strided: false,
-        extended: false,
-        early: false,
-        metadata_bytes: 0,
-        next,
-        data_offset: taken.offset,
-        data_bytes: bytes.len() as u64,
-        byte_offset: 0,
-        timestamp_ns: 0,
-        sequence: 0,
-        dims: [0; NDIM_INLINE],
-        metadata: [0; METADATA_INLINE / 8],
-    };
-    write(&taken, &info);
-    session.alloc().chain(taken.slot(), next);
-    Ok(taken.slot())
-}
-
-/// Writes the record of a slot that the heap has handed out and that is not published yet.
-#[inline]
-fn write(taken: &Taken, info: &SlotInfo) {
-    // SAFETY: contract 1 of `bytes.rs`: the slot is handed out and the caller holds the session, so the record stays
-    // mapped.
-    unsafe { taken.record.get() }.write(info);
-}
-
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(taken) = self.taken.take()
+            && !self.is_sealed
             && !self.session.is_forked()
         {
             self.session.alloc().drop_taken(taken);

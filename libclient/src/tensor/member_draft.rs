@@ -65,9 +65,9 @@ impl MemberDraft {
     /// Writes the slot's record. No device work on the draft may be pending.
     pub(crate) fn seal(self, sequence: u64, next: u32) -> Result<Sealed> {
         match self {
-            Self::Host(draft) => draft.seal(sequence, next),
+            Self::Host(mut draft) => draft.seal(sequence, next),
             #[cfg(feature = "cuda")]
-            Self::Device(draft) => draft.seal_settled(sequence, next),
+            Self::Device(mut draft) => draft.seal_settled(sequence, next),
         }
     }
 }

@@ -49,8 +49,8 @@ pub(crate) mod sealed {
         fn ready(&self, _: Inside) -> Result<()> {
             Ok(())
         }
-        /// Writes the message's records. Afterwards the slot belongs to the caller.
-        fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed>;
+        /// Writes the message's records. Afterwards the slot belongs to the caller. Called once.
+        fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed>;
     }
 
     impl Message for Draft {
@@ -62,7 +62,7 @@ pub(crate) mod sealed {
             self.is_extended()
         }
         #[inline]
-        fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
+        fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {
             self.seal(sequence, SLOT_NONE)
         }
     }
@@ -70,7 +70,7 @@ pub(crate) mod sealed {
 
 /// Seals a message if this client created it, because each client counts its own slots.
 #[inline]
-pub(crate) fn seal(session: &Arc<Session>, message: impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
+pub(crate) fn seal(session: &Arc<Session>, message: &mut impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
         return Err(of_another_client(what));
     }

@@ -136,7 +136,7 @@ impl Message for ValueDraft {
         }
     }
 
-    fn seal_for(self, sequence: u64, inside: Inside) -> Result<Sealed> {
+    fn seal_for(&mut self, sequence: u64, inside: Inside) -> Result<Sealed> {
         match self {
             Self::Tensor(draft) => draft.seal_for(sequence, inside),
             Self::Dataset(draft) => draft.seal_for(sequence, inside),

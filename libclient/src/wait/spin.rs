@@ -57,13 +57,25 @@ impl Spin {
         if let Some(found) = poll()? {
             return Ok(Some(found));
         }
-        let poll_ns = if alone() { 0 } else { self.next_ns() };
-        if poll_ns == 0 {
-            return Ok(None);
-        }
-        let found = poll_for(Duration::from_nanos(poll_ns.into()), poll)?;
-        self.learn(poll_ns, found.is_some());
+        let Some(most_ns) = self.start() else { return Ok(None) };
+        let found = poll_for(Duration::from_nanos(most_ns.into()), poll)?;
+        self.learn(most_ns, found.is_some());
         Ok(found)
+    }
+
+    /// Polls like [`Spin::poll`] until `is_there` returns true. Returns whether it did.
+    #[inline]
+    pub fn until(&self, mut is_there: impl FnMut() -> bool) -> bool {
+        let Some(most_ns) = self.start() else { return is_there() };
+        let most = Duration::from_nanos(most_ns.into());
+        let found = bursts(most, || is_there().then_some(())).is_some();
+        self.learn(most_ns, found);
+        found
+    }
+
+    /// Returns the polling time of a wait that begins now. `None`: do not poll.
+    fn start(&self) -> Option<u32> {
+        if alone() { None } else { Some(self.next_ns()).filter(|&ns| ns > 0) }
     }
 }
 
@@ -79,16 +91,22 @@ pub fn soon<T>(mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>>
 }
 
 fn poll_for<T>(most: Duration, mut poll: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
-    let start = Instant::now();
+    bursts(most, || poll().transpose()).transpose()
+}
+
+/// Polls for at most about `most`. Reads the clock only after every sixteen polls, since it takes as long as several polls.
+#[inline]
+fn bursts<T>(most: Duration, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+    let mut start = None;
     loop {
         for _ in 0..16 {
-            if let Some(found) = poll()? {
-                return Ok(Some(found));
+            if let Some(found) = poll() {
+                return Some(found);
             }
             std::hint::spin_loop();
         }
-        if start.elapsed() >= most {
-            return Ok(None);
+        if start.get_or_insert_with(Instant::now).elapsed() >= most {
+            return None;
         }
     }
 }

@@ -27,20 +27,41 @@ impl SlotRecord {
     /// strides or a byte offset. Returns the summary for a stream's entry: zero if a size does not fit.
     #[inline]
     pub fn write_plain(&self, generation: u64, next: u32, sequence: u64, plain: &PlainTensor) -> HeaderSummary {
+        self.seal_plain(generation);
+        self.prepare_plain(next, sequence, plain)
+    }
+
+    /// Owner: writes all that [`SlotRecord::write_plain`] writes, except the generation, which [`SlotRecord::seal_plain`]
+    /// writes. Until then the slot counts as a draft's.
+    #[inline]
+    pub fn prepare_plain(&self, next: u32, sequence: u64, plain: &PlainTensor) -> HeaderSummary {
         let &PlainTensor { dtype, ndim, dims, data_offset, data_bytes, timestamp_ns } = plain;
         let kind = u64::from(dtype.pack()) << 32 | CPU | u64::from(ndim);
         let [d0, d1, d2, d3] = dims;
-        let words = [generation << 24 | SlotKind::Tensor as u64, kind, u64::from(next), data_offset, data_bytes, 0];
-        for (word, value) in self.words.iter().zip(words) {
-            word.put(value);
-        }
-        for (word, value) in self.words[6..].iter().zip([timestamp_ns, sequence, d0, d1, d2, d3, 0, 0, 0, 0]) {
+        let words =
+            [kind, u64::from(next), data_offset, data_bytes, 0, timestamp_ns, sequence, d0, d1, d2, d3, 0, 0, 0, 0];
+        for (word, value) in self.words[1..].iter().zip(words) {
             word.put(value);
         }
         if (d0 | d1 | d2 | d3) >> 32 != 0 {
             return HeaderSummary::default();
         }
         [kind | SUMMARY, data_offset, data_bytes, d0 | d1 << 32, d2 | d3 << 32, timestamp_ns]
+    }
+
+    /// Owner: writes the generation of a prepared record. The slot is then ready to be published.
+    #[inline]
+    pub fn seal_plain(&self, generation: u64) {
+        self.words[0].put(generation << 24 | SlotKind::Tensor as u64);
+    }
+
+    /// Owner: changes the timestamp of a prepared record and of its summary.
+    #[inline]
+    pub fn stamp_plain(&self, summary: &mut HeaderSummary, timestamp_ns: u64) {
+        self.words[6].put(timestamp_ns);
+        if *summary != HeaderSummary::default() {
+            summary[5] = timestamp_ns;
+        }
     }
 }
 

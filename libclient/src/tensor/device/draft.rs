@@ -455,13 +455,13 @@ impl DeviceDraft {
     }
 
     /// Seals the slot after the work on it is done, like [`crate::Draft::seal`].
-    pub(crate) fn seal(self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.settle()?;
         self.seal_settled(sequence, next)
     }
 
     /// Seals like [`DeviceDraft::seal`]. No device work on the draft may be pending.
-    pub(crate) fn seal_settled(mut self, sequence: u64, next: u32) -> Result<Sealed> {
+    pub(crate) fn seal_settled(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         self.hand_over(sequence, next, false)
     }
 
@@ -575,7 +575,7 @@ impl Message for DeviceDraft {
     fn ready(&self, _: Inside) -> Result<()> {
         self.settle()
     }
-    fn seal_for(self, sequence: u64, _: Inside) -> Result<Sealed> {
+    fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {
         self.seal(sequence, SLOT_NONE)
     }
 }

@@ -1,0 +1,172 @@
+//! Sealing: writing a draft's record, after which the slot belongs to the code that publishes it.
+#![allow(unsafe_code)]
+
+use super::{Draft, Extent, SLOT_MISSING};
+use crate::alloc::heap::Taken;
+use crate::error::Result;
+use crate::session::Session;
+use std::sync::Arc;
+use tensorlend_layout::stream::HeaderSummary;
+use tensorlend_layout::tensor::{METADATA_INLINE, NDIM_INLINE, PlainTensor, SlotInfo, SlotKind};
+use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::{DType, Device};
+
+/// A sealed slot, ready to be published.
+#[derive(Debug)]
+pub struct Sealed {
+    /// The slot and its generation.
+    pub value: Cell,
+    /// The header summary for a stream's entry.
+    pub summary: HeaderSummary,
+}
+
+impl Draft {
+    /// Returns whether the record is too small for the draft's description.
+    #[inline]
+    pub(crate) fn is_extended(&self) -> bool {
+        self.head().is_extended()
+    }
+
+    /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published, and the
+    /// draft does not free it any more.
+    #[inline]
+    pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
+        self.session.check()?;
+        tensorlend_layout::crash_point!("draft: filled");
+        if let (SlotKind::Tensor, None, Some(dims)) = (self.kind, &self.details, self.shape.four()) {
+            return Ok(self.seal_plain(dims, sequence, next));
+        }
+        let extended = self.is_extended();
+        let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
+        let taken = self.taken.as_ref().expect(SLOT_MISSING);
+        let extent = Extent { offset: taken.offset, bytes: taken.bytes.len() as u64 };
+        let info = self.head().info(taken.value, extent, sequence, next, extended);
+        write(taken, &info);
+        self.chain(taken, next);
+        let sealed = Sealed { value: taken.value, summary: info.summary().unwrap_or_default() };
+        self.is_sealed = true;
+        Ok(sealed)
+    }
+
+    /// Seals the slot of a tensor without rare properties, which almost every tensor is.
+    #[inline]
+    fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: u32) -> Sealed {
+        let taken = self.taken.as_ref().expect(SLOT_MISSING);
+        let plain = self.plain(taken, dims);
+        // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
+        let record = unsafe { taken.record.get() };
+        let summary = record.write_plain(taken.generation(), next, sequence, &plain);
+        self.chain(taken, next);
+        let value = taken.value;
+        self.is_sealed = true;
+        Sealed { value, summary }
+    }
+
+    #[inline]
+    fn plain(&self, taken: &Taken, dims: [u64; NDIM_INLINE]) -> PlainTensor {
+        PlainTensor {
+            dtype: self.dtype,
+            ndim: self.shape.len() as u8,
+            dims,
+            data_offset: taken.offset,
+            data_bytes: taken.bytes.len() as u64,
+            timestamp_ns: self.timestamp_ns,
+        }
+    }
+
+    /// Writes the record as far as it is known before the tensor's bytes are, and not yet its generation. Returns the
+    /// slot's value and the summary. The summary is `None` for a tensor with more than four dimensions. The draft must have
+    /// no timestamp and no details.
+    #[inline]
+    pub(crate) fn prepare(&self, sequence: u64) -> (Cell, Option<HeaderSummary>) {
+        let taken = self.taken();
+        let summary = self.shape.four().map(|dims| {
+            // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
+            let record = unsafe { taken.record.get() };
+            record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims))
+        });
+        (taken.value, summary)
+    }
+
+    /// Completes the record that [`Draft::prepare`] wrote, and its summary. Then the slot belongs to the caller, ready to be
+    /// published. Returns `None` if the record was prepared for another draft, or if the draft has metadata.
+    #[inline]
+    pub(crate) fn seal_prepared(
+        &mut self,
+        session: &Arc<Session>,
+        value: Cell,
+        summary: &mut HeaderSummary,
+    ) -> Option<Box<Taken>> {
+        if self.details.is_some() || !self.is_slot(session, value) {
+            return None;
+        }
+        let taken = self.taken.take()?;
+        // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
+        let record = unsafe { taken.record.get() };
+        if self.timestamp_ns != 0 {
+            record.stamp_plain(summary, self.timestamp_ns);
+        }
+        record.seal_plain(taken.generation());
+        Some(taken)
+    }
+
+    /// Returns whether the draft has this slot of this session, in this generation.
+    #[inline]
+    pub(crate) fn is_slot(&self, session: &Arc<Session>, value: Cell) -> bool {
+        Arc::ptr_eq(&self.session, session) && self.taken.as_ref().is_some_and(|taken| taken.value == value)
+    }
+
+    /// Removes metadata, timestamp, strides and byte offset.
+    #[inline]
+    pub(crate) fn reset(&mut self) {
+        self.timestamp_ns = 0;
+        self.details = None;
+    }
+
+    #[inline]
+    fn chain(&self, taken: &Taken, next: u32) {
+        if next != SLOT_NONE {
+            self.session.alloc().chain(taken.slot(), next);
+        }
+    }
+}
+
+/// Writes the bytes that do not fit into a record. They go into a slot of their own, in host memory, which is chained
+/// to the record's slot.
+#[cold]
+pub fn extend(session: &Arc<Session>, bytes: &[u8], next: u32) -> Result<u32> {
+    let mut taken = session.take(bytes.len() as u64)?;
+    // SAFETY: contract 1 and 3 of `bytes.rs`. The heap has just handed the slot out, no other code has it, and the
+    // caller holds the session.
+    unsafe { taken.bytes.write() }.copy_from_slice(bytes);
+    let info = SlotInfo {
+        generation: taken.generation(),
+        kind: SlotKind::Extension,
+        dtype: DType::U8,
+        device: Device::CPU,
+        ndim: 0,
+        strided: false,
+        extended: false,
+        early: false,
+        metadata_bytes: 0,
+        next,
+        data_offset: taken.offset,
+        data_bytes: bytes.len() as u64,
+        byte_offset: 0,
+        timestamp_ns: 0,
+        sequence: 0,
+        dims: [0; NDIM_INLINE],
+        metadata: [0; METADATA_INLINE / 8],
+    };
+    write(&taken, &info);
+    session.alloc().chain(taken.slot(), next);
+    Ok(taken.slot())
+}
+
+/// Writes the record of a slot that the heap has handed out and that is not published yet.
+#[inline]
+fn write(taken: &Taken, info: &SlotInfo) {
+    // SAFETY: contract 1 of `bytes.rs`: the slot is handed out and the caller holds the session, so the record stays
+    // mapped.
+    unsafe { taken.record.get() }.write(info);
+}
