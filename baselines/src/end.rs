@@ -84,6 +84,33 @@ impl<E: PingPong> Player for Volley<E> {
     }
 }
 
+/// A player of a ping-pong, in which each exchange is a sample: half of its round trip. A sample includes one reading of the
+/// clock, about 20 ns.
+pub struct Each<E>(pub E);
+
+impl<E: PingPong> Player for Each<E> {
+    fn play(&mut self, side: Side, rounds: u64, samples_ns: &mut Vec<f64>) -> Result<(), BaselineError> {
+        let end = &mut self.0;
+        for round in 0..WARM_ROUNDS + rounds {
+            match side {
+                Side::First => {
+                    let start = Instant::now();
+                    end.send()?;
+                    end.receive()?;
+                    if round >= WARM_ROUNDS {
+                        samples_ns.push(each(start.elapsed(), 2));
+                    }
+                }
+                Side::Second => {
+                    end.receive()?;
+                    end.send()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 /// An end of an exchange with a sleeping receiver. The message contains the time of its sending.
 /// The receiver compares this time with the time of its arrival.
 pub trait Wake {

@@ -1,6 +1,6 @@
 """What it costs to hand an array to another process and know that it was read.
 
-    python exchange.py [--out STEM] [--quick]
+    python exchange.py [--out STEM] [--quick] [--sizes BYTES ...] [--rounds N] [--only WORD ...]
 
 Two processes. The producer has an array of float32 and puts it; the consumer gets it, reads a byte of every page, and
 answers. Beside the floor (memory that both have mapped, and a byte over a socket) every contender that is installed:
@@ -11,6 +11,7 @@ Redis. Each contender has a consumer of its own; they take turns.
 from __future__ import annotations
 
 import argparse
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -81,6 +82,34 @@ class CopyFloor(Floor):
 
     def put(self, array: np.ndarray) -> None:
         np.copyto(self.array, array)
+
+
+class TwoBlocks(Contender):
+    """Two blocks in turns: what any carrier does that keeps the former value for its readers while the next one is written."""
+
+    name = "floor: two blocks in turns, in place"
+    in_place = True
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.blocks = [Floor(nbytes).array, Floor(nbytes).array]
+        self.sent = 0
+
+    def consumer(self) -> Get:
+        blocks = itertools.cycle(self.blocks)
+        return lambda: next(blocks)
+
+    def put(self, array: np.ndarray) -> None:
+        self.sent += 1
+
+
+class TwoBlocksCopy(TwoBlocks):
+    name = "floor: two blocks in turns, one copy"
+    in_place = False
+
+    def put(self, array: np.ndarray) -> None:
+        np.copyto(self.blocks[self.sent % 2], array)
+        self.sent += 1
 
 
 class Lend(Contender):
@@ -316,6 +345,8 @@ class Ray(Contender):
 CONTENDERS = [
     Floor,
     CopyFloor,
+    TwoBlocks,
+    TwoBlocksCopy,
     Lend,
     LendCopy,
     SharedMemory,
@@ -376,17 +407,18 @@ class Turn:
         self.contender.close()
 
 
-def measure(nbytes: int, quick: bool, missing: dict[str, str]) -> list[Row]:
-    """All contenders at one size."""
+def measure(nbytes: int, count: int, only: list[str], missing: dict[str, str]) -> list[Row]:
+    """All contenders at one size, or those whose names contain one of the words in `only`."""
     array = np.ones(nbytes // 4, np.float32)
     turns = []
     for kind in CONTENDERS:
+        if only and not any(word in kind.name for word in only):
+            continue
         try:
             turns.append(Turn(kind(nbytes)))
         except (ImportError, OSError, RuntimeError) as error:
             missing[kind.name] = str(error)
     try:
-        count = rounds(nbytes, quick)
         for block in range(5):
             for turn in turns:
                 for _ in range(max(1, count // 5)):
@@ -412,12 +444,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("python-exchange"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, help="rounds for each contender and size, in five blocks")
+    parser.add_argument("--only", nargs="*", default=[], help="words of the names of contenders")
     parser.add_argument("--sizes", type=int, nargs="*", default=[1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28])
     arguments = parser.parse_args()
     missing: dict[str, str] = {}
     rows: list[Row] = []
     for nbytes in arguments.sizes:
-        rows += measure(nbytes, arguments.quick, missing)
+        count = arguments.rounds or rounds(nbytes, arguments.quick)
+        rows += measure(nbytes, count, arguments.only, missing)
     notes = [f"Left out: {name} ({why.splitlines()[0] if why else 'not installed'})." for name, why in missing.items()]
     save(arguments.out, "Handing an array to another process, from Python", rows, Floor.name, notes)
 

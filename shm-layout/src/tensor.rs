@@ -392,7 +392,7 @@ impl SlotRecord {
         Some([first | SUMMARY, word(3), word(4), dims[0] | dims[1] << 32, dims[2] | dims[3] << 32, word(6)])
     }
 
-    /// Returns the generation for which the record was last written.
+    /// Returns the generation for which the record was last sealed. The other words may already be those of the next one.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.words[0].peek() >> 24

@@ -25,6 +25,10 @@ pub enum Game {
     /// Works as [`Lend`](Self::Lend), with a copy of the producer's own array into the tensor. A
     /// sample is a round trip.
     Put,
+    /// Works as [`StreamLoan`](Self::StreamLoan), but each exchange is a sample.
+    StreamLoanEach,
+    /// Works as [`IceoryxPoll`](Self::IceoryxPoll), but each exchange is a sample.
+    IceoryxPollEach,
     /// Works as [`StreamPoll`](Self::StreamPoll), by iceoryx2's publish-subscribe.
     IceoryxPoll,
     /// Works as [`StreamWrittenRead`](Self::StreamWrittenRead), by iceoryx2's publish-subscribe.
@@ -33,7 +37,7 @@ pub enum Game {
 
 impl Game {
     /// All games.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::StreamPoll,
         Self::StreamLoan,
         Self::StreamLoanWrittenRead,
@@ -42,6 +46,8 @@ impl Game {
         Self::StreamEpoll,
         Self::Lend,
         Self::Put,
+        Self::StreamLoanEach,
+        Self::IceoryxPollEach,
         Self::IceoryxPoll,
         Self::IceoryxWrittenRead,
     ];
@@ -57,6 +63,8 @@ impl Game {
             Self::StreamEpoll => "stream-epoll",
             Self::Lend => "lend",
             Self::Put => "put",
+            Self::StreamLoanEach => "stream-loan-each",
+            Self::IceoryxPollEach => "iceoryx-poll-each",
             Self::IceoryxPoll => "iceoryx-poll",
             Self::IceoryxWrittenRead => "iceoryx-written-read",
         }
@@ -64,7 +72,7 @@ impl Game {
 
     /// Returns true if the game uses tensorlend, and so needs a daemon.
     pub fn is_ours(self) -> bool {
-        !matches!(self, Self::IceoryxPoll | Self::IceoryxWrittenRead)
+        !matches!(self, Self::IceoryxPoll | Self::IceoryxPollEach | Self::IceoryxWrittenRead)
     }
 
     /// Returns an error if this program was built without the library of the game.

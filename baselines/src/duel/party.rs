@@ -11,7 +11,7 @@ use super::link::{Lender, Sleeper};
 use super::stream::{LoanPoller, Poller};
 use crate::BaselineError;
 use crate::cores::{pin, unpin};
-use crate::end::{Alarm, Player, Volley};
+use crate::end::{Alarm, Each, Player, Volley};
 
 /// The prefix of a line that reports an error.
 pub(super) const ERROR: &str = "error: ";
@@ -42,12 +42,17 @@ fn play(invitation: &Invitation) -> Result<(), BaselineError> {
         Game::StreamWrittenRead => Box::new(Volley::one_way(Poller::<true>::meet(invitation)?)),
         Game::StreamWake | Game::StreamEpoll => Box::new(Alarm(Sleeper::meet(invitation)?)),
         Game::Lend | Game::Put => Box::new(Volley::round_trip(Lender::meet(invitation)?)),
+        Game::StreamLoanEach => Box::new(Each(LoanPoller::<false>::meet(invitation)?)),
+        #[cfg(feature = "iceoryx2")]
+        Game::IceoryxPollEach => Box::new(Each(super::iceoryx::Poller::<false>::meet(invitation)?)),
         #[cfg(feature = "iceoryx2")]
         Game::IceoryxPoll => Box::new(Volley::one_way(super::iceoryx::Poller::<false>::meet(invitation)?)),
         #[cfg(feature = "iceoryx2")]
         Game::IceoryxWrittenRead => Box::new(Volley::one_way(super::iceoryx::Poller::<true>::meet(invitation)?)),
         #[cfg(not(feature = "iceoryx2"))]
-        Game::IceoryxPoll | Game::IceoryxWrittenRead => return Err(BaselineError::NotBuilt { feature: "iceoryx2" }),
+        Game::IceoryxPoll | Game::IceoryxPollEach | Game::IceoryxWrittenRead => {
+            return Err(BaselineError::NotBuilt { feature: "iceoryx2" });
+        }
     };
     pin(invitation.core)?;
     say("ready")?;

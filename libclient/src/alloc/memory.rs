@@ -32,8 +32,8 @@ impl Allocator {
         if self.instruments.are_off() && !self.is_forked() { self.magazines.take(bytes) } else { None }
     }
 
-    /// Retires a value like [`Allocator::retire`], and takes a slot of `bytes` bytes if this needs no request to the daemon
-    /// and no instrument is on. `spent` is the box of a slot that was handed over, for the new slot.
+    /// Retires a value like [`Allocator::retire`]. Then takes a slot of `bytes` bytes, if this client has a free one and no
+    /// instrument is on. `spent` is the box of a slot that was handed over, for the new slot.
     #[inline]
     pub fn exchange(&self, retired: Option<Cell>, mut spent: Box<Taken>, bytes: u64) -> Option<Box<Taken>> {
         let mut heap = lock(&self.heap);

@@ -299,19 +299,26 @@ impl Subscription {
     #[inline(always)]
     fn borrow_until(&mut self, deadline: &Deadline) -> Result<Borrowed<'_>> {
         self.session.check()?;
-        if let Next::Message(taken) = self.next_near() {
-            return Ok(self.borrowed(taken));
+        let mut next = self.next_near();
+        if matches!(next, Next::NotYet) && self.spin_until_sent() {
+            next = self.next_near();
         }
-        if self.spin_until_sent()
-            && let Next::Message(taken) = self.next_near()
-        {
-            return Ok(self.borrowed(taken));
-        }
-        let taken = self.sleep(deadline, |it| match it.next_near() {
-            Next::Message(near) => Ok(Some(near)),
-            Next::NotYet | Next::Other => it.take_whole(Self::poll),
-        })?;
+        let taken = match next {
+            Next::Message(taken) => taken,
+            Next::NotYet | Next::Other => self.wait_whole(deadline)?,
+        };
         Ok(self.borrowed(taken))
+    }
+
+    #[cold]
+    fn wait_whole(&mut self, deadline: &Deadline) -> Result<Taken> {
+        match self.take_whole(Self::poll)? {
+            Some(taken) => Ok(taken),
+            None => self.sleep(deadline, |it| match it.next_near() {
+                Next::Message(taken) => Ok(Some(taken)),
+                Next::NotYet | Next::Other => it.take_whole(Self::poll),
+            }),
+        }
     }
 
     /// Takes the next message, if it is in a segment that the subscription keeps.
@@ -386,6 +393,10 @@ impl Subscription {
             return ring.stands(self.next, cell) && session.is_member();
         }
         let Some(owner_word) = session.owner_word(self.at.entry) else { return false };
+        if let Some(forgotten) = near.lease.take() {
+            // The program has forgotten a message without dropping it.
+            session.shards.release(forgotten);
+        }
         let words = [(owner_word, self.at.owner_word.0), (&ring.entry(self.next).cell, cell.0)];
         let guard = session.shards.epoch_guard();
         near.lease = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok();

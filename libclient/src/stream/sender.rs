@@ -3,35 +3,33 @@
 use crate::error::Result;
 use crate::stream::producer::{Stream, TrySendError};
 use crate::tensor::dims::{Dims, as_u64};
-use crate::tensor::draft::Draft;
-use crate::tensor::sendable::seal;
+use crate::tensor::draft::{Draft, Sealed};
+use crate::tensor::element::Element;
 use crate::tensor::shape::IntoShape;
 use crate::tensor::spec::TensorSpec;
 use crate::wait::{Deadline, Timeout};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use tensorlend_layout::DType;
 use tensorlend_layout::stream::HeaderSummary;
-use tensorlend_layout::word::Cell;
+use tensorlend_layout::word::SLOT_NONE;
 
 /// A stream's producer for tensors of one dtype and shape, on one thread at a time. See [`Stream::sender`].
 ///
-/// Dropping it closes the stream, as dropping the [`Stream`] does.
+/// Between two messages it has the memory of the next one. Dropping it closes the stream, as dropping the [`Stream`] does.
 #[derive(Debug)]
 pub struct Sender {
     stream: Stream,
-    dtype: DType,
-    shape: Dims<u64>,
     bytes: u64,
-    /// The next message. It has a slot, unless none was free when the previous message was sent.
+    /// The next message. It always has this sender's dtype and shape: no program gets a mutable reference to it.
     draft: Draft,
+    /// What is written in the record of the draft's slot. `None`: the draft has no slot, or its record is not written.
     prepared: Option<Prepared>,
 }
 
-/// What is written for the next message before the program fills it.
 #[derive(Debug)]
 struct Prepared {
+    /// The message's number.
     number: u64,
-    value: Cell,
     /// The summary of the record, in which only the timestamp may change. `None`: the record is not written, because the
     /// tensor has more than four dimensions.
     summary: Option<HeaderSummary>,
@@ -46,7 +44,7 @@ pub struct Loan<'s> {
 
 impl Stream {
     /// Returns a sender of tensors of one dtype and shape. It sends a message in less time than [`Stream::send`]: it
-    /// takes no lock, and makes and describes each message before the program asks for it.
+    /// does not lock the stream, and makes and describes each message before the program asks for it.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -66,13 +64,13 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Tensor`] for an invalid shape.
+    /// [`crate::Error::Tensor`] for an invalid shape. The stream is then closed.
     pub fn sender(self, dtype: DType, shape: impl IntoShape) -> Result<Sender> {
         let spec = TensorSpec::try_new(dtype, shape)?;
         let bytes = spec.bytes()?;
         let Some(shape) = Dims::new(as_u64(&spec.shape)) else { unreachable!("checked with its bytes") };
-        let draft = Draft::without_slot(&self.writer.session, dtype, shape.clone());
-        Ok(Sender { stream: self, dtype, shape, bytes, draft, prepared: None })
+        let draft = Draft::without_slot(&self.writer.session, dtype, shape);
+        Ok(Sender { stream: self, bytes, draft, prepared: None })
     }
 }
 
@@ -95,11 +93,10 @@ impl Sender {
     pub fn loan(&mut self) -> Result<Loan<'_>> {
         self.stream.writer.session.check()?;
         let next = self.stream.state_mut().1.next;
-        // An unsent loan may have left its properties. They must not get into a record that is written below.
+        // A loan that was not sent may have left its properties. They must not get into a record that is written below.
         self.draft.reset();
-        let session = &self.stream.writer.session;
         match &self.prepared {
-            Some(it) if it.number == next && self.draft.is_slot(session, it.value) => {}
+            Some(it) if it.number == next => {}
             _ => self.prepare(next)?,
         }
         Ok(Loan { sender: self })
@@ -108,13 +105,11 @@ impl Sender {
     /// Takes a slot for message `number`, unless the draft has one, and writes its record.
     #[cold]
     fn prepare(&mut self, number: u64) -> Result<()> {
-        let session = &self.stream.writer.session;
-        if !self.prepared.take().is_some_and(|it| self.draft.is_slot(session, it.value)) {
-            // A program can swap a loan's draft for another one, of any shape and of any client.
-            self.draft = Draft::without_slot(session, self.dtype, self.shape.clone());
-            self.draft.give_slot(session.take(self.bytes)?);
+        self.prepared = None;
+        if !self.draft.has_slot() {
+            self.draft.give_slot(self.stream.writer.session.take(self.bytes)?);
         }
-        self.prepared = Some(Prepared::new(&self.draft, number));
+        self.prepared = Some(Prepared { number, summary: self.draft.prepare(number) });
         Ok(())
     }
 
@@ -133,31 +128,21 @@ impl Sender {
     #[inline]
     fn push(&mut self) -> Result<u64> {
         let (writer, state) = self.stream.state_mut();
-        if let Some(Prepared { number, value, summary: Some(mut summary) }) = self.prepared.take()
-            && let Some(spent) = self.draft.seal_prepared(&writer.session, value, &mut summary)
-        {
-            tensorlend_layout::crash_point!("send: sealed");
-            let replaced = writer.send(state, value, &summary);
-            if let Some(taken) = writer.session.alloc().exchange(replaced, spent, self.bytes) {
-                self.draft.reset();
-                self.draft.give_slot(taken);
-                self.prepared = Some(Prepared::new(&self.draft, number + 1));
-            }
-            return Ok(number);
-        }
-        let draft = Draft::without_slot(&writer.session, self.dtype, self.shape.clone());
-        let mut draft = std::mem::replace(&mut self.draft, draft);
-        let sealed = seal(&writer.session, &mut draft, state.next, &writer.name)?;
+        let number = state.next;
+        let prepared = self.prepared.take().and_then(|it| it.summary);
+        let Sealed { value, summary } = match prepared.and_then(|summary| self.draft.seal_prepared(summary)) {
+            Some(sealed) => sealed,
+            None => self.draft.seal(number, SLOT_NONE)?,
+        };
+        let spent = self.draft.give_up_slot();
         tensorlend_layout::crash_point!("send: sealed");
-        Ok(writer.push(state, sealed.value, &sealed.summary))
-    }
-}
-
-impl Prepared {
-    #[inline]
-    fn new(draft: &Draft, number: u64) -> Self {
-        let (value, summary) = draft.prepare(number);
-        Self { number, value, summary }
+        let replaced = writer.send(state, value, &summary);
+        if let Some(taken) = writer.session.alloc().exchange(replaced, spent, self.bytes) {
+            self.draft.reset();
+            self.draft.give_slot(taken);
+            self.prepared = Some(Prepared { number: number + 1, summary: self.draft.prepare(number + 1) });
+        }
+        Ok(number)
     }
 }
 
@@ -165,7 +150,7 @@ impl Loan<'_> {
     /// Sends the message. Returns its number. With [`crate::Policy::Block`], blocks while a subscriber is a whole ring behind.
     ///
     /// # Errors
-    /// The errors of [`Stream::send`]. On an error, the method drops the message.
+    /// The errors of [`Stream::send`]. The message is not sent, and its memory is kept for the next loan.
     #[inline]
     pub fn send(self) -> Result<u64> {
         self.send_until(&Deadline::new(None))
@@ -174,7 +159,7 @@ impl Loan<'_> {
     /// Sends like [`Loan::send`], but blocks for at most `timeout`.
     ///
     /// # Errors
-    /// [`crate::Error::Timeout`] if the stream stayed full; otherwise the errors of [`Stream::send`].
+    /// [`crate::Error::Timeout`] if the stream stayed full; otherwise the errors of [`Loan::send`].
     pub fn send_timeout(self, timeout: impl Into<Timeout>) -> Result<u64> {
         self.send_until(&Deadline::new(timeout))
     }
@@ -182,7 +167,7 @@ impl Loan<'_> {
     /// Sends like [`Loan::send`], but never blocks. If the stream is full, the error returns the message.
     ///
     /// # Errors
-    /// [`TrySendError::Full`] with the message; [`TrySendError::Failed`] with an error of [`Stream::send`].
+    /// [`TrySendError::Full`] with the message; [`TrySendError::Failed`] with an error of [`Loan::send`].
     #[inline]
     pub fn try_send(self) -> std::result::Result<u64, TrySendError<Self>> {
         let (writer, state) = self.sender.stream.state_mut();
@@ -203,6 +188,53 @@ impl Loan<'_> {
         }
         self.sender.push()
     }
+
+    /// Returns all bytes for writing, like [`Draft::bytes_mut`].
+    #[inline]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.sender.draft.bytes_mut()
+    }
+
+    /// Copies all bytes into the message, like [`Draft::copy_from`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Length`] if `bytes` is longer or shorter than the message.
+    pub fn copy_from(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sender.draft.copy_from(bytes)
+    }
+
+    /// Returns the elements for writing, like [`Draft::as_mut_slice`].
+    ///
+    /// # Errors
+    /// [`crate::Error::DType`] if the message has another element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.sender.draft.as_mut_slice()
+    }
+
+    /// Returns an array view for writing, like [`Draft::ndarray_mut`]. Feature `ndarray`.
+    ///
+    /// # Errors
+    /// [`crate::Error::DType`] if the message has another element type.
+    #[cfg(feature = "ndarray")]
+    pub fn ndarray_mut<T: Element>(&mut self) -> Result<ndarray::ArrayViewMutD<'_, T>> {
+        self.sender.draft.ndarray_mut()
+    }
+
+    /// Sets metadata that receivers get with the message, like [`Draft::set_metadata`]. A message with metadata takes longer
+    /// to send.
+    ///
+    /// # Errors
+    /// [`crate::Error::Metadata`] for more than 64 KiB.
+    pub fn set_metadata(&mut self, metadata: &[u8]) -> Result<&mut Self> {
+        self.sender.draft.set_metadata(metadata)?;
+        Ok(self)
+    }
+
+    /// Sets a timestamp that receivers get with the message, like [`Draft::set_timestamp`].
+    pub fn set_timestamp(&mut self, nanoseconds: u64) -> &mut Self {
+        self.sender.draft.set_timestamp(nanoseconds);
+        self
+    }
 }
 
 impl Deref for Loan<'_> {
@@ -211,12 +243,5 @@ impl Deref for Loan<'_> {
     #[inline]
     fn deref(&self) -> &Draft {
         &self.sender.draft
-    }
-}
-
-impl DerefMut for Loan<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Draft {
-        &mut self.sender.draft
     }
 }

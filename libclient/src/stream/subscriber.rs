@@ -190,6 +190,11 @@ impl Subscription {
         &self.session.shards.table().cursors[usize::from(self.cursor)]
     }
 
+    /// Returns the id of the ring that the subscription reads. A stream that is opened again has another ring.
+    pub(super) fn ring(&self) -> u64 {
+        self.at.id
+    }
+
     #[inline]
     fn owner_word(&self) -> Result<&Word> {
         self.session.owner_word(self.at.entry).ok_or(Error::Protocol { doing: "follow a stream" })

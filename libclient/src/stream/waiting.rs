@@ -43,9 +43,16 @@ impl Subscription {
         mut take: impl FnMut(&mut Self) -> Result<Option<T>>,
     ) -> Result<T> {
         loop {
+            let ring = self.ring();
             let sample = self.park();
             let got = take(self);
             if let Ok(None) = got {
+                if self.ring() != ring {
+                    // The subscription has joined another ring. Nobody has declared a sleep there, and the sample is of the
+                    // former ring's bell.
+                    self.unpark();
+                    continue;
+                }
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
                     return Err(

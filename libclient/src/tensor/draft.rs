@@ -17,7 +17,9 @@ use tensorlend_layout::tensor::{METADATA_INLINE, METADATA_MAX, NDIM_INLINE, Slot
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 use tensorlend_layout::{DType, Device};
 
-pub use seal::{Sealed, extend};
+pub use seal::Sealed;
+#[cfg(feature = "cuda")]
+pub use seal::extend;
 
 /// A tensor that its producer is writing, in the shared memory in which readers will read it. No other client sees
 /// the tensor before [`Draft::publish`]. Dropping the draft frees the memory.
@@ -259,6 +261,7 @@ impl Draft {
     /// Panics in the child of a fork, because the draft belongs to the parent.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         assert!(!self.session.is_forked(), "a draft belongs to the process that made it: create one in the child");
+        debug_assert!(!self.is_sealed);
         let taken = self.taken.as_mut().expect(SLOT_MISSING);
         // SAFETY: contract 1 and 3: the heap handed the slot out to this draft alone, which keeps the session, and the
         // draft is not published while the borrow lives.

@@ -106,6 +106,13 @@ mod tests {
             former[0].write(&info);
             assert_eq!(now[0].write_plain(11, 12, 13, &plain), info.summary().unwrap_or_default());
             assert_eq!(now[0].copy(), former[0].copy());
+            // The same in two steps, with a timestamp that comes in between.
+            let later = record([7; 16]);
+            let mut summary = later[0].prepare_plain(12, 13, &PlainTensor { timestamp_ns: 0, ..plain });
+            assert_eq!(later[0].generation(), 0, "not sealed yet");
+            later[0].stamp_plain(&mut summary, timestamp_ns);
+            later[0].seal_plain(11);
+            assert_eq!((later[0].copy(), summary), (former[0].copy(), info.summary().unwrap_or_default()));
         }
     }
 }

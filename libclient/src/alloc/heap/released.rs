@@ -1,7 +1,7 @@
 //! Segments that this client has released for spill, so that the daemon can move them to a file.
 //!
-//! A producer writes a slot only after the heap has handed the slot out and before the producer stores its record
-//! ("seals" it). The producer never writes the slot again in the same generation. So the client can unmap a segment
+//! A producer writes a slot only after the heap has handed the slot out and before the producer stores the generation in its
+//! record ("seals" it). The producer never writes the slot again in the same generation. So the client can unmap a segment
 //! whose slots in use are all sealed. Only readers use the bytes, and this client reads them through a mapping of its
 //! own, like any other reader. The slots are retired and freed as before, which accesses no byte. When the last slot is
 //! freed, the client returns the segment. The heap hands out no more slots in a released segment and never maps it for

@@ -31,6 +31,7 @@ impl Draft {
     /// draft does not free it any more.
     #[inline]
     pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
+        debug_assert!(!self.is_sealed);
         self.session.check()?;
         tensorlend_layout::crash_point!("draft: filled");
         if let (SlotKind::Tensor, None, Some(dims)) = (self.kind, &self.details, self.shape.four()) {
@@ -75,45 +76,49 @@ impl Draft {
     }
 
     /// Writes the record as far as it is known before the tensor's bytes are, and not yet its generation. Returns the
-    /// slot's value and the summary. The summary is `None` for a tensor with more than four dimensions. The draft must have
-    /// no timestamp and no details.
+    /// summary; `None` for a tensor with more than four dimensions, whose record is not written. The draft must have no
+    /// timestamp and no details.
     #[inline]
-    pub(crate) fn prepare(&self, sequence: u64) -> (Cell, Option<HeaderSummary>) {
+    pub(crate) fn prepare(&self, sequence: u64) -> Option<HeaderSummary> {
         let taken = self.taken();
-        let summary = self.shape.four().map(|dims| {
-            // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
-            let record = unsafe { taken.record.get() };
-            record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims))
-        });
-        (taken.value, summary)
+        let dims = self.shape.four()?;
+        // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
+        let record = unsafe { taken.record.get() };
+        Some(record.prepare_plain(SLOT_NONE, sequence, &self.plain(taken, dims)))
     }
 
-    /// Completes the record that [`Draft::prepare`] wrote, and its summary. Then the slot belongs to the caller, ready to be
-    /// published. Returns `None` if the record was prepared for another draft, or if the draft has metadata.
+    /// Seals like [`Draft::seal`], with the record that [`Draft::prepare`] wrote for this draft. Returns `None` if the draft
+    /// has metadata, which that record lacks.
     #[inline]
-    pub(crate) fn seal_prepared(
-        &mut self,
-        session: &Arc<Session>,
-        value: Cell,
-        summary: &mut HeaderSummary,
-    ) -> Option<Box<Taken>> {
-        if self.details.is_some() || !self.is_slot(session, value) {
+    pub(crate) fn seal_prepared(&mut self, mut summary: HeaderSummary) -> Option<Sealed> {
+        debug_assert!(!self.is_sealed);
+        if self.details.is_some() {
             return None;
         }
-        let taken = self.taken.take()?;
+        let taken = self.taken.as_ref().expect(SLOT_MISSING);
         // SAFETY: contract 1: the slot is handed out, and this draft holds the session.
         let record = unsafe { taken.record.get() };
         if self.timestamp_ns != 0 {
-            record.stamp_plain(summary, self.timestamp_ns);
+            record.stamp_plain(&mut summary, self.timestamp_ns);
         }
         record.seal_plain(taken.generation());
-        Some(taken)
+        let value = taken.value;
+        self.is_sealed = true;
+        Some(Sealed { value, summary })
     }
 
-    /// Returns whether the draft has this slot of this session, in this generation.
+    /// Returns the box of a sealed slot. The draft can then be given another slot.
+    #[expect(clippy::unnecessary_box_returns, reason = "the next slot uses the box again")]
     #[inline]
-    pub(crate) fn is_slot(&self, session: &Arc<Session>, value: Cell) -> bool {
-        Arc::ptr_eq(&self.session, session) && self.taken.as_ref().is_some_and(|taken| taken.value == value)
+    pub(crate) fn give_up_slot(&mut self) -> Box<Taken> {
+        debug_assert!(self.is_sealed);
+        self.is_sealed = false;
+        self.taken.take().expect(SLOT_MISSING)
+    }
+
+    #[inline]
+    pub(crate) fn has_slot(&self) -> bool {
+        self.taken.is_some()
     }
 
     /// Removes metadata, timestamp, strides and byte offset.
