@@ -85,7 +85,7 @@ class CopyFloor(Floor):
 
 
 class TwoBlocks(Contender):
-    """Two blocks in turns: what any carrier does that keeps the former value for its readers while the next one is written."""
+    """Two blocks in turns: any carrier needs two that keeps the former value for its readers while the next one is written."""
 
     name = "floor: two blocks in turns, in place"
     in_place = True

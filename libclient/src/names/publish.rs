@@ -32,13 +32,21 @@ impl NameTable {
     /// nothing.
     #[inline]
     pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
-        let done = self.publish_held(name, value);
+        match self.publish_held(name, value) {
+            Ok(version) => Ok(version),
+            Err(e) => Err(self.not_published(value, e)),
+        }
+    }
+
+    /// Frees the slot after an error, if no reader can have seen it.
+    #[cold]
+    fn not_published(&self, value: Cell, error: Error) -> Error {
         // If the daemon certainly did nothing, no reader has seen the slot. After any other error the name may refer to the
         // slot, so the slot stays in use.
-        if done.as_ref().is_err_and(Error::is_certain) {
+        if error.is_certain() {
             self.alloc.take_back(value);
         }
-        done
+        error
     }
 
     /// Publishes like [`NameTable::publish_value`], for a name with a lifetime. Always asks the daemon, which has the clock
@@ -47,11 +55,7 @@ impl NameTable {
         if lifetime.is_forever() {
             return self.publish_value(name, value);
         }
-        let done = self.publish_held_for(name, value, lifetime);
-        if done.as_ref().is_err_and(Error::is_certain) {
-            self.alloc.take_back(value);
-        }
-        done
+        self.publish_held_for(name, value, lifetime).map_err(|e| self.not_published(value, e))
     }
 
     /// Publishes like [`NameTable::publish_value_for`]. If the name belongs to this client, overwrites it without a request,
@@ -163,7 +167,8 @@ impl NameTable {
         }
     }
 
-    #[inline]
+    // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
+    #[inline(always)]
     fn overwrite(&self, hash: u64, name: &str, value: Cell, ends: Ends) -> Own {
         // While the guard is open, this client gives none of its cells to another name.
         let guard = self.shards.epoch_guard();

@@ -62,7 +62,7 @@ impl RingSlot<'_> {
 
 /// Seals like [`seal`], while the stream is locked. Does not call the program's memory callback, which might use the
 /// stream.
-#[inline]
+#[inline(always)]
 fn seal_locked(session: &Arc<Session>, message: &mut impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     let _locked = message.takes_memory(sealed::INSIDE).then(Silence::new);
     seal(session, message, sequence, what)

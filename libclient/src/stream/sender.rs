@@ -22,10 +22,11 @@ pub struct Sender {
     bytes: u64,
     /// The next message. It always has this sender's dtype and shape: no program gets a mutable reference to it.
     draft: Draft,
-    /// What is written in the record of the draft's slot. `None`: the draft has no slot, or its record is not written.
+    /// The prepared record of the draft's slot. `None`: the draft has no slot, or no prepared record.
     prepared: Option<Prepared>,
 }
 
+/// A record that is written, except its generation and timestamp.
 #[derive(Debug)]
 struct Prepared {
     /// The message's number.
@@ -123,8 +124,8 @@ impl Sender {
         self.stream
     }
 
-    /// Sends the draft, for which the stream has room, and prepares the next one. What receivers do not wait for comes
-    /// after the store of the entry.
+    /// Sends the draft, for which the stream has room, and prepares the next one. All work that can wait comes after the
+    /// store of the ring's entry, because subscribers poll that entry.
     #[inline]
     fn push(&mut self) -> Result<u64> {
         let (writer, state) = self.stream.state_mut();

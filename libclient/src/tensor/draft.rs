@@ -40,8 +40,8 @@ pub struct Draft {
     session: Arc<Session>,
     /// Boxed, so that a dropped draft passes its slot to the next draft as a pointer.
     taken: Option<Box<Taken>>,
-    /// True once the slot belongs to the code that publishes it. The box stays until the draft is dropped, because receivers
-    /// of a message do not wait for that.
+    /// True once the slot belongs to the code that publishes it. The box stays until the draft is dropped, so that freeing it
+    /// delays no message.
     is_sealed: bool,
     kind: SlotKind,
     dtype: DType,

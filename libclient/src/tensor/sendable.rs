@@ -61,7 +61,7 @@ pub(crate) mod sealed {
         fn takes_memory(&self, _: Inside) -> bool {
             self.is_extended()
         }
-        #[inline]
+        #[inline(always)]
         fn seal_for(&mut self, sequence: u64, _: Inside) -> Result<Sealed> {
             self.seal(sequence, SLOT_NONE)
         }
@@ -69,7 +69,7 @@ pub(crate) mod sealed {
 }
 
 /// Seals a message if this client created it, because each client counts its own slots.
-#[inline]
+#[inline(always)]
 pub(crate) fn seal(session: &Arc<Session>, message: &mut impl Sendable, sequence: u64, what: &str) -> Result<Sealed> {
     if !Arc::ptr_eq(message.session(sealed::INSIDE), session) {
         return Err(of_another_client(what));

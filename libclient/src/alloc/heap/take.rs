@@ -6,7 +6,8 @@ use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
 
 impl Heap {
     /// Takes a slot of `bytes` bytes from the present segments. After `None`, reclaim memory or request a segment.
-    #[inline]
+    // Inlined, as is `hand_out`, because a caller that gets the slot through memory waits for the processor's store buffer.
+    #[inline(always)]
     pub fn take(&mut self, bytes: u64) -> Option<Taken> {
         let (length, align) = extent_bytes(bytes)?;
         if let Some(slot) = self.recent.take(length) {
@@ -40,7 +41,7 @@ impl Heap {
         Some(self.hand_out(slot, bytes, length))
     }
 
-    #[inline]
+    #[inline(always)]
     fn hand_out(&mut self, slot: u32, bytes: u64, length: u64) -> Taken {
         self.used_bytes += length;
         let at = self.at(slot);

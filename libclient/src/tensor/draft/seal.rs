@@ -29,14 +29,21 @@ impl Draft {
 
     /// Writes the slot's record with `sequence` and `next`. Then the slot belongs to the caller, ready to be published, and the
     /// draft does not free it any more.
-    #[inline]
+    // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
+    #[inline(always)]
     pub(crate) fn seal(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         debug_assert!(!self.is_sealed);
         self.session.check()?;
         tensorlend_layout::crash_point!("draft: filled");
-        if let (SlotKind::Tensor, None, Some(dims)) = (self.kind, &self.details, self.shape.four()) {
-            return Ok(self.seal_plain(dims, sequence, next));
+        match (self.kind, &self.details, self.shape.four()) {
+            (SlotKind::Tensor, None, Some(dims)) => Ok(self.seal_plain(dims, sequence, next)),
+            _ => self.seal_any(sequence, next),
         }
+    }
+
+    /// Seals the slot of any tensor or dataset index.
+    #[cold]
+    fn seal_any(&mut self, sequence: u64, next: u32) -> Result<Sealed> {
         let extended = self.is_extended();
         let next = if extended { extend(&self.session, &self.head().extension(), next)? } else { next };
         let taken = self.taken.as_ref().expect(SLOT_MISSING);
@@ -50,7 +57,7 @@ impl Draft {
     }
 
     /// Seals the slot of a tensor without rare properties, which almost every tensor is.
-    #[inline]
+    #[inline(always)]
     fn seal_plain(&mut self, dims: [u64; NDIM_INLINE], sequence: u64, next: u32) -> Sealed {
         let taken = self.taken.as_ref().expect(SLOT_MISSING);
         let plain = self.plain(taken, dims);
@@ -63,7 +70,7 @@ impl Draft {
         Sealed { value, summary }
     }
 
-    #[inline]
+    #[inline(always)]
     fn plain(&self, taken: &Taken, dims: [u64; NDIM_INLINE]) -> PlainTensor {
         PlainTensor {
             dtype: self.dtype,
