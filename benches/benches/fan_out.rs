@@ -93,7 +93,7 @@ impl Count {
     }
 }
 
-/// What the producer and its subscribers share.
+/// The state that the producer and its subscribers share.
 struct Shared {
     /// The number of messages that each subscriber has received.
     received: Vec<Count>,
@@ -107,14 +107,14 @@ struct Shared {
 type Send<'s> = Box<dyn FnMut() + 's>;
 
 /// A producer with its subscribers.
-struct Crowd<'s> {
+struct Group<'s> {
     shared: Arc<Shared>,
     send: Send<'s>,
     sent: u64,
     samples: Samples,
 }
 
-impl Crowd<'_> {
+impl Group<'_> {
     /// Sends a batch, and adds the mean time of its messages.
     fn play(&mut self, messages: u64, count: bool) {
         self.shared.batch.0.store(messages, Ordering::Relaxed);
@@ -199,7 +199,7 @@ fn fan_out(report: &mut Report, socket: &Path) {
             ));
             continue;
         }
-        let samples = crowds(count, rounds, messages, socket).map(|samples| samples.summary());
+        let samples = groups(count, rounds, messages, socket).map(|samples| samples.summary());
         let [floor, ours, theirs] = samples.map(|summary| summary.p50);
         table.row(
             [count.to_string()]
@@ -212,36 +212,36 @@ fn fan_out(report: &mut Report, socket: &Path) {
 }
 
 /// Measures the floor, tensorlend and iceoryx2 with this many subscribers, in turns.
-fn crowds(count: usize, rounds: usize, messages: u64, socket: &Path) -> [Samples; 3] {
+fn groups(count: usize, rounds: usize, messages: u64, socket: &Path) -> [Samples; 3] {
     pin(0).expect("a core");
     let word = Count::default();
     let client = Client::builder().socket(socket).connect().expect("a client connects");
     let stream = client.stream("fan_out").open().expect("the stream opens");
     let service = format!("tensorlend/fan_out/{}/{count}", std::process::id());
     let made = std::thread::scope(|scope| {
-        let mut crowds = [
+        let mut groups = [
             floor(scope, count, &word),
             ours(scope, count, socket, stream.sender(DType::U8, [BYTES]).expect("a sender")),
             theirs(scope, count, &service),
         ];
-        for crowd in &crowds {
-            crowd.shared.turn.wait();
+        for group in &groups {
+            group.shared.turn.wait();
         }
         for round in 0..=rounds {
-            for crowd in &mut crowds {
-                crowd.play(messages, round > 0);
+            for group in &mut groups {
+                group.play(messages, round > 0);
             }
         }
-        crowds.map(|crowd| {
-            crowd.end();
-            crowd.samples
+        groups.map(|group| {
+            group.end();
+            group.samples
         })
     });
     unpin().expect("all cores");
     made
 }
 
-fn floor<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, count: usize, word: &'scope Count) -> Crowd<'scope> {
+fn floor<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, count: usize, word: &'scope Count) -> Group<'scope> {
     let shared = subscribers(scope, count, move || {
         let mut next = 1;
         move || {
@@ -255,7 +255,7 @@ fn floor<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, count: usize, wo
         sent += 1;
         word.0.store(sent, Ordering::Release);
     };
-    Crowd { shared, send: Box::new(send), sent: 0, samples: Samples::default() }
+    Group { shared, send: Box::new(send), sent: 0, samples: Samples::default() }
 }
 
 fn ours<'scope>(
@@ -263,7 +263,7 @@ fn ours<'scope>(
     count: usize,
     socket: &'scope Path,
     mut sender: tensorlend::Sender,
-) -> Crowd<'scope> {
+) -> Group<'scope> {
     let shared = subscribers(scope, count, move || {
         let client = Client::builder().socket(socket).connect().expect("a client connects");
         let mut messages = client.subscribe("fan_out").expect("a subscription");
@@ -274,10 +274,10 @@ fn ours<'scope>(
         }
     });
     let send = move || _ = sender.loan().expect("a loan").send().expect("sent");
-    Crowd { shared, send: Box::new(send), sent: 0, samples: Samples::default() }
+    Group { shared, send: Box::new(send), sent: 0, samples: Samples::default() }
 }
 
-fn theirs<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, count: usize, name: &'scope str) -> Crowd<'scope> {
+fn theirs<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, count: usize, name: &'scope str) -> Group<'scope> {
     set_log_level(LogLevel::Error);
     let open = move || {
         let node = NodeBuilder::new().create::<ipc::Service>().expect("a node");
@@ -325,5 +325,5 @@ fn theirs<'scope>(scope: &'scope std::thread::Scope<'scope, '_>, count: usize, n
         }
         next = Some(loan(&publisher));
     };
-    Crowd { shared, send: Box::new(send), sent: 0, samples: Samples::default() }
+    Group { shared, send: Box::new(send), sent: 0, samples: Samples::default() }
 }

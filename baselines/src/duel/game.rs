@@ -10,8 +10,8 @@ pub enum Game {
     /// Works as [`StreamPoll`](Self::StreamPoll), by a sender of one dtype and shape. The receiver
     /// polls inside `borrow`.
     StreamLoan,
-    /// Works as [`StreamLoan`](Self::StreamLoan), but the sender writes every byte of each message,
-    /// and the receiver reads every byte.
+    /// Works as [`StreamLoan`](Self::StreamLoan), but the sender writes every byte of each message, and the receiver polls
+    /// with `try_borrow` and reads every byte.
     StreamLoanWrittenRead,
     /// Works as [`StreamPoll`](Self::StreamPoll), but the sender writes every byte of each message,
     /// and the receiver reads every byte.

@@ -214,7 +214,6 @@ impl Stream {
     #[inline]
     fn push(&self, state: &mut State, mut message: impl Sendable) -> Result<u64> {
         let sealed = seal_locked(&self.writer.session, &mut message, state.next, &self.writer.name)?;
-        tensorlend_layout::crash_point!("send: sealed");
         Ok(self.writer.push(state, sealed.value, &sealed.summary))
     }
 

@@ -136,7 +136,6 @@ impl Sender {
             None => self.draft.seal(number, SLOT_NONE)?,
         };
         let spent = self.draft.give_up_slot();
-        tensorlend_layout::crash_point!("send: sealed");
         let replaced = writer.send(state, value, &summary);
         if let Some(taken) = writer.session.alloc().exchange(replaced, spent, self.bytes) {
             self.draft.reset();

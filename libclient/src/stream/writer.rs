@@ -176,6 +176,7 @@ impl Writer {
     /// the caller must retire.
     #[inline]
     pub fn send(&self, state: &mut State, value: Cell, summary: &HeaderSummary) -> Option<Cell> {
+        tensorlend_layout::crash_point!("send: sealed");
         let number = state.next;
         let ring = Ring { head: &self.head, entries: &self.entries };
         let replaced = ring.send(number, value, summary);
