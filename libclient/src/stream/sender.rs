@@ -13,9 +13,10 @@ use tensorlend_layout::DType;
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::word::SLOT_NONE;
 
-/// A stream's producer for tensors of one dtype and shape, on one thread at a time. See [`Stream::sender`].
+/// A stream's producer for tensors of one dtype and shape. See [`Stream::sender`].
 ///
-/// Between two messages it has the memory of the next one. Dropping it closes the stream, as dropping the [`Stream`] does.
+/// A sender serves one thread at a time. Several threads can share a [`Stream`] instead. After its first message, it keeps the
+/// memory of the next one. Dropping it closes the stream, as dropping the [`Stream`] does.
 #[derive(Debug)]
 pub struct Sender {
     stream: Stream,
@@ -36,16 +37,17 @@ struct Prepared {
     summary: Option<HeaderSummary>,
 }
 
-/// The next message of a [`Sender`]: a [`Draft`] in shared memory. Dropping it without sending keeps its memory for the
-/// next message.
+/// The next message of a [`Sender`]: a [`Draft`] in shared memory. If the program drops it without sending, the sender keeps
+/// the memory for the next loan, but neither content nor metadata nor timestamp.
 #[derive(Debug)]
 pub struct Loan<'s> {
     sender: &'s mut Sender,
 }
 
 impl Stream {
-    /// Returns a sender of tensors of one dtype and shape. It sends a message in less time than [`Stream::send`]: it
-    /// does not lock the stream, and makes and describes each message before the program asks for it.
+    /// Returns a sender of tensors of one dtype and shape. It sends a message in less time than [`Stream::send`]: it does not
+    /// lock the stream, and after each message it makes and describes the next one. Send messages of other shapes, and
+    /// datasets, with `sender.stream().send(…)` between two loans.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -54,6 +56,7 @@ impl Stream {
     ///
     /// let mut camera = client.stream("camera").open()?.sender(DType::U8, [480, 640, 3])?;
     /// let mut frames = client.subscribe("camera")?;
+    /// camera.stream().wait_subscribers(1, std::time::Duration::from_secs(10))?;
     /// for number in 0..3 {
     ///     let mut frame = camera.loan()?;
     ///     frame.bytes_mut().fill(number);
@@ -84,7 +87,8 @@ impl Sender {
     /// let mut numbers = client.stream("numbers").open()?.sender(tensorlend::DType::F32, [2, 3])?;
     /// let mut loan = numbers.loan()?;
     /// loan.as_mut_slice::<f32>()?.fill(0.5);
-    /// assert_eq!((loan.shape(), loan.send()?), (&[2, 3][..], 0));
+    /// assert_eq!(loan.shape(), [2, 3]);
+    /// assert_eq!(loan.send()?, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -114,7 +118,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Returns the stream.
+    /// Returns the stream, for its methods that share it: its state, waits, and other messages.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -150,13 +154,14 @@ impl Loan<'_> {
     /// Sends the message. Returns its number. With [`crate::Policy::Block`], blocks while a subscriber is a whole ring behind.
     ///
     /// # Errors
-    /// The errors of [`Stream::send`]. The message is not sent, and its memory is kept for the next loan.
+    /// The errors of [`Stream::send`]. The content is then lost, and the sender keeps the memory for the next loan.
     #[inline]
     pub fn send(self) -> Result<u64> {
         self.send_until(&Deadline::new(None))
     }
 
-    /// Sends like [`Loan::send`], but blocks for at most `timeout`.
+    /// Sends like [`Loan::send`], but blocks for at most `timeout`. To try again with the same content, use
+    /// [`Loan::try_send`].
     ///
     /// # Errors
     /// [`crate::Error::Timeout`] if the stream stayed full; otherwise the errors of [`Loan::send`].
@@ -165,6 +170,26 @@ impl Loan<'_> {
     }
 
     /// Sends like [`Loan::send`], but never blocks. If the stream is full, the error returns the message.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// # let client = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
+    /// use tensorlend::{DType, TrySendError};
+    ///
+    /// let mut camera = client.stream("camera").capacity(1).open()?.sender(DType::U8, [4, 4])?;
+    /// let mut slow = client.subscribe("camera")?;
+    /// camera.loan()?.send()?;
+    /// match camera.loan()?.try_send() {
+    ///     Ok(number) => println!("message {number}"),
+    ///     Err(TrySendError::Full(frame)) => {
+    ///         drop(slow.borrow()?);
+    ///         frame.send()?;
+    ///     }
+    ///     Err(TrySendError::Failed(error)) => return Err(error.into()),
+    /// }
+    /// # assert_eq!(camera.stream().sent(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`TrySendError::Full`] with the message; [`TrySendError::Failed`] with an error of [`Loan::send`].
@@ -220,8 +245,8 @@ impl Loan<'_> {
         self.sender.draft.ndarray_mut()
     }
 
-    /// Sets metadata that receivers get with the message, like [`Draft::set_metadata`]. A message with metadata takes longer
-    /// to send.
+    /// Sets metadata that receivers get with the message, like [`Draft::set_metadata`]. The record is then written again, and
+    /// receivers take a lease on the message. A timestamp has no such cost.
     ///
     /// # Errors
     /// [`crate::Error::Metadata`] for more than 64 KiB.
