@@ -39,7 +39,7 @@ use tensorlend_os::mutex::lock;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With [`Policy::Block`], the slowest subscriber sets the pace. [`Stream::try_send`] and [`Stream::send_timeout`]
+/// With [`crate::Policy::Block`], the slowest subscriber sets the pace. [`Stream::try_send`] and [`Stream::send_timeout`]
 /// limit the wait. A killed subscriber blocks the stream until the daemon detects its end, usually at once.
 pub struct Stream {
     pub(super) writer: Writer,
@@ -74,7 +74,7 @@ impl Stream {
         Self { writer, state: Mutex::new(State::new()) }
     }
 
-    /// Sends a message. Returns its number. With [`Policy::Block`], blocks while a subscriber is a whole ring behind.
+    /// Sends a message. Returns its number. With [`crate::Policy::Block`], blocks while a subscriber is a whole ring behind.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -86,7 +86,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// * [`Error::StreamFull`] if the stream is full and its policy is [`Policy::Error`].
+    /// * [`Error::StreamFull`] if the stream is full and its policy is [`crate::Policy::Error`].
     /// * [`Error::StreamEnded`] if the stream was deleted, or another producer has opened it again.
     /// * [`Error::SessionEnded`] after the daemon has ended this session.
     /// * [`Error::Argument`] for a draft of another client.
@@ -142,7 +142,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`TrySendError::Full`] with the message. A stream with [`Policy::DropOldest`] is never full.
+    /// [`TrySendError::Full`] with the message. A stream with [`crate::Policy::DropOldest`] is never full.
     /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
         if let Err(e) = message.ready(sealed::INSIDE) {
@@ -189,7 +189,7 @@ impl Stream {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::StreamFull`] at once if the stream is full and its policy is [`Policy::Error`]; the
+    /// [`Error::Timeout`]; [`Error::StreamFull`] at once if the stream is full and its policy is [`crate::Policy::Error`]; the
     /// other errors of [`Stream::send`].
     pub fn wait_room(&self, timeout: impl Into<Timeout>) -> Result<()> {
         self.with_room(Deadline::new(timeout)).map(|_| ())

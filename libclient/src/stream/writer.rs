@@ -134,7 +134,7 @@ impl Writer {
     /// Returns how long the producer may sleep before it checks for room again.
     ///
     /// # Errors
-    /// [`Error::StreamFull`] if the policy is [`Policy::Error`]; [`Error::Timeout`] after the deadline.
+    /// [`Error::StreamFull`] if the policy is [`crate::Policy::Error`]; [`Error::Timeout`] after the deadline.
     pub fn nap(&self, deadline: &Deadline) -> Result<Duration> {
         if self.policy == Policy::Error {
             return Err(Error::StreamFull(self.name.clone()));
