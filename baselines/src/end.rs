@@ -84,8 +84,8 @@ impl<E: PingPong> Player for Volley<E> {
     }
 }
 
-/// A player of a ping-pong, in which each exchange is a sample: half of its round trip. A sample includes one reading of the
-/// clock, about 20 ns.
+/// A player of a ping-pong, in which each exchange is a sample: half of its round trip. A sample includes half of a reading of the
+/// clock, about 10 ns.
 pub struct Each<E>(pub E);
 
 impl<E: PingPong> Player for Each<E> {

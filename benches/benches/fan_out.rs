@@ -1,16 +1,18 @@
 //! Streams compared with iceoryx2, in two ways: the slowest exchanges of two processes (part `tails`), and one producer with
-//! several subscribers (part `fan_out`). The messages have 1 KiB, and no process touches their bytes. All ends poll.
+//! several subscribers (part `fan_out`). The messages have 1 KiB, and no process touches their bytes. All ends poll, except
+//! that tensorlend's ends in `tails` wait inside `borrow`, which sleeps after 25 us.
 //!
-//! In `fan_out` each subscriber is a thread with its own client, node or word, on a core of its own. A sample is the time
-//! from a send until the producer has seen the acknowledgements of all subscribers. The floor is a word that the producer
-//! writes and all subscribers poll. `TENSORLEND_PART` selects one part.
+//! In `fan_out` each subscriber is a thread with its own client, node or word, on a core of its own. A sample is the mean of
+//! a batch of the time from a send until the producer has seen the acknowledgements of all subscribers. The floor is a word
+//! that the producer writes and all subscribers poll. `TENSORLEND_PART` selects one part.
 #![allow(missing_docs)]
 
 use iceoryx2::prelude::*;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, LazyLock};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, DType};
 use tensorlend_baselines::{Cores, Duel, Game, Meter, floors, pin, serve, unpin};
@@ -22,11 +24,18 @@ const PEER: &str = "__peer";
 const BYTES: usize = 1 << 10;
 const SUBSCRIBERS: [usize; 4] = [1, 2, 4, 8];
 
+/// The cores that this process may use. Read before any thread is pinned to one of them.
+static CORES: LazyLock<Vec<usize>> = LazyLock::new(|| {
+    let set = sched_getaffinity(None).expect("the allowed cores");
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
+});
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.first().is_some_and(|word| word == PEER) {
         return serve(&words[1..]).expect("a party");
     }
+    LazyLock::force(&CORES);
     let mut report = Report::begin("fan_out");
     let broker = tensorlend_daemon::embedded().expect("a broker starts");
     if wanted("tails") {
@@ -159,7 +168,7 @@ fn subscribers<'scope, P: FnMut() -> bool>(
     for number in 0..count {
         let shared = shared.clone();
         scope.spawn(move || {
-            pin(number + 1).expect("a core");
+            pin(CORES[number + 1]).expect("a core");
             let mut poll = join();
             let own = &shared.received[number].0;
             let mut received = 0;
@@ -186,7 +195,7 @@ fn subscribers<'scope, P: FnMut() -> bool>(
 }
 
 fn fan_out(report: &mut Report, socket: &Path) {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = CORES.len();
     let (rounds, messages) = if report.quick { (3, 1_000) } else { (25, 10_000) };
     let head =
         ["subscribers", "a word (floor)", "tensorlend", "iceoryx2", "tensorlend / floor", "tensorlend / iceoryx2"];
@@ -213,7 +222,7 @@ fn fan_out(report: &mut Report, socket: &Path) {
 
 /// Measures the floor, tensorlend and iceoryx2 with this many subscribers, in turns.
 fn groups(count: usize, rounds: usize, messages: u64, socket: &Path) -> [Samples; 3] {
-    pin(0).expect("a core");
+    pin(CORES[0]).expect("a core");
     let word = Count::default();
     let client = Client::builder().socket(socket).connect().expect("a client connects");
     let stream = client.stream("fan_out").open().expect("the stream opens");

@@ -254,17 +254,11 @@ fn round(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     client.append("everything", filled(client, value(9))?)?;
     queue(client, value(10))?;
     waits(client, socket, value(20))?;
-    // This client's own stream, filled once, and a subscription to another's.
-    let camera = client.stream("everything").capacity(4).open()?;
+    // This client's own stream, filled twice, and a subscription to another's. The sender comes first, so that the second
+    // passage of each crash point of a send is the sender's.
+    let stream = client.stream("everything").capacity(4).open()?;
+    let mut sender = stream.sender(DType::U64, [filled::words(value(0))])?;
     let mut frames = client.subscribe("everything")?;
-    for count in 0..9 {
-        camera.send(filled(client, value(count))?)?;
-        if let Some(message) = frames.try_recv()? {
-            filled::value(message.tensor()?).unwrap_or_else(|torn| panic!("{torn}"));
-        }
-    }
-    // The same stream by a sender, which prepares each message before it is filled, and by a subscription that borrows.
-    let mut sender = camera.sender(DType::U64, [filled::words(value(0))])?;
     for _ in 0..9 {
         let mut loan = sender.loan()?;
         loan.as_mut_slice::<u64>()?.fill(value(0));
@@ -274,7 +268,14 @@ fn round(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
             assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
         }
     }
-    drop((frames, sender));
+    let camera = sender.into_stream();
+    for count in 0..9 {
+        camera.send(filled(client, value(count))?)?;
+        if let Some(message) = frames.try_recv()? {
+            filled::value(message.tensor()?).unwrap_or_else(|torn| panic!("{torn}"));
+        }
+    }
+    drop((frames, camera));
     if let Ok(mut frames) = client.subscribe(witness::STREAM) {
         for _ in 0..3 {
             match frames.recv_timeout(Duration::from_millis(100)) {

@@ -7,6 +7,7 @@ use crate::lease::take::hold;
 use crate::lease::value::Value;
 use crate::link::shards::LeaseEntry;
 use crate::segment::bytes::Bytes;
+use crate::session::Session;
 use crate::stream::message::Message;
 use crate::stream::subscriber::Subscription;
 use crate::tensor::Tensor;
@@ -94,6 +95,13 @@ impl Near {
         let found = self.segments.iter().position(holds);
         self.latest = found.unwrap_or(0);
         found.is_some()
+    }
+
+    /// Releases the lease of a message that the program has forgotten without dropping it.
+    fn release(&mut self, session: &Session) {
+        if let Some(forgotten) = self.lease.take() {
+            session.shards.release(forgotten);
+        }
     }
 
     /// Returns the segment of the latest message.
@@ -335,6 +343,12 @@ impl Subscription {
         }
     }
 
+    /// Forgets the kept segments, because the subscription reads no more messages from them.
+    pub(super) fn forget_near(&mut self) {
+        self.near.release(&self.session);
+        self.near = Near::default();
+    }
+
     /// Takes the next message with a lease of its own.
     fn take_whole(&mut self, take: impl FnOnce(&mut Self) -> Result<Option<Message>>) -> Result<Option<Taken>> {
         let Some(message) = take(self)? else { return Ok(None) };
@@ -395,10 +409,7 @@ impl Subscription {
             return ring.stands(self.next, cell) && session.is_member();
         }
         let Some(owner_word) = session.owner_word(self.at.entry) else { return false };
-        if let Some(forgotten) = near.lease.take() {
-            // The program has forgotten a message without dropping it.
-            session.shards.release(forgotten);
-        }
+        near.release(session);
         let words = [(owner_word, self.at.owner_word.0), (&ring.entry(self.next).cell, cell.0)];
         let guard = session.shards.epoch_guard();
         near.lease = hold(session, &guard, catalogue, cell.lease(catalogue), &words, geometry).ok();

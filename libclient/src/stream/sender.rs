@@ -16,7 +16,7 @@ use tensorlend_layout::word::SLOT_NONE;
 /// A stream's producer for tensors of one dtype and shape. See [`Stream::sender`].
 ///
 /// A sender serves one thread at a time. Several threads can share a [`Stream`] instead. After its first message, it keeps the
-/// memory of the next one. Dropping it closes the stream, as dropping the [`Stream`] does.
+/// memory of the next one, so the daemon cannot spill the segment of that memory. Dropping it closes the stream, as dropping the [`Stream`] does.
 #[derive(Debug)]
 pub struct Sender {
     stream: Stream,

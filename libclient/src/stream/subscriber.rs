@@ -361,7 +361,7 @@ impl Subscription {
                 return Ok(true);
             }
             // The subscription reads no more messages from its cached segments, so drop them.
-            self.near = Near::default();
+            self.forget_near();
             return Err(Error::StreamEnded(self.name.clone()));
         }
         Ok(false)
@@ -369,7 +369,7 @@ impl Subscription {
 
     /// Handles a changed owner word: the stream was deleted, or has another producer.
     fn rejoin(&mut self) -> Result<()> {
-        self.near = Near::default();
+        self.forget_near();
         let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.owner_word.is_live());
         if !live {
             // The subscriber reads no more messages, so the producer may drop the ring's messages.
@@ -535,6 +535,7 @@ impl Drop for Subscription {
         if self.session.is_forked() {
             return;
         }
+        self.forget_near();
         // From here on the cursor blocks no producer, even without a daemon.
         self.words().next.set(u64::MAX);
         self.words().parked.set(0);

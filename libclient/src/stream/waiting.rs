@@ -47,19 +47,17 @@ impl Subscription {
             let sample = self.park();
             let got = take(self);
             if let Ok(None) = got {
-                if self.ring() != ring {
-                    // The subscription has joined another ring. Nobody has declared a sleep there, and the sample is of the
-                    // former ring's bell.
-                    self.unpark();
-                    continue;
-                }
                 let Some(nap) = deadline.nap() else {
                     self.unpark();
                     return Err(
                         deadline.error(format!("a message of stream {:?}: its producer has sent none", self.name()))
                     );
                 };
-                futex::wait(&self.at.head.bell, sample, nap);
+                // If the subscription has joined another ring, the sample is of the former ring's bell, and nobody has declared
+                // a sleep on the new one.
+                if self.ring() == ring {
+                    futex::wait(&self.at.head.bell, sample, nap);
+                }
             }
             self.unpark();
             if let Some(taken) = got? {
