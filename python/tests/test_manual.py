@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # Types of the Rust crates whose methods the page of names has.
 RUST = set(
     """Client ClientBuilder AsyncClient Draft DatasetDraft ValueDraft DeviceDraft Lease DeviceLease DeviceMember DeviceTensor Tensor Dataset
-    Value CopyOnWrite Version NameWatch History Stream StreamBuilder Subscription SubscriptionBuilder AsyncSubscription Message
+    Value CopyOnWrite Version NameWatch History Stream StreamBuilder Sender Loan Subscription SubscriptionBuilder AsyncSubscription Message
     Borrowed Queue QueueItem QueueItems Server ServerBuilder Caller CallerBuilder Call Error Models Model ModelRequest ModelAnswer""".split()
 )
 LANGUAGES = ("Rust", "Python", "C", "C++")
