@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tensorlend::{Client, DType, Error, Loan, Policy, Sender, Start, TrySendError};
+use tensorlend::{Client, DType, Error, Loan, Policy, Sender, Start, Tensor, TrySendError};
 use tensorlend_daemon::Embedded;
 
 const LONG: Duration = Duration::from_mins(5);
@@ -26,6 +26,13 @@ fn fill(mut loan: Loan<'_>, value: u64) -> Loan<'_> {
     loan
 }
 
+/// Checks that every element is `value`.
+#[track_caller]
+fn check(tensor: &Tensor, value: u64) {
+    let values = tensor.as_slice::<u64>().unwrap();
+    assert!(values.iter().all(|&v| v == value), "torn or replaced, not {value}: {values:?}");
+}
+
 #[test]
 fn every_borrower_gets_every_loan_in_order() {
     let broker = broker();
@@ -39,8 +46,7 @@ fn every_borrower_gets_every_loan_in_order() {
                 for expected in 0..2000 {
                     let message = messages.borrow().unwrap();
                     assert_eq!((message.sequence(), message.lost()), (expected, 0));
-                    let values = message.tensor().unwrap().as_slice::<u64>().unwrap();
-                    assert!(values.iter().all(|&v| v == expected), "torn: {values:?}");
+                    check(message.tensor().unwrap(), expected);
                 }
                 assert!(matches!(messages.borrow(), Err(Error::StreamEnded(_))));
                 drop(consumer);
@@ -79,19 +85,18 @@ fn a_message_has_only_its_own_properties() {
         }
         assert_eq!(loan.send().unwrap(), round);
         let (timestamp, metadata) = [(0, 0), (round, 0), (0, 0), (round, 20), (0, 500)][round as usize % 5];
-        // Both ways to receive go on where the other stopped.
+        // Each way to receive continues where the other stopped.
+        let whole = |sequence, stamp, tensor: &Tensor| {
+            assert_eq!((sequence, stamp), (round, timestamp));
+            assert_eq!((tensor.shape(), tensor.metadata().len()), (&[64][..], metadata));
+            check(tensor, round);
+        };
         if round % 10 < 5 {
             let message = messages.borrow_timeout(LONG).unwrap();
-            let tensor = message.tensor().unwrap();
-            assert_eq!((message.sequence(), message.timestamp()), (round, timestamp));
-            assert_eq!((tensor.shape(), tensor.metadata().len()), (&[64][..], metadata));
-            assert!(tensor.as_slice::<u64>().unwrap().iter().all(|&v| v == round));
+            whole(message.sequence(), message.timestamp(), message.tensor().unwrap());
         } else {
             let message = messages.recv_timeout(LONG).unwrap();
-            let tensor = message.tensor().unwrap();
-            assert_eq!((message.sequence(), message.timestamp()), (round, timestamp));
-            assert_eq!((tensor.shape(), tensor.metadata().len()), (&[64][..], metadata));
-            assert!(tensor.as_slice::<u64>().unwrap().iter().all(|&v| v == round));
+            whole(message.sequence(), message.timestamp(), message.tensor().unwrap());
         }
     }
 }
@@ -139,7 +144,7 @@ fn a_full_stream_blocks_fails_or_drops() {
     });
     for number in 1..4 {
         let message = slow.borrow_timeout(LONG).unwrap();
-        assert_eq!(message.tensor().unwrap().as_slice::<u64>().unwrap()[0], number);
+        check(message.tensor().unwrap(), number);
     }
     let (blocks, sent) = waits.join().unwrap();
     assert_eq!(sent.unwrap(), 3);
@@ -162,7 +167,7 @@ fn a_full_stream_blocks_fails_or_drops() {
     }
     let message = slow.borrow_timeout(LONG).unwrap();
     assert_eq!((message.sequence(), message.lost()), (98, 97));
-    assert_eq!(message.tensor().unwrap().as_slice::<u64>().unwrap()[0], 98);
+    check(message.tensor().unwrap(), 98);
 }
 
 #[test]
@@ -176,7 +181,7 @@ fn loans_and_other_messages_share_the_numbers_of_their_stream() {
         let other = a.create(DType::U8, [3]).unwrap();
         assert_eq!(sender.stream().send(other).unwrap(), 2 * round + 1);
         let message = messages.recv_timeout(LONG).unwrap();
-        assert_eq!(message.tensor().unwrap().as_slice::<u64>().unwrap()[0], 2 * round);
+        check(message.tensor().unwrap(), 2 * round);
         assert_eq!(messages.borrow_timeout(LONG).unwrap().tensor().unwrap().shape(), [3]);
     }
     let stream = sender.into_stream();
@@ -224,8 +229,7 @@ fn subscribers_that_join_a_full_stream_miss_nothing_from_then_on() {
                         for _ in 0..50 {
                             let message = messages.borrow_timeout(LONG).unwrap();
                             assert_eq!(expected.unwrap_or(message.sequence()), message.sequence());
-                            let values = message.tensor().unwrap().as_slice::<u64>().unwrap();
-                            assert!(values.iter().all(|&v| v == message.sequence()), "torn: {values:?}");
+                            check(message.tensor().unwrap(), message.sequence());
                             expected = Some(message.sequence() + 1);
                         }
                         assert_eq!(messages.lost(), 0);
@@ -259,8 +263,7 @@ fn a_borrower_of_a_stream_that_drops_sees_whole_messages() {
                 Err(Error::StreamEnded(_)) => return (next, lost),
                 Err(e) => panic!("{e}"),
             };
-            let values = message.tensor().unwrap().as_slice::<u64>().unwrap();
-            assert!(values.iter().all(|&v| v == message.sequence()), "torn: {values:?}");
+            check(message.tensor().unwrap(), message.sequence());
             assert!(message.validate());
             // What the stream dropped before the first message is not a loss.
             assert!(next == 0 || message.sequence() == next + message.lost());
@@ -316,8 +319,7 @@ fn the_memory_of_a_sender_comes_back() {
         }
     }
     for (round, message) in &kept {
-        let values = message.tensor().unwrap().as_slice::<u64>().unwrap();
-        assert!(values.iter().all(|v| v == round), "a kept message was replaced: {values:?}");
+        check(message.tensor().unwrap(), *round);
     }
     drop((kept, messages, sender));
     assert!(b.delete_stream("s").unwrap());

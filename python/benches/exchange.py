@@ -1,4 +1,4 @@
-"""What it costs to hand an array to another process and know that it was read.
+"""Measures how long it takes to hand an array to another process and learn that it was read.
 
     python exchange.py [--out STEM] [--quick] [--sizes BYTES ...] [--rounds N] [--only WORD ...]
 

@@ -69,6 +69,18 @@ impl Drop for Lines {
     }
 }
 
+/// Polls with `try_borrow` until the next message is there. If `TOUCHED` is true, reads every byte of this message, the one of `round`.
+#[inline]
+fn poll<const TOUCHED: bool>(into: &mut Subscription, round: u64) -> Result<(), BaselineError> {
+    spin_until(|| {
+        let Some(message) = into.try_borrow()? else { return Ok(None) };
+        if TOUCHED {
+            payload::read_all(message.tensor()?.bytes(), round)?;
+        }
+        Ok(Some(()))
+    })
+}
+
 /// An end that sends loans of one shape, and polls inside `borrow`. If `TOUCHED` is true, it writes and reads every byte, and
 /// polls with `try_borrow`.
 pub(super) struct LoanPoller<const TOUCHED: bool> {
@@ -104,12 +116,7 @@ impl<const TOUCHED: bool> PingPong for LoanPoller<TOUCHED> {
             return Ok(self.into.borrow_timeout(MEETING).map(drop)?);
         }
         // `borrow` would sleep while the other end writes.
-        let (into, round) = (&mut self.into, self.received);
-        spin_until(|| {
-            let Some(message) = into.try_borrow()? else { return Ok(None) };
-            payload::read_all(message.tensor()?.bytes(), round)?;
-            Ok(Some(()))
-        })
+        poll::<TOUCHED>(&mut self.into, self.received)
     }
 }
 
@@ -154,13 +161,6 @@ impl<const TOUCHED: bool> PingPong for Poller<TOUCHED> {
 
     fn receive(&mut self) -> Result<(), BaselineError> {
         self.received += 1;
-        let (into, round) = (&mut self.lines.into, self.received);
-        spin_until(|| {
-            let Some(message) = into.try_borrow()? else { return Ok(None) };
-            if TOUCHED {
-                payload::read_all(message.tensor()?.bytes(), round)?;
-            }
-            Ok(Some(()))
-        })
+        poll::<TOUCHED>(&mut self.lines.into, self.received)
     }
 }

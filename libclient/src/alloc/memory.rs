@@ -45,7 +45,8 @@ impl Allocator {
         if !self.instruments.are_off() {
             return None;
         }
-        heap.take_into(bytes, &mut spent).then_some(spent)
+        *spent = heap.take(bytes)?;
+        Some(spent)
     }
 
     /// Takes a slot like [`Allocator::take`], without informing the instruments.

@@ -294,7 +294,7 @@ impl Subscription {
     /// The errors of [`Subscription::try_recv`].
     #[inline(always)]
     pub fn borrow(&mut self) -> Result<Borrowed<'_>> {
-        self.borrow_until(&Deadline::new(None))
+        self.borrow_until(|| Deadline::new(None))
     }
 
     /// Borrows the next message like [`Subscription::borrow`], but blocks for at most `timeout`.
@@ -303,19 +303,24 @@ impl Subscription {
     /// [`Error::Timeout`] if no message arrived in time; otherwise the errors of [`Subscription::try_recv`].
     #[inline]
     pub fn borrow_timeout(&mut self, timeout: impl Into<Timeout>) -> Result<Borrowed<'_>> {
-        self.borrow_until(&Deadline::new(timeout))
+        self.borrow_until(|| Deadline::new(timeout))
     }
 
+    /// Borrows the next message, and reads the clock for the deadline only if the message is not there.
     #[inline(always)]
-    fn borrow_until(&mut self, deadline: &Deadline) -> Result<Borrowed<'_>> {
+    fn borrow_until(&mut self, deadline: impl FnOnce() -> Deadline) -> Result<Borrowed<'_>> {
         self.session.check()?;
         let mut next = self.next_near();
+        if let Next::Message(taken) = next {
+            return Ok(self.borrowed(taken));
+        }
+        let deadline = deadline();
         if matches!(next, Next::NotYet) && self.spin_until_sent() {
             next = self.next_near();
         }
         let taken = match next {
             Next::Message(taken) => taken,
-            Next::NotYet | Next::Other => self.wait_whole(deadline)?,
+            Next::NotYet | Next::Other => self.wait_whole(&deadline)?,
         };
         Ok(self.borrowed(taken))
     }

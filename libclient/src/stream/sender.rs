@@ -114,8 +114,14 @@ impl Sender {
         if !self.draft.has_slot() {
             self.draft.give_slot(self.stream.writer.session.take(self.bytes)?);
         }
-        self.prepared = Some(Prepared { number, summary: self.draft.prepare(number) });
+        self.describe(number);
         Ok(())
+    }
+
+    /// Writes the record of the draft's slot, for message `number`.
+    #[inline]
+    fn describe(&mut self, number: u64) {
+        self.prepared = Some(Prepared { number, summary: self.draft.prepare(number) });
     }
 
     /// Returns the stream, for its methods that share it: its state, waits, and other messages.
@@ -144,7 +150,7 @@ impl Sender {
         if let Some(taken) = writer.session.alloc().exchange(replaced, spent, self.bytes) {
             self.draft.reset();
             self.draft.give_slot(taken);
-            self.prepared = Some(Prepared { number: number + 1, summary: self.draft.prepare(number + 1) });
+            self.describe(number + 1);
         }
         Ok(number)
     }

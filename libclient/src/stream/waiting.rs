@@ -12,21 +12,15 @@ use tensorlend_os::futex;
 impl Subscription {
     pub(crate) fn recv_until(&mut self, deadline: Deadline) -> Result<Message> {
         self.session.check()?;
-        match self.poll()? {
-            Some(message) => Ok(message),
-            None => self.wait(&deadline, Self::poll),
+        if let Some(message) = self.poll()? {
+            return Ok(message);
         }
-    }
-
-    /// Waits until `take` returns something: polls for a short time, and then sleeps.
-    #[inline(never)]
-    fn wait<T>(&mut self, deadline: &Deadline, mut take: impl FnMut(&mut Self) -> Result<Option<T>>) -> Result<T> {
         if self.spin_until_sent()
-            && let Some(taken) = take(self)?
+            && let Some(message) = self.poll()?
         {
-            return Ok(taken);
+            return Ok(message);
         }
-        self.sleep(deadline, take)
+        self.sleep(&deadline, Self::poll)
     }
 
     /// Polls for a short time whether the next message was sent.

@@ -16,20 +16,6 @@ impl Heap {
         self.take_fresh(bytes, length, align)
     }
 
-    /// Takes a slot like [`Heap::take`], into `taken`. Returns whether there was one.
-    #[inline]
-    pub fn take_into(&mut self, bytes: u64, taken: &mut Taken) -> bool {
-        let Some((length, align)) = extent_bytes(bytes) else { return false };
-        match self.recent.take(length) {
-            Some(slot) => *taken = self.hand_out(slot, bytes, length),
-            None => match self.take_fresh(bytes, length, align) {
-                Some(fresh) => *taken = fresh,
-                None => return false,
-            },
-        }
-        true
-    }
-
     #[cold]
     fn take_fresh(&mut self, bytes: u64, length: u64, align: u64) -> Option<Taken> {
         let at = self.placement.choose(spaces(&self.segments, HOST), length, align)?;
