@@ -1,5 +1,6 @@
 //! Leasing the values of many names at once. Each result is that of a single call.
 
+use std::cell::RefCell;
 use tensorlend::{Client, DType, Error, TensorSpec, Value};
 use tensorlend_daemon::Embedded;
 
@@ -161,4 +162,34 @@ fn a_value_is_read_while_it_is_overwritten() {
         }
     }
     thread.join().unwrap();
+}
+
+/// A thread keeps the empty boxes of its leases. Its thread-local variables are dropped before or after them.
+#[test]
+fn leases_in_thread_local_variables_end_with_their_thread() {
+    thread_local! {
+        static EARLIER: RefCell<Vec<Value>> = const { RefCell::new(Vec::new()) };
+        static LATER: RefCell<Vec<Value>> = const { RefCell::new(Vec::new()) };
+    }
+    let broker = broker();
+    let client = client(&broker);
+    client.put("x", &[1u8; 4096]).unwrap();
+    let both = client.dataset().add("y", client.create_from(&[4u8; 4096]).unwrap()).unwrap();
+    both.publish("both").unwrap();
+    let names: Vec<&str> = ["x", "both"].into_iter().cycle().take(200).collect();
+    let leased = || -> Vec<Value> { client.get_many(&names).into_iter().map(Result::unwrap).collect() };
+    std::thread::scope(|scope| {
+        let kept = scope.spawn(|| {
+            EARLIER.with_borrow_mut(Vec::clear);
+            drop(leased());
+            EARLIER.set(leased());
+            LATER.set(leased());
+            assert!(client.leased().unwrap() > 0);
+            // Other threads drop leases of this thread, too.
+            leased()
+        });
+        drop(kept.join().unwrap());
+    });
+    assert_eq!(client.leased().unwrap(), 0);
+    assert_eq!(client.get("x").unwrap().bytes(), [1; 4096]);
 }

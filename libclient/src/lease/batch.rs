@@ -3,25 +3,31 @@
 //! Most of the cost of one lease is waiting: for the words that lead to the value, which other processes wrote, and
 //! for the fence between the lease and the second check of these words. This module does each step for a whole batch
 //! before the next step. So the processor fetches the words of many values at once, and one fence serves all leases of
-//! the batch. The steps and their order are those of a single lease in `take.rs`, which also handles all unusual
+//! the batch. The loops that only load are short, because a processor executes loads ahead only as far as some 400
+//! instructions reach. The steps and their order are those of a single lease in `take.rs`, which also handles all unusual
 //! cases.
 
 use crate::lease::dataset::Dataset;
 use crate::lease::group::{Group, copy_group};
 use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
-use crate::lease::take::{self, At, Placed, Route, Seen};
+use crate::lease::take::{self, Placed, Route, Seen, peer_of};
 use crate::lease::value::Value;
+use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;
-use crate::peers::sheets::Peer;
+use crate::peers::sheets::{Peer, PeerSegment};
 use crate::segment::bytes::Bytes;
 use crate::session::Session;
 use crate::tensor::Tensor;
 use crate::tensor::layout_of::fetch_index;
+use std::hint::black_box;
+use std::ops::Range;
 use std::sync::Arc;
+use tensorlend_layout::catalogue::SlotRecord;
 use tensorlend_layout::directory::FoundName;
 use tensorlend_layout::leases;
 use tensorlend_layout::tensor::{SlotInfo, SlotKind};
+use tensorlend_layout::word::{Cell, Word};
 
 /// Maximum number of values leased together: as many as a shard has entries. One epoch guard may cover this number.
 pub const BATCH: usize = 64;
@@ -30,37 +36,112 @@ const USUAL_WORDS: usize = 64;
 /// Indices up to this length share one allocation, which then lasts as long as the longest-lived of them.
 const LONG_BYTES: usize = 4096;
 
+/// The results of the steps for the values of a batch. Each kind of result has an array of its own, because whole
+/// results would be copied through memory between the steps.
+struct Steps<'s> {
+    session: &'s Session,
+    found: &'s [Option<FoundName>],
+    /// The sheets of each value's owner, and the word of its cell.
+    cells: [Option<(&'s Peer, &'s Word)>; BATCH],
+    /// The content of each cell.
+    values: [Cell; BATCH],
+    segments: [Option<&'s Arc<PeerSegment>>; BATCH],
+    /// The geometry word under which each segment was found.
+    geometries: [u64; BATCH],
+    records: [Option<&'s SlotRecord>; BATCH],
+    places: [Option<LeaseEntry>; BATCH],
+}
+
+impl<'s> Steps<'s> {
+    fn new(session: &'s Session, found: &'s [Option<FoundName>]) -> Self {
+        assert!(found.len() <= BATCH, "one guard covers one batch");
+        Self {
+            session,
+            found,
+            cells: [None; BATCH],
+            values: [Cell::DELETED; BATCH],
+            segments: [None; BATCH],
+            geometries: [0; BATCH],
+            records: [None; BATCH],
+            places: [None; BATCH],
+        }
+    }
+
+    fn all(&self) -> Range<usize> {
+        0..self.found.len()
+    }
+
+    #[inline(always)]
+    fn route(&self, found: FoundName) -> Route<'s> {
+        Route::owner_word(&self.session.directory.names[found.entry as usize].owner_word, found.owner_word)
+    }
+
+    /// Step 1: reads the latest value of each name.
+    #[inline(always)]
+    fn read(&mut self, guard: &'s EpochGuard<'_>) {
+        for at in self.all() {
+            let Some(FoundName { owner_word, .. }) = self.found[at] else { continue };
+            if let Ok(peer) = peer_of(self.session, guard, owner_word.catalogue(), 0) {
+                self.cells[at] = peer.cell(owner_word.cell()).map(|word| (peer, word));
+            }
+        }
+        for at in self.all() {
+            if let Some((_, word)) = self.cells[at] {
+                self.values[at] = Cell(word.read());
+            }
+        }
+    }
+
+    /// Step 2: finds the segments, and loads the lines of the records.
+    #[inline(always)]
+    fn place(&mut self) {
+        for at in self.all() {
+            let (Some(found), Some((peer, word))) = (self.found[at], self.cells[at]) else { continue };
+            let (route, cell) = (self.route(found), self.values[at]);
+            let seen = Seen { peer, catalogue: found.owner_word.catalogue(), route, word, cell };
+            if let Ok(placed) = seen.place(self.session) {
+                (self.segments[at], self.geometries[at]) = (Some(placed.segment), placed.geometry);
+                self.records[at] = Some(placed.record());
+            }
+        }
+        for record in self.records[..self.found.len()].iter().flatten() {
+            black_box((record.words[0].peek(), record.words[8].peek()));
+        }
+    }
+
+    /// Returns the results of the first two steps.
+    #[inline(always)]
+    fn placed(&self, at: usize) -> Option<Placed<'s>> {
+        let (found, (peer, word), segment) = (self.found[at]?, self.cells[at]?, self.segments[at]?);
+        let (catalogue, geometry) = (found.owner_word.catalogue(), self.geometries[at]);
+        Some(Placed { catalogue, route: self.route(found), word, cell: self.values[at], peer, geometry, segment })
+    }
+
+    /// Step 3: stores the leases.
+    #[inline(always)]
+    fn store(&mut self, guard: &EpochGuard<'_>) {
+        for at in self.all() {
+            let Some(placed) = self.placed(at) else { continue };
+            let stored = self.session.shards.with_free(guard, |entry| leases::store(entry, placed.lease()));
+            self.places[at] = stored.map(|((), place)| place);
+        }
+    }
+}
+
 /// Leases as many of the values as possible. The result has `None` for the others.
 pub fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option<Value>> {
     let guard = session.shards.epoch_guard();
-    // Step 1: read the latest value of each name.
-    let read = |found: FoundName| {
-        let route = Route::owner_word(&session.directory.names[found.entry as usize].owner_word, found.owner_word);
-        Seen::read(session, &guard, found.owner_word.catalogue(), route, At::Cell(found.owner_word.cell())).ok()
-    };
-    let seen: Vec<_> = found.iter().map(|found| found.and_then(read)).collect();
-    // Step 2: find the values, and store the leases. Both are loops of their own, so that the first one loads the records
-    // of many values at once.
-    let place = |seen| {
-        let placed = Seen::place(seen, session).ok()?;
-        placed.fetch_record();
-        Some(placed)
-    };
-    let placed: Vec<_> = seen.into_iter().map(|seen| seen.and_then(place)).collect();
-    let store = |placed: Option<_>| {
-        let placed: Placed<'_> = placed?;
-        let lease = placed.lease();
-        let ((), place) = session.shards.with_free(&guard, |entry| leases::store(entry, lease))?;
-        Some((placed, place))
-    };
-    let stored: Vec<_> = placed.into_iter().map(store).collect();
+    let mut steps = Steps::new(session, found);
+    steps.read(&guard);
+    steps.place();
+    steps.store(&guard);
     leases::lease_fence();
-    // Step 3: check that all words that led to the values are unchanged.
+    // Step 4: check that all words that led to the values are unchanged.
     let mut values: Vec<Option<Value>> = Vec::with_capacity(found.len());
     let mut others = Vec::new();
-    for (at, stored) in stored.into_iter().enumerate() {
+    for at in steps.all() {
         values.push(None);
-        let Some((placed, place)): Option<(Placed<'_>, LeaseEntry)> = stored else { continue };
+        let (Some(placed), Some(place)) = (steps.placed(at), steps.places[at]) else { continue };
         if !leases::confirm(session.shards.entry(place), &placed.words()) {
             continue;
         }
@@ -96,20 +177,19 @@ struct Other<'s> {
 
 /// Assembles the leased datasets, and tensors without a header summary. Each value comes with its index in `values`.
 fn assemble_others(session: &Session, others: Vec<(usize, Other<'_>)>, values: &mut [Option<Value>]) {
-    for (_, Other { held, record, .. }) in &others {
-        if let Some((_, bytes)) = contents(held, record).filter(|(info, _)| info.kind == SlotKind::Dataset) {
-            fetch_index(&bytes);
-        }
-    }
+    let index = |(_, other): &(usize, Other<'_>)| {
+        let (info, bytes) = contents(&other.held, &other.record)?;
+        (info.kind == SlotKind::Dataset && bytes.len() <= LONG_BYTES).then_some(bytes)
+    };
+    let indices: Vec<Option<Bytes>> = others.iter().map(index).collect();
+    indices.iter().flatten().for_each(fetch_index);
     // Copy the indices of datasets into one allocation before any check.
     let mut words = Vec::with_capacity(others.len() * USUAL_WORDS);
-    let mut copy = |held: &Held, record: &[u64; 16]| match contents(held, record)? {
-        (info, bytes) if info.kind == SlotKind::Dataset && bytes.len() <= LONG_BYTES => {
-            Some(copy_group(record, &bytes, &mut words)..words.len())
-        }
-        _ => None,
+    let mut copy = |(other, index): (&(usize, Other<'_>), &Option<Bytes>)| {
+        let from = copy_group(&other.1.record, index.as_ref()?, &mut words);
+        Some(from..words.len())
     };
-    let copies: Vec<_> = others.iter().map(|(_, other)| copy(&other.held, &other.record)).collect();
+    let copies: Vec<_> = others.iter().zip(&indices).map(&mut copy).collect();
     let words: Arc<[u64]> = words.into();
     let value = |Other { held, record, peer, geometry }: Other<'_>, copy| {
         if let Some(copy) = copy {

@@ -7,11 +7,13 @@ use crate::lease::device::tensor::DeviceTensor;
 use crate::lease::group::Group;
 use crate::lease::member::Member;
 use crate::lease::raw::Held;
+use crate::lease::reused::{Reuse, Reused, Spares};
 use crate::names::version::Version;
 use crate::tensor::Tensor;
 use std::ops::Range;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
+use std::thread::LocalKey;
 use tensorlend_layout::dataset::Index;
 
 /// The right to read a dataset: several tensors, published together and covered by one lease.
@@ -41,8 +43,17 @@ use tensorlend_layout::dataset::Index;
 /// device. After the drop of the dataset, its lease ends when the streams recorded on such members have finished their
 /// work up to the drop.
 pub struct Dataset {
-    /// `None` only during the drop.
-    inner: Option<Box<Whole>>,
+    inner: Reused<Whole>,
+}
+
+thread_local! {
+    static SPARES: Spares<Whole> = const { Spares::new(Vec::new()) };
+}
+
+impl Reuse for Whole {
+    fn spares() -> &'static LocalKey<Spares<Self>> {
+        &SPARES
+    }
 }
 
 struct Whole {
@@ -54,12 +65,12 @@ struct Whole {
 impl Dataset {
     #[inline]
     pub(crate) fn of(group: Group, held: Held) -> Self {
-        Self { inner: Some(Box::new(Whole { held, group })) }
+        Self { inner: Reused::new(Whole { held, group }) }
     }
 
     #[inline]
     fn whole(&self) -> &Whole {
-        self.inner.as_deref().expect("there until it is dropped")
+        self.inner.get()
     }
 
     pub(crate) fn held(&self) -> &Held {

@@ -1,11 +1,13 @@
 //! Leases on one tensor, as programs use them.
 
 use crate::lease::raw::Held;
+use crate::lease::reused::{Reuse, Reused, Spares};
 use crate::names::version::Version;
 use crate::segment::bytes::Bytes;
 use crate::tensor::Tensor;
 use std::ops::Deref;
 use std::sync::OnceLock;
+use std::thread::LocalKey;
 use tensorlend_layout::stream::{HeaderSummary, SUMMARY_WORDS};
 use tensorlend_layout::tensor::SlotInfo;
 
@@ -38,7 +40,17 @@ use tensorlend_layout::tensor::SlotInfo;
 /// ```
 pub struct Lease {
     /// Boxed, because programs move a lease often. One allocation costs less than the moves.
-    inner: Box<Inner>,
+    inner: Reused<Inner>,
+}
+
+thread_local! {
+    static SPARES: Spares<Inner> = const { Spares::new(Vec::new()) };
+}
+
+impl Reuse for Inner {
+    fn spares() -> &'static LocalKey<Spares<Self>> {
+        &SPARES
+    }
 }
 
 struct Inner {
@@ -52,13 +64,13 @@ impl Lease {
     /// Returns a lease on a tensor whose description came from its record.
     pub(crate) fn of(tensor: Tensor, held: Held) -> Self {
         let tensor = OnceLock::from(Box::new(tensor));
-        Self { inner: Box::new(Inner { held, summary: [0; SUMMARY_WORDS], tensor }) }
+        Self { inner: Reused::new(Inner { held, summary: [0; SUMMARY_WORDS], tensor }) }
     }
 
     /// Returns a lease on a tensor whose header summary was checked against the segment.
     #[inline]
     pub(crate) fn of_summary(summary: HeaderSummary, held: Held) -> Self {
-        Self { inner: Box::new(Inner { held, summary, tensor: OnceLock::new() }) }
+        Self { inner: Reused::new(Inner { held, summary, tensor: OnceLock::new() }) }
     }
 }
 
@@ -76,12 +88,12 @@ impl Inner {
 impl Lease {
     #[inline]
     pub(crate) fn held(&self) -> &Held {
-        &self.inner.held
+        &self.inner.get().held
     }
 
     /// Returns the version of the leased value.
     pub fn version(&self) -> Version {
-        self.inner.held.version()
+        self.inner.get().held.version()
     }
 
     /// Returns whether the session that took this lease still exists, so that the lease protects the tensor's memory.
@@ -91,7 +103,7 @@ impl Lease {
     /// `uid.lease_ms_max`: memory was short, and leases kept replaced values for too long. The bytes may then belong to
     /// another tensor. Where that can happen, read, validate, and only then use the result.
     pub fn validate(&self) -> bool {
-        self.inner.held.validate()
+        self.inner.get().held.validate()
     }
 }
 
@@ -100,12 +112,13 @@ impl Deref for Lease {
 
     #[inline]
     fn deref(&self) -> &Tensor {
-        self.inner.tensor.get_or_init(|| self.inner.unpack())
+        let inner = self.inner.get();
+        inner.tensor.get_or_init(|| inner.unpack())
     }
 }
 
 impl std::fmt::Debug for Lease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lease").field("tensor", &**self).field("held", &self.inner.held).finish_non_exhaustive()
+        f.debug_struct("Lease").field("tensor", &**self).field("held", &self.inner.get().held).finish_non_exhaustive()
     }
 }

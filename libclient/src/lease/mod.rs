@@ -18,6 +18,7 @@ pub mod member;
 pub mod pin;
 pub mod raw;
 pub mod rename;
+mod reused;
 pub mod take;
 pub mod value;
 pub mod wait;

@@ -117,11 +117,11 @@ enum Step {
 
 /// The first step's result: a word that may hold a value.
 pub struct Seen<'s> {
-    peer: &'s Peer,
-    catalogue: u16,
-    route: Route<'s>,
-    word: &'s Word,
-    cell: Cell,
+    pub peer: &'s Peer,
+    pub catalogue: u16,
+    pub route: Route<'s>,
+    pub word: &'s Word,
+    pub cell: Cell,
 }
 
 /// The second step's result: the location of a value, and the words on which its lease depends.
@@ -136,6 +136,24 @@ pub struct Placed<'s> {
     pub segment: &'s Arc<PeerSegment>,
 }
 
+/// Returns the sheets of the client that has a catalogue number, if this client has mapped them. `member` is the client's
+/// epoch, or 0 if the caller's route shows the end of a client by another word.
+#[inline(always)]
+pub fn peer_of<'s>(
+    session: &'s Session,
+    guard: &'s EpochGuard<'_>,
+    catalogue: u16,
+    member: u64,
+) -> std::result::Result<&'s Peer, Missing> {
+    let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Err(Missing::Again) };
+    let life = entry.member.read();
+    if member != 0 && member != life {
+        return Err(Missing::Again);
+    }
+    let peer = session.peers().get(guard, catalogue).filter(|p| p.is_of_epoch(life));
+    peer.ok_or(Missing::Cells(0))
+}
+
 impl<'s> Seen<'s> {
     /// Reads the word at `at` in `catalogue`.
     #[inline(always)]
@@ -146,13 +164,7 @@ impl<'s> Seen<'s> {
         route: Route<'s>,
         at: At<'s>,
     ) -> std::result::Result<Self, Missing> {
-        let Some(member) = session.directory.members.get(usize::from(catalogue)) else { return Err(Missing::Again) };
-        let life = member.member.read();
-        if route.member != 0 && route.member != life {
-            return Err(Missing::Again);
-        }
-        let peer = session.peers().get(guard, catalogue).filter(|p| p.is_of_epoch(life));
-        let Some(peer) = peer else { return Err(Missing::Cells(0)) };
+        let peer = peer_of(session, guard, catalogue, route.member)?;
         let (word, cell) = match at {
             At::Cell(cell) => match peer.cell(cell) {
                 Some(word) => (word, Cell(word.read())),
@@ -180,7 +192,7 @@ impl<'s> Seen<'s> {
     }
 }
 
-impl Placed<'_> {
+impl<'s> Placed<'s> {
     /// Returns the lease word of the value.
     #[inline(always)]
     pub fn lease(&self) -> LeaseWord {
@@ -195,15 +207,8 @@ impl Placed<'_> {
 
     /// Returns the slot's record.
     #[inline(always)]
-    pub fn record(&self) -> &SlotRecord {
+    pub fn record(&self) -> &'s SlotRecord {
         &self.segment.records[(self.cell.slot() - self.segment.base) as usize]
-    }
-
-    /// Loads the lines of the slot's record, while the caller handles other values.
-    #[inline(always)]
-    pub fn fetch_record(&self) {
-        let words = &self.record().words;
-        std::hint::black_box((words[0].peek(), words[8].peek()));
     }
 
     /// Returns the lease that is stored in the table at `place`.

@@ -3,12 +3,13 @@
 //! The steps are those of `tensorlend_layout::announce`. docs/protocol.md has the proofs.
 
 use super::NameTable;
+use super::hashed::Hashed;
 use crate::error::{Error, Result};
 use crate::link::epoch::EpochGuard;
 use crate::names::version::Version;
 use crate::peers::sheets::Peer;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use tensorlend_layout::announce::{Ending, Waiting};
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, Catalogue, CellRecord, RING, cell_place};
 use tensorlend_layout::directory::key_word;
@@ -24,24 +25,6 @@ const KEY_BYTES_MAX: usize = CELL_NAME_WORDS * 8;
 /// Maximum number of attempts while the daemon processes the last announcements of a client that ended. The daemon does so
 /// in one step, unless it is killed during that step.
 const ENDING_ATTEMPTS: u32 = 10_000;
-
-/// A hasher of values that are hashes already.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
-        }
-    }
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
 
 /// This client's own announcements: cell and number of each, by the hash of its name.
 #[derive(Default)]
@@ -123,6 +106,16 @@ impl<'s> Publisher<'s> {
             Self::Other(peer) => peer?.record(cell),
         }
     }
+}
+
+/// The result of a check whether this client may announce a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Availability {
+    Free,
+    /// The daemon must decide.
+    Taken,
+    /// The sheets of a client that may be publishing are not mapped.
+    Unmapped,
 }
 
 /// The result of a search of the other clients' rings.
@@ -259,6 +252,12 @@ impl NameTable {
         lock(&self.pending).cells_from(absorbed).collect()
     }
 
+    /// Returns whether any name that this client announced before the call is not in the directory yet.
+    pub fn has_waiting(&self) -> bool {
+        let head = self.catalogue.ring_head.peek();
+        Absorbed(self.absorbed_word().read()).index() != head
+    }
+
     /// Returns whether the name of a cell of this client is announced and not in the directory yet.
     pub fn is_pending(&self, key: &[u8], cell: u32) -> bool {
         let found = lock(&self.pending).cells.get(&self.directory.hash(key)).copied();
@@ -313,20 +312,29 @@ impl NameTable {
             pending.forget(absorbed.index());
             pending.cells.contains_key(&hash)
         };
-        if !possible || alike || !self.map_publishers()? {
+        if !possible || alike {
             return Ok(None);
         }
         let cell = self.fill_cell(key, value).map_err(Error::certain)?;
         tensorlend_layout::crash_point!("first: cell filled");
-        self.catalogue.claim_name(hash);
-        #[cfg(feature = "broken-for-tests")]
-        let checks = crate::sabotage::broken() != Some(crate::sabotage::Broken::Claim);
-        #[cfg(not(feature = "broken-for-tests"))]
-        let checks = true;
-        if checks && !self.is_free(hash, key, waiting) {
+        let mut mapped = false;
+        loop {
+            self.catalogue.claim_name(hash);
+            #[cfg(feature = "broken-for-tests")]
+            if crate::sabotage::broken() == Some(crate::sabotage::Broken::Claim) {
+                break;
+            }
+            let found = self.availability(hash, key, waiting);
+            if found == Availability::Free {
+                break;
+            }
             self.catalogue.unclaim();
-            self.empty_cell(cell);
-            return Ok(None);
+            // A claim makes other clients ask the daemon, so this client maps the sheets of others without one.
+            mapped = found == Availability::Unmapped && !mapped && self.map_publishers().unwrap_or(false);
+            if !mapped {
+                self.empty_cell(cell);
+                return Ok(None);
+            }
         }
         tensorlend_layout::crash_point!("first: found free");
         let number = self.catalogue.announce(hash, cell);
@@ -387,7 +395,7 @@ impl NameTable {
 
     /// Returns whether the name has no owner, no other client is publishing it, and one more name fits. The caller must have
     /// claimed the name. `own` is the number of this client's announcements that wait.
-    fn is_free(&self, hash: u64, key: &[u8], own: u64) -> bool {
+    fn availability(&self, hash: u64, key: &[u8], own: u64) -> Availability {
         let guard = self.shards.epoch_guard();
         let mut announced = own;
         for number in self.directory.announcers() {
@@ -395,9 +403,9 @@ impl NameTable {
                 continue;
             }
             let member = &self.directory.members[usize::from(number)];
-            // `None`: the client has just become an announcer, and its sheet is not mapped yet.
+            // `None`: the client has become an announcer since this client last mapped the announcers' sheets.
             let Some(catalogue) = self.publisher(&guard, number, member.member.read()).catalogue() else {
-                return false;
+                return Availability::Unmapped;
             };
             // Read the claim before the ring: a name that is no longer in the claim is in the ring.
             let claim = catalogue.claim.read();
@@ -406,23 +414,24 @@ impl NameTable {
                 Ok(Some(waiting)) => {
                     // This client also asks the daemon if another name has the same tag.
                     if claim == hash || waiting.cells(hash).next().is_some() {
-                        return false;
+                        return Availability::Taken;
                     }
                     announced += waiting.count() + u64::from(claim != 0);
                 }
-                Err(Ending) => return false,
+                Err(Ending) => return Availability::Taken,
             }
         }
         // Many names collide with this name, so the daemon decides.
         if self.directory.is_long_search(hash) {
-            return false;
+            return Availability::Taken;
         }
         // Read the free space after the rings. Then a name that the daemon enters in between counts twice, but this
         // check never misses it.
-        announced < self.directory.head().names_room.read()
+        let is_free = announced < self.directory.head().names_room.read()
             && self
                 .find_hashed(hash, key)
-                .is_none_or(|found| !found.owner_word.is_live() && found.owner_word.kind() != OwnerKind::Reserved)
+                .is_none_or(|found| !found.owner_word.is_live() && found.owner_word.kind() != OwnerKind::Reserved);
+        if is_free { Availability::Free } else { Availability::Taken }
     }
 
     /// Wakes the daemon, which sleeps or is about to sleep. The daemon then enters the announced names into the

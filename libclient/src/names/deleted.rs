@@ -1,7 +1,9 @@
 //! The names that this client has deleted in their cells, and has not yet reported to the daemon.
 
+use super::hashed::Hashed;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::BuildHasherDefault;
 
 /// The number of deleted names that the client reports to the daemon together: at least, and at most before it has
 /// tried to report them.
@@ -14,7 +16,7 @@ const PART: usize = 16;
 pub struct Deleted {
     names: Vec<(String, u32)>,
     /// The position of each cell in `names`.
-    at: HashMap<u32, usize>,
+    at: HashMap<u32, usize, BuildHasherDefault<Hashed>>,
     /// The number of names of the last report that the client has put back. They are announced and not in the directory
     /// yet, or the daemon did not respond.
     kept: usize,

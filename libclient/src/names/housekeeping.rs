@@ -122,8 +122,7 @@ impl NameTable {
             // The owner words refer to other cells now. Wait for threads that still use these cells because of a
             // former owner word.
             self.shards.wait_for_guards();
-            let held: Vec<Cell> = cells.into_iter().filter_map(|cell| self.vacate(cell)).collect();
-            for value in held {
+            for value in self.vacate(cells) {
                 self.alloc.retire(value);
             }
             if !more {
@@ -163,25 +162,23 @@ impl NameTable {
         };
         let bound = lock(&self.cells).bound();
         self.shards.wait_for_guards();
-        let held: Vec<Cell> =
-            bound.into_iter().filter(|cell| !used.contains(cell)).filter_map(|cell| self.vacate(cell)).collect();
-        for value in held {
+        for value in self.vacate(bound.into_iter().filter(|cell| !used.contains(cell))) {
             self.alloc.retire(value);
         }
     }
 
-    /// Empties a cell to which no owner word refers and which no thread uses. Returns its value, which the caller
+    /// Empties cells to which no owner word refers and which no thread uses. Returns their values, which the caller
     /// must retire.
-    pub fn vacate(&self, cell: u32) -> Option<Cell> {
-        let record = self.own_cell(cell)?;
+    pub fn vacate(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<Cell> {
         let mut cells = lock(&self.cells);
-        if !cells.is_bound(cell) {
-            return None;
-        }
-        let held = Cell(record.cell.swap(Cell::DELETED.0));
-        record.name_bytes.set(0);
-        cells.give(cell);
-        held.is_value().then_some(held)
+        let vacate = |number| {
+            let record = self.own_cell(number).filter(|_| cells.is_bound(number))?;
+            let held = Cell(record.cell.swap(Cell::DELETED.0));
+            record.name_bytes.set(0);
+            cells.give(number);
+            held.is_value().then_some(held)
+        };
+        numbers.into_iter().filter_map(vacate).collect()
     }
 
     /// Reports deleted names to the daemon, so that the daemon forgets the names and this client can reuse their
@@ -189,13 +186,15 @@ impl NameTable {
     pub fn tidy(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
         let deleted = lock(&self.cells).deleted.take();
+        // Each of these names was announced before it was deleted.
+        let some_wait = self.has_waiting();
         // Close the chosen cells. A thread that later finds a closed cell publishes in another cell. So no thread
         // waits during the request to the daemon.
-        let (mut names, mut pending) = (Vec::new(), Vec::new());
+        let (mut names, mut pending) = (Vec::with_capacity(deleted.len()), Vec::new());
         for (name, cell) in deleted {
             // Check this before closing the cell. In the other order, the daemon could enter the name into the
             // directory between the two checks, and would then forget it.
-            if self.is_pending(name.as_bytes(), cell) {
+            if some_wait && self.is_pending(name.as_bytes(), cell) {
                 // The name is not in the directory yet, so a later call reports it.
                 pending.push((name, cell));
             } else if self.close_cell(&name, cell) {
@@ -213,27 +212,29 @@ impl NameTable {
         names.retain(|&(_, cell): &(String, u32)| {
             self.own_cell(cell).is_some_and(|record| record.cell.peek() == Cell::CLOSING.0)
         });
-        let mut rest = &names[..];
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |(name, _): &&(String, u32)| {
+        let mut names = names.into_iter().peekable();
+        while names.peek().is_some() {
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            let mut fits = |(name, _): &(String, u32)| {
                 bytes += name.len() + TIDY_NAME_BYTES;
                 bytes <= TIDY_MAX.1
             };
-            let (batch, later) = rest.split_at(rest.iter().take(TIDY_MAX.0).take_while(fits).count());
-            if let Err(e) = self.control.call(&Request::Tidy { names: batch.to_vec() }, "tidy deleted names", "") {
-                lock(&self.cells).deleted.put_back(rest.iter().cloned());
+            batch.extend(std::iter::from_fn(|| names.next_if(&mut fits)).take(TIDY_MAX.0));
+            let cells: Vec<u32> = batch.iter().map(|&(_, cell)| cell).collect();
+            let request = Request::Tidy { names: batch };
+            if let Err(e) = self.control.call(&request, "tidy deleted names", "") {
+                if let Request::Tidy { names: batch } = request {
+                    lock(&self.cells).deleted.put_back(batch.into_iter().chain(names));
+                }
                 return Err(e);
             }
             tensorlend_layout::crash_point!("tidy: told");
             // No owner word refers to these cells any more: the daemon removed each owner word, or it already referred to
             // another cell. Wait for threads that read an owner word earlier.
             self.shards.wait_for_guards();
-            for (_, cell) in batch {
-                self.vacate(*cell);
-            }
+            // The cells are closed, and hold no values.
+            self.vacate(cells);
             tensorlend_layout::crash_point!("tidy: cells emptied");
-            rest = later;
         }
         Ok(())
     }

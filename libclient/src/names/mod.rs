@@ -4,6 +4,7 @@ pub mod announce;
 mod append;
 mod cells;
 mod deleted;
+mod hashed;
 mod housekeeping;
 pub mod lifetime;
 mod publish;

@@ -40,25 +40,57 @@ pub fn audience<'d>(present: &'d [Word], shown: &'d [Word], count: usize) -> imp
     bits.filter(move |&bit| bit < count).map(|bit| bit as u16)
 }
 
-/// Returns the numbers of the set bits below `count`. Reads each word once, when the iterator
-/// reaches the word.
+/// Returns the numbers of the set bits below `count`, in ascending order. Reads a word when the iterator reaches it, and
+/// possibly the words that follow.
 pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
-    let words = used(words, count).iter().map(Word::read).enumerate();
-    words
-        .flat_map(|(w, mut left)| {
-            core::iter::from_fn(move || {
-                (left != 0).then(|| {
-                    let bit = left.trailing_zeros() as usize;
-                    left &= left - 1;
-                    w * 64 + bit
-                })
-            })
-        })
-        .filter(move |&bit| bit < count)
-        .map(|bit| bit as u16)
+    const LINE: usize = 8;
+    let words = used(words, count);
+    // The next word, and the bits of its predecessor that are left.
+    let (mut next, mut left) = (0, 0u64);
+    let bits = core::iter::from_fn(move || {
+        while left == 0 {
+            // Few members have a bit, so most lines are zero.
+            while words
+                .get(next..next + LINE)
+                .is_some_and(|line| line.iter().fold(0, |all, word| all | word.read()) == 0)
+            {
+                next += LINE;
+            }
+            left = words.get(next)?.read();
+            next += 1;
+        }
+        let bit = left.trailing_zeros() as usize;
+        left &= left - 1;
+        Some((next - 1) * 64 + bit)
+    });
+    bits.filter(move |&bit| bit < count).map(|bit| bit as u16)
 }
 
 /// Returns the words that contain bits below `count`.
 fn used(words: &[Word], count: usize) -> &[Word] {
     &words[..count.div_ceil(64).min(words.len())]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn bits_are_those_that_are_set(
+            set in prop::collection::btree_set(0u16..2000, 0..20),
+            dense in prop::option::of(0usize..25),
+            count in 0usize..2100,
+        ) {
+            let words: Vec<Word> = (0..32).map(|_| Word::new(0)).collect();
+            let mut expected = set;
+            expected.extend(dense.into_iter().flat_map(|word| (0..64).map(move |bit| word as u16 * 64 + bit)));
+            for bit in &expected {
+                words[usize::from(*bit) / 64].set_bits(1 << (bit % 64));
+            }
+            expected.retain(|bit| usize::from(*bit) < count);
+            prop_assert_eq!(bits(&words, count).collect::<Vec<_>>(), Vec::from_iter(expected));
+        }
+    }
 }
