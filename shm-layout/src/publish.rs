@@ -1,6 +1,6 @@
 //! Replacing a name's value.
 
-use crate::sync::{Ordering, fence};
+use crate::sync::fence_after_swap;
 use crate::word::{Cell, Word};
 
 /// Owner: stores `new` in its cell, if the name still belongs to this cell.
@@ -22,6 +22,6 @@ pub fn overwrite(owner_word: &Word, granted: u64, cell: &Word, new: Cell) -> Opt
     crate::crash_point!("overwrite: cell exchanged");
     // SeqCst: any reader that starts after this put has ended finds the new value, on any
     // processor. This thread reads the parked words after the fence.
-    fence(Ordering::SeqCst);
+    fence_after_swap();
     Some(Cell(before))
 }

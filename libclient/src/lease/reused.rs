@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-/// Maximum number of empty boxes that a thread keeps of each type: as many as a batch of leases takes.
-const KEPT: usize = 64;
+/// Maximum number of empty boxes that a thread keeps of each type: about 50 KB.
+const KEPT: usize = 512;
 
 /// Empty boxes of a thread.
 pub type Spares<T> = RefCell<Vec<Box<Option<T>>>>;
