@@ -1,6 +1,6 @@
 //! Allocates a tensor, fills it with ones, drops it: on the heap, in shared memory, in pools of both, and in a client's
 //! own slots. Then two questions that a study of pools left open: the cost of a bound on the pool, and the behaviour
-//! when no size repeats.
+//! when no size repeats. Last, the memory of many small clients.
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
@@ -36,11 +36,39 @@ fn main() {
     for window in [64, 1] {
         never_repeating(&mut report, window);
     }
+    small_clients(&mut report);
     report.end();
 }
 
 fn connect(socket: &Path) -> Client {
     Client::builder().socket(socket).connect().expect("a client connects")
+}
+
+/// The memory of many clients with few tensors each. Each case has a broker of its own.
+fn small_clients(report: &mut Report) {
+    let clients = if report.quick { 4 } else { 100 };
+    let title = format!("Memory of {clients} clients with tensors of their own");
+    let mut table =
+        Table::new(title, &["tensors of each client", "live bytes of all", "segments in use", "shared tables"]);
+    for (tensors, length) in [(1, 1000), (100, 1000), (500, 1000), (10, 1 << 16), (100, 1 << 16), (6, 1_000_000)] {
+        let broker = embedded().expect("a broker starts");
+        let value = vec![1u8; length];
+        let clients: Vec<Client> = (0..clients).map(|_| connect(broker.socket())).collect();
+        for (number, client) in clients.iter().enumerate() {
+            for tensor in 0..tensors {
+                client.put(&format!("{number}/{tensor}"), &value).expect("a slot");
+            }
+        }
+        let stat = clients[0].stat().expect("figures");
+        let live = (clients.len() * tensors * length) as u64;
+        table.row(vec![
+            format!("{tensors} of {length} B"),
+            bytes(live),
+            bytes(stat.bytes_in_use),
+            bytes(stat.bytes_sheets),
+        ]);
+    }
+    report.table("small_clients", &table);
 }
 
 struct Row {

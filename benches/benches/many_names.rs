@@ -1,6 +1,8 @@
 //! Reading any of very many names, one at a time and many at once. The floor of a single read is three dependent random
 //! reads over as much memory. The floor of many is the same three reads, for 64 names side by side.
 //!
+//! With the variable `TENSORLEND_HUGE_PAGES`, the broker asks the kernel for transparent huge pages.
+//!
 //! Also the life of a name: 100,000 new names, then a new value for each, then their deletion, in turns.
 #![allow(missing_docs)]
 
@@ -10,7 +12,7 @@ use tensorlend_benches::random::Random;
 use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, now_ns, thread_cpu_ns};
 use tensorlend_benches::table::{Table, spread, times};
-use tensorlend_daemon::{Config, embedded_with};
+use tensorlend_daemon::{Config, HugePages, embedded_with};
 
 /// Bytes of shared memory for each name: its place, its entry, its cell and its slot's record.
 const BYTES_EACH: usize = 16 + 128 + 96 + 128;
@@ -139,6 +141,9 @@ fn reads(report: &mut Report) {
     let counts: &[usize] = if report.quick { &[1000, 60_000] } else { &[1000, 60_000, 1_000_000] };
     let mut config = Config::default();
     config.namespace_default.names_max = Some(1 << 21);
+    if std::env::var_os("TENSORLEND_HUGE_PAGES").is_some() {
+        config.pool.huge_pages = HugePages::Advise;
+    }
     let broker = embedded_with(&config).expect("a broker starts");
     let connect = || Client::builder().socket(broker.socket()).connect().expect("a client connects");
     let (owner, reader) = (connect(), connect());

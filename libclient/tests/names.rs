@@ -355,3 +355,27 @@ fn new_names_are_all_there_while_the_catalogue_grows_and_the_daemon_is_busy() {
         assert_eq!(missing, [""; 0]);
     });
 }
+
+/// A client with many names reports up to 512 deleted ones together, in requests of at most 256 names and 64 KiB.
+#[test]
+fn many_deleted_names_are_forgotten_and_can_be_published_again() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    // The long names cannot be announced, and 246 of them fill a request.
+    let name = |number: usize| format!("{number:0width$}", width = if number < 5000 { 10 } else { 255 });
+    let names: Vec<String> = (0..10_000).map(name).collect();
+    for round in 0..2u64 {
+        for (number, name) in names.iter().enumerate() {
+            producer.put(name, &[round, number as u64]).unwrap();
+        }
+        for (number, value) in consumer.get_many(&names[..100]).into_iter().enumerate() {
+            assert_eq!(value.unwrap().tensor().unwrap().as_slice::<u64>().unwrap(), [round, number as u64]);
+        }
+        for name in &names {
+            assert!(producer.delete(name).unwrap());
+        }
+        assert!(names.iter().all(|name| !consumer.exists(name).unwrap()));
+        let left = consumer.stat().unwrap().names;
+        assert!(left < 64, "{left} deleted names were not reported");
+    }
+}

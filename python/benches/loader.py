@@ -1,12 +1,14 @@
-"""What a loader costs a trainer: epochs, `next` when the batch is already there, modes, and the end of the trainer.
+"""What a loader costs a trainer: epochs, `next` when the batch is already there and between two steps of training, modes, and
+the end of the trainer.
 
-    python benches/loader.py [--samples 16384] [--rounds 7] [--part epochs|modes|ends]
+    python benches/loader.py [--samples 16384] [--rounds 7] [--part epochs|steps|modes|ends]
 
 Samples are (1, 28, 28) float32 with an int64 label, fetched one by one. Each figure is the median of the rounds, with the least
 and the most; the methods take turns within a round, so that a busy machine hits all of them. Needs torch.
 """
 
 import argparse
+import itertools
 import multiprocessing
 import statistics
 import time
@@ -178,16 +180,75 @@ def ends(rounds):
         print(f"  {method:12} SharedLoader {told(ours, 1e3):>28}   DataLoader {told(theirs, 1e3):>28}   {ratio:6.2f}x")
 
 
-def training(pictures, labels, size):
-    """Seconds of an epoch of a small model on batches that lie in this process."""
+class Slices:
+    """Batches that are slices of the trainer's own tensors, which cost the least of all."""
+
+    def __init__(self, pictures, labels, size):
+        self.pictures, self.labels, self.size = pictures, labels, size
+
+    def __iter__(self):
+        for at in range(0, len(self.labels), self.size):
+            yield self.pictures[at : at + self.size], self.labels[at : at + self.size]
+
+
+def trainer():
+    """Returns a function that trains a small model on one batch."""
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    began = time.perf_counter()
-    for at in range(0, len(pictures), size):
+
+    def learn(pictures, labels):
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(pictures[at : at + size]), labels[at : at + size]).backward()
+        torch.nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
+
+    return learn
+
+
+def training(pictures, labels, size):
+    """Seconds of an epoch of a small model on batches that lie in this process."""
+    learn = trainer()
+    began = time.perf_counter()
+    for batch in Slices(pictures, labels, size):
+        learn(*batch)
     return time.perf_counter() - began
+
+
+def between(loader, learn, at_once):
+    """Seconds in `next` for each batch of an epoch of training. The trainer takes `at_once` batches, and then trains on each."""
+    batches, taken = iter(loader), []
+    while True:
+        began = time.perf_counter()
+        some = list(itertools.islice(batches, at_once))
+        inside = time.perf_counter() - began
+        if len(some) < at_once:
+            return taken
+        taken.append(inside / at_once)
+        for batch in some:
+            learn(*batch)
+
+
+def steps(given):
+    """Prints the time of `next` between two steps of training."""
+    pictures = torch.rand(given.samples, 1, 28, 28)
+    labels = torch.arange(given.samples) % 10
+    for size, at_once in itertools.product((64, 256, 512), (1, 2, 4)):
+        shared = {"persistent_workers": True, "prefetch_factor": 2 * at_once}
+        loaders = {
+            "slices": Slices(pictures, labels, size),
+            "SharedLoader, 1 worker": SharedLoader(TensorDataset(pictures, labels), size, 1, **shared),
+        }
+        learners = {name: trainer() for name in loaders}
+        times = {name: [] for name in loaders}
+        for number in range(given.rounds + 1):
+            for name, loader in loaders.items():
+                taken = between(loader, learners[name], at_once)
+                # The first round starts the workers. The first batch of an epoch waits for the worker.
+                times[name].extend(taken[1:] if number else [])
+        print(f"\nnext in us between steps of training, for each batch of {size}, {at_once} taken at once: median (10 % to 90 %)")
+        for name, values in times.items():
+            tenths = statistics.quantiles(values, n=10)
+            print(f"  {name:40}{statistics.median(values) * 1e6:9.2f} ({tenths[0] * 1e6:.2f} to {tenths[-1] * 1e6:.2f})")
+        del loaders, loader
 
 
 def told(values, unit):
@@ -200,7 +261,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--samples", type=int, default=16384)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--part", choices=["epochs", "modes", "ends"])
+    parser.add_argument("--part", choices=["epochs", "steps", "modes", "ends"])
     given = parser.parse_args()
     print(f"{given.samples} samples, {given.rounds} rounds, torch {torch.__version__}")
     if given.part in (None, "ends"):
@@ -211,6 +272,8 @@ def main():
             modes(size, given.rounds)
     if given.part in (None, "epochs"):
         epochs(given)
+    if given.part in (None, "steps"):
+        steps(given)
 
 
 def epochs(given):

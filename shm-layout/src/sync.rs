@@ -7,9 +7,9 @@ pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A SeqCst fence that directly follows a [`crate::word::Word::swap`].
 ///
-/// On x86-64 the exchange itself orders all earlier and later accesses of the processor, and drains its store buffer (Intel
-/// 64 and IA-32 Architectures Software Developer's Manual 3A, section 10.2.2: locked instructions). So the fence orders only the
-/// compiler there.
+/// On x86-64 the swap is a locked instruction, which no load or store passes in either direction (Intel 64 and IA-32
+/// Architectures Software Developer's Manual, volume 3A, "Memory Ordering in P6 and More Recent Processor Families"; AMD64
+/// Architecture Programmer's Manual, volume 2, "Memory Barriers"). So only the compiler needs a fence there.
 #[inline(always)]
 pub fn fence_after_swap() {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]

@@ -30,13 +30,16 @@ const OWNER: u16 = 1;
 enum Way {
     /// As in clients: `leases::acquire` in R, `publish::overwrite` and `leases::scan_fence` in O.
     Steps,
+    /// As `Steps`, but O relies on the fence in `publish::overwrite`, as it does before it reads the words of sleepers.
+    Overwrite,
     /// O uses a plain store instead of an exchange, so that only its fence orders its steps.
     Fences,
     /// As `Fences`, without the fences.
     None,
 }
 
-const WAYS: [(Way, &str); 3] = [(Way::Steps, "steps"), (Way::Fences, "fences"), (Way::None, "none")];
+const WAYS: [(Way, &str); 4] =
+    [(Way::Steps, "steps"), (Way::Overwrite, "overwrite"), (Way::Fences, "fences"), (Way::None, "none")];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -178,7 +181,7 @@ impl Party {
 fn reader(way: Way, entry: &Word, cell: &Word, old: Cell) -> bool {
     let lease: LeaseWord = old.lease(OWNER);
     match way {
-        Way::Steps | Way::Fences => leases::acquire(entry, lease, &[(cell, old.0)]),
+        Way::Steps | Way::Overwrite | Way::Fences => leases::acquire(entry, lease, &[(cell, old.0)]),
         Way::None => {
             leases::store(entry, lease);
             cell.peek() == old.0
@@ -193,6 +196,7 @@ fn owner(way: Way, owner_word: &Word, entry: &Word, cell: &Word, old: Cell, new:
             assert_eq!(publish::overwrite(owner_word, 0, cell, new), Some(old));
             leases::scan_fence();
         }
+        Way::Overwrite => assert_eq!(publish::overwrite(owner_word, 0, cell, new), Some(old)),
         Way::Fences => {
             cell.set(new.0);
             leases::scan_fence();

@@ -3,9 +3,9 @@
 //! Most of the cost of one lease is waiting: for the words that lead to the value, which other processes wrote, and
 //! for the fence between the lease and the second check of these words. This module does each step for a whole batch
 //! before the next step. So the processor fetches the words of many values at once, and one fence serves all leases of
-//! the batch. The loops that only load are short, because a processor executes loads ahead only as far as some 400
-//! instructions reach. The steps and their order are those of a single lease in `take.rs`, which also handles all unusual
-//! cases.
+//! the batch. The loops that only load are short, because a processor executes only some hundred instructions ahead,
+//! and waits for all loads among them together. The steps and their order are those of a single lease in `take.rs`,
+//! which also handles all unusual cases.
 
 use crate::lease::dataset::Dataset;
 use crate::lease::group::{Group, copy_group};

@@ -1,12 +1,13 @@
-//! Boxes that a thread fills again.
+//! Reuses a thread's heap boxes.
 //!
-//! A program that takes and drops many leases together would otherwise allocate and free as many boxes. glibc keeps only
-//! seven freed allocations of a length ready for a thread, so most of these calls would take its slow paths.
+//! A program that takes and drops many leases together would otherwise allocate and free as many boxes. By default, glibc
+//! keeps seven freed allocations of a length ready for a thread (`tcache_count`), so most of these calls would take its slow
+//! paths.
 
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-/// Maximum number of empty boxes that a thread keeps of each type: about 50 KB.
+/// Maximum number of empty boxes that a thread keeps of each type: about 50 KiB.
 const KEPT: usize = 512;
 
 /// Empty boxes of a thread.
@@ -41,7 +42,7 @@ impl<T: Reuse> Reused<T> {
     /// Returns the content. Only a drop that has called [`Reused::take`] finds none.
     #[inline]
     pub fn get(&self) -> &T {
-        self.0.as_deref().and_then(Option::as_ref).expect("there until it is dropped")
+        self.0.as_deref().and_then(Option::as_ref).expect("the content is there until the drop")
     }
 
     /// Takes the content out, during the drop of the owner.

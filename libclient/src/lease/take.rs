@@ -1,4 +1,4 @@
-//! The steps to a lease, for one value at a time. [`items`](super::items) takes each step for many values together.
+//! The steps to a lease, for one value at a time. [`batch`](super::batch) takes each step for many values together.
 //!
 //! 1. [`Seen::read`]: read the word that holds the value.
 //! 2. [`Seen::place`]: find the value's segment.

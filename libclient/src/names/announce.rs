@@ -317,7 +317,7 @@ impl NameTable {
         }
         let cell = self.fill_cell(key, value).map_err(Error::certain)?;
         tensorlend_layout::crash_point!("first: cell filled");
-        let mut mapped = false;
+        let mut has_mapped = false;
         loop {
             self.catalogue.claim_name(hash);
             #[cfg(feature = "broken-for-tests")]
@@ -329,12 +329,17 @@ impl NameTable {
                 break;
             }
             self.catalogue.unclaim();
-            // A claim makes other clients ask the daemon, so this client maps the sheets of others without one.
-            mapped = found == Availability::Unmapped && !mapped && self.map_publishers().unwrap_or(false);
-            if !mapped {
+            if found == Availability::Taken || has_mapped {
                 self.empty_cell(cell);
                 return Ok(None);
             }
+            // A claim makes other clients ask the daemon, so this client maps the sheets of others without one.
+            let mapped = self.map_publishers();
+            if !matches!(mapped, Ok(true)) {
+                self.empty_cell(cell);
+                return mapped.map(|_| None).map_err(Error::certain);
+            }
+            has_mapped = true;
         }
         tensorlend_layout::crash_point!("first: found free");
         let number = self.catalogue.announce(hash, cell);

@@ -11,7 +11,7 @@ pub const BATCH: (usize, usize) = (64, 512);
 /// A client with many names waits until this part of its names is deleted.
 const PART: usize = 16;
 
-/// The deleted names, each with its cell. A cell is there once, since [`super::Names::tidy`] frees the cell of each.
+/// The deleted names, each with its cell. A cell is there once, since [`super::NameTable::tidy`] frees the cell of each.
 #[derive(Debug, Default)]
 pub struct Deleted {
     names: Vec<(String, u32)>,

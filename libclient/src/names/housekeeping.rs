@@ -160,16 +160,18 @@ impl NameTable {
                 break used;
             }
         };
-        let bound = lock(&self.cells).bound();
+        let mut unused = lock(&self.cells).bound();
+        unused.retain(|cell| !used.contains(cell));
         self.shards.wait_for_guards();
-        for value in self.vacate(bound.into_iter().filter(|cell| !used.contains(cell))) {
+        for value in self.vacate(unused) {
             self.alloc.retire(value);
         }
     }
 
     /// Empties cells to which no owner word refers and which no thread uses. Returns their values, which the caller
     /// must retire.
-    pub fn vacate(&self, numbers: impl IntoIterator<Item = u32>) -> Vec<Cell> {
+    #[must_use]
+    pub fn vacate(&self, numbers: Vec<u32>) -> Vec<Cell> {
         let mut cells = lock(&self.cells);
         let vacate = |number| {
             let record = self.own_cell(number).filter(|_| cells.is_bound(number))?;
@@ -186,7 +188,7 @@ impl NameTable {
     pub fn tidy(&self) -> Result<()> {
         let _one = lock(&self.housekeeping);
         let deleted = lock(&self.cells).deleted.take();
-        // Each of these names was announced before it was deleted.
+        // Each of these names was announced or bound before it was deleted.
         let some_wait = self.has_waiting();
         // Close the chosen cells. A thread that later finds a closed cell publishes in another cell. So no thread
         // waits during the request to the daemon.
@@ -232,8 +234,8 @@ impl NameTable {
             // No owner word refers to these cells any more: the daemon removed each owner word, or it already referred to
             // another cell. Wait for threads that read an owner word earlier.
             self.shards.wait_for_guards();
-            // The cells are closed, and hold no values.
-            self.vacate(cells);
+            let values = self.vacate(cells);
+            debug_assert!(values.is_empty(), "a closed cell holds no value");
             tensorlend_layout::crash_point!("tidy: cells emptied");
         }
         Ok(())

@@ -46,13 +46,13 @@ pub fn bits(words: &[Word], count: usize) -> impl Iterator<Item = u16> + '_ {
     const LINE: usize = 8;
     let words = used(words, count);
     // The next word, and the bits of its predecessor that are left.
-    let (mut next, mut left) = (0, 0u64);
+    let (mut next, mut left) = (0usize, 0u64);
     let bits = core::iter::from_fn(move || {
         while left == 0 {
-            // Few members have a bit, so most lines are zero.
-            while words
-                .get(next..next + LINE)
-                .is_some_and(|line| line.iter().fold(0, |all, word| all | word.read()) == 0)
+            // Few members have a bit, so most cache lines are zero.
+            while next.is_multiple_of(LINE)
+                && let Some(line) = words.get(next..next + LINE)
+                && line.iter().fold(0, |all, word| all | word.read()) == 0
             {
                 next += LINE;
             }
