@@ -11,6 +11,12 @@ pub enum Error {
         "{0} can be reached from other machines: name a file with a token (--token-file), or listen on 127.0.0.1 or on a Unix socket"
     )]
     Open(SocketAddr),
+    /// A local port was requested for an observer, without a token.
+    #[error(
+        "every user of this machine can reach {0}, and only observers may see what --observe shows: name a file with a \
+         token (--token-file FILE), or listen on a Unix socket only (--listen unix:PATH)"
+    )]
+    Observed(SocketAddr),
     /// A listener could not be opened.
     #[error("cannot listen on {at}: {cause}")]
     Listen {

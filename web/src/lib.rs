@@ -35,7 +35,7 @@ mod token;
 mod view;
 
 pub use error::Error;
-pub use listen::Listen;
+pub use listen::{Listen, check_access};
 #[cfg(feature = "otel")]
 pub use otlp::{Endpoint, Otlp};
 pub use server::Server;
@@ -51,7 +51,8 @@ pub struct Options {
     /// Addresses to listen on; at least one.
     pub listen: Vec<Listen>,
     /// The token that requests from other machines must carry. If a token is set, local TCP
-    /// requests must carry it, too. Requests over Unix sockets need no token.
+    /// requests must carry it, too. Requests over Unix sockets need no token. Without a token, the
+    /// server refuses addresses as [`check_access`] does.
     pub token: Option<Token>,
     /// Whether elements of tensors may be shown.
     pub previews: bool,

@@ -32,6 +32,27 @@ impl FromStr for Listen {
     }
 }
 
+/// Checks that the addresses do not show more than their viewers may see. `observes` is true if the server shows
+/// namespaces that it observes without joining them.
+///
+/// # Errors
+/// [`Error::Open`] for a port that other machines reach, if there is no token. [`Error::Observed`] for any other port,
+/// if there is no token and `observes` is true: the daemon's configuration lists the users who may observe, and all
+/// users of the machine reach the port.
+pub fn check_access(listen: &[Listen], has_token: bool, observes: bool) -> Result<(), Error> {
+    if has_token {
+        return Ok(());
+    }
+    for listen in listen {
+        match listen {
+            Listen::Tcp(address) if !listen.is_local() => return Err(Error::Open(*address)),
+            Listen::Tcp(address) if observes => return Err(Error::Observed(*address)),
+            Listen::Tcp(_) | Listen::Unix(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// A listening socket.
 pub enum Listener {
     Tcp(TcpListener),
@@ -117,6 +138,20 @@ mod tests {
         assert_eq!(local("[::]:9470"), Ok(false));
         for text in ["localhost:9470", "9470", "unix:", ""] {
             assert!(local(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_that_need_a_token() {
+        let check = |at: &str, has_token, observes| check_access(&[at.parse().unwrap()], has_token, observes);
+        for local in ["127.0.0.1:9470", "[::1]:0"] {
+            assert!(check(local, false, false).is_ok() && check(local, true, true).is_ok(), "{local}");
+            assert!(matches!(check(local, false, true), Err(Error::Observed(_))), "{local}");
+        }
+        for observes in [false, true] {
+            assert!(check("unix:/run/web.sock", false, observes).is_ok());
+            assert!(matches!(check("0.0.0.0:0", false, observes), Err(Error::Open(_))));
+            assert!(check("0.0.0.0:0", true, observes).is_ok());
         }
     }
 

@@ -6,7 +6,7 @@ use crate::listen::{File, Listener};
 use crate::routes::Site;
 use crate::sampler::Sampler;
 use crate::view::Snapshot;
-use crate::{Error, Listen, Options};
+use crate::{Error, Listen, Options, Source, check_access};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
@@ -49,14 +49,11 @@ impl Server {
     /// Joins the namespaces, takes a first sample, and listens.
     ///
     /// # Errors
-    /// [`Error::Open`] for a port that other machines reach, if no token is set.
-    /// [`Error::Listen`] if an address cannot be opened. [`Error::Client`] if a namespace cannot be
+    /// The errors of [`check_access`]. [`Error::Listen`] if an address cannot be opened. [`Error::Client`] if a namespace cannot be
     /// joined.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let open = options.listen.iter().find(|listen| !listen.is_local() && options.token.is_none());
-        if let Some(Listen::Tcp(address)) = open {
-            return Err(Error::Open(*address));
-        }
+        let observes = options.namespaces.iter().any(|source| matches!(source, Source::Observe { .. }));
+        check_access(&options.listen, options.token.is_some(), observes || options.later.is_some())?;
         let mut sampler = Sampler::new(options.namespaces, options.later, options.interval, options.socket)?;
         let (mut listeners, mut files, mut names) = (Vec::new(), Vec::new(), Vec::new());
         for listen in &options.listen {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorlend_web::{Error, Later, Listen, Options, Server, Source, Token};
+use tensorlend_web::{Error, Later, Listen, Options, Server, Source, Token, check_access};
 
 use crate::failure::Failure;
 use crate::options::{Connection, Observe, seconds};
@@ -20,6 +20,7 @@ Examples:
   tensorlend web                                          http://127.0.0.1:9470/
   tensorlend web --listen unix:/run/user/1000/web.sock    for this user only
   tensorlend web --listen 0.0.0.0:9470 --token-file token for other machines: with a token
+  tensorlend web --observe --token-file token             all namespaces, for viewers with the token
   curl http://127.0.0.1:9470/metrics
 ")]
 pub struct WebArgs {
@@ -27,7 +28,7 @@ pub struct WebArgs {
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9470")]
     listen: Vec<Listen>,
     /// A file with a token (at least 16 bytes, mode 600) that viewers must present; required if other machines can
-    /// reach the address.
+    /// reach the address, and with --observe on every address but a Unix socket.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Also show statistics and pictures of tensors' contents.
@@ -51,9 +52,12 @@ pub struct WebArgs {
 
 impl WebArgs {
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        let token = self.token_file.as_deref().map(Token::read).transpose().map_err(failure)?;
+        // The server checks this, too, but the command may wait for a namespace before it starts the server.
+        check_access(&self.listen, token.is_some(), self.observe.on).map_err(failure)?;
         let options = Options {
             listen: self.listen.clone(),
-            token: self.token_file.as_deref().map(Token::read).transpose().map_err(failure)?,
+            token,
             previews: self.previews,
             socket: socket_text(at),
             interval: self.interval,
@@ -125,7 +129,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 fn failure(error: Error) -> Failure {
     match error {
         Error::Client(error) => Failure::Client(error),
-        Error::Open(_) | Error::Token { .. } => Failure::Usage(error.to_string()),
+        Error::Open(_) | Error::Observed(_) | Error::Token { .. } => Failure::Usage(error.to_string()),
         other => Failure::Other(Box::new(other)),
     }
 }

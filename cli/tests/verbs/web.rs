@@ -25,6 +25,15 @@ impl Web {
         Self::start_every("0.1", bench, more)
     }
 
+    /// Starts a server on a Unix socket of this name in the folder.
+    fn start_at_socket(bench: &Bench, name: &str, more: &[&str]) -> Self {
+        let path = bench.path(name);
+        let listen = format!("unix:{}", path.display());
+        let running = bench.start(&[&["web", "--listen", &listen, "--interval", "0.1"], more].concat());
+        assert_eq!(running.line(), listen);
+        Self { at: At::Unix(path), running }
+    }
+
     /// Starts a server that samples the broker every `seconds` seconds.
     fn start_every(seconds: &str, bench: &Bench, more: &[&str]) -> Self {
         let usual = ["web", "--listen", "127.0.0.1:0", "--interval", seconds];

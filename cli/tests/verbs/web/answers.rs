@@ -208,8 +208,8 @@ fn an_observer_sees_namespaces_that_come_and_go() {
     });
     let join = |name| Client::builder().socket(bench.broker.socket()).namespace(name).connect().unwrap();
     join("b").put("in b", &[1u8]).unwrap();
-    let all = Web::start(&bench, &["--observe", "--previews"]);
-    let one = Web::start(&bench, &["--observe", "--namespace", "b"]);
+    let all = Web::start_at_socket(&bench, "all.sock", &["--observe", "--previews"]);
+    let one = Web::start_at_socket(&bench, "one.sock", &["--observe", "--namespace", "b"]);
     assert_eq!(all.get("/api/v1/names?namespace=a").status, 404);
     let client = join("a");
     client.put("in a", &[1u8]).unwrap();

@@ -57,6 +57,30 @@ fn a_token_opens_what_the_page_shows_and_the_page_itself_is_open() {
     }
 }
 
+/// Only observers may see the names of all namespaces, and every user of the machine reaches loopback.
+#[test]
+fn an_observer_needs_a_token_or_a_unix_socket() {
+    let bench = Bench::with(|config| config.observers = vec![rustix::process::getuid().as_raw().to_string()]);
+    let client = bench.client();
+    let socket = format!("unix:{}", bench.path("web.sock").display());
+    for listen in [&["127.0.0.1:0"][..], &["[::1]:0"], &[&socket, "127.0.0.1:0"]] {
+        let listen: Vec<&str> = listen.iter().flat_map(|at| ["--listen", at]).collect();
+        for more in [&["--observe"][..], &["--observe", "--namespace", client.namespace()]] {
+            let error = bench.fails(2, &[&["web"], &listen[..], more].concat());
+            assert!(error.contains("--token-file") && error.contains("--listen unix:"), "{error}");
+            assert!(!bench.path("web.sock").exists(), "the command listens nowhere");
+        }
+    }
+    assert!(bench.fails(2, &["web", "--observe"]).contains("127.0.0.1:9470"));
+    let running = bench.start(&["web", "--observe", "--listen", &socket]);
+    assert_eq!(running.line(), socket);
+    let file = token_file(&bench, 0o600);
+    let web = Web::start(&bench, &["--observe", "--token-file", &file]);
+    assert_eq!(web.get("/metrics").status, 401);
+    let right = format!("Bearer {TOKEN}");
+    assert_eq!(ask(&web.at, "GET", "/metrics", &[("Authorization", &right)]).status, 200);
+}
+
 #[test]
 fn a_unix_socket_is_for_its_owner() {
     let bench = Bench::new();
