@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod files;
+mod interrupt;
 mod member;
 mod meminfo;
 mod onnx;

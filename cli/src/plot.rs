@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use crate::files::{self, FileError};
+
 pub use tensorlend_baselines::plot::{
     BLUE, FONT, GREEN, GRID, GRID_FINE, INK, ORANGE, PURPLE, SKY, VERMILION, WIDTH_PX,
 };
@@ -24,9 +26,12 @@ pub enum PlotError {
     #[error("the plot cannot be drawn: {0}")]
     Draw(String),
     /// The file could not be written.
-    #[error("{path} cannot be written: {error}; name another file or folder")]
-    Write {
-        /// Path of the file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The folder of the plots could not be created.
+    #[error("the folder {path} cannot be created: {error}; name another folder")]
+    Folder {
+        /// Path of the folder.
         path: PathBuf,
         /// The system's error.
         #[source]
@@ -45,6 +50,6 @@ pub fn svg(height_px: u32, draw: impl FnOnce(&Area) -> Drawn) -> Result<String, 
 }
 
 /// Writes a picture to a file.
-pub fn write(path: &Path, svg: String) -> Result<(), PlotError> {
-    std::fs::write(path, svg).map_err(|error| PlotError::Write { path: path.to_owned(), error })
+pub fn write(path: &Path, svg: &str) -> Result<(), PlotError> {
+    Ok(files::write_bytes(path, svg.as_bytes())?)
 }

@@ -1,15 +1,12 @@
 //! Writing of leased values to files.
 
 use std::borrow::Cow;
-use std::fs::Permissions;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tensorlend::{DType, Dataset, DatasetIter, Tensor, Value, ValueKind};
 
 use crate::failure::Failure;
-use crate::files::{self, FileError, TensorView};
+use crate::files::{self, FileError, Format, TensorView};
 
 /// Returns the elements in C order. Borrows them from shared memory, or copies them if the tensor
 /// is strided.
@@ -56,6 +53,15 @@ pub fn in_host_memory<'d>(name: &str, dataset: &'d Dataset) -> Result<DatasetIte
 /// Writes a tensor or a dataset in the format that the path's extension selects. Formats with named tensors store a
 /// single tensor under `name`.
 pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
+    save_as(Format::from_path(path)?, value, name, path)
+}
+
+/// Writes only the elements of a tensor, for any extension of the path.
+pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
+    save_as(Format::Raw, value, name, path)
+}
+
+fn save_as(format: Format, value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
     let tensors: Vec<(&str, &Tensor)> = match value {
         Value::Tensor(lease) => vec![(name, lease)],
         Value::Dataset(dataset) => in_host_memory(name, dataset)?.collect(),
@@ -69,35 +75,7 @@ pub fn save(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
         .zip(&bytes)
         .map(|(((name, tensor), shape), data)| TensorView { name, dtype: tensor.dtype(), shape, data })
         .collect();
-    Ok(files::write(path, &views)?)
-}
-
-/// Writes only the elements of a tensor, for any extension of the path.
-pub fn save_raw(value: &Value, name: &str, path: &Path) -> Result<(), Failure> {
-    let fail = |source: io::Error| FileError::Io {
-        path: path.to_owned(),
-        doing: "write",
-        source,
-        remedy: "check the folder and its disk",
-    };
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if target.exists() && !target.is_file() {
-        let what = "another object than a file has this name".to_owned();
-        return Err(FileError::Unsupported { path: target, what, remedy: "choose another name" }.into());
-    }
-    let folder = target.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let temporary = tempfile::Builder::new()
-        .prefix(".tensorlend-")
-        .suffix(".raw")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(fail)?;
-    if let Ok(old) = std::fs::metadata(&target) {
-        temporary.as_file().set_permissions(old.permissions()).map_err(fail)?;
-    }
-    save(value, name, temporary.path())?;
-    temporary.persist(&target).map_err(|e| fail(e.error))?;
-    Ok(())
+    Ok(files::write_as(format, path, &views)?)
 }
 
 /// Returns true if numpy supports every element type of the value.
@@ -131,7 +109,7 @@ impl Folder {
     pub fn open(path: &Path, extension: Option<&str>) -> Result<Self, Failure> {
         let extension = extension.map(str::to_owned);
         if let Some(extension) = &extension {
-            files::Format::from_path(&Path::new("x").with_extension(extension)).map_err(|_| {
+            Format::from_path(&Path::new("x").with_extension(extension)).map_err(|_| {
                 Failure::Usage(format!(
                     "--format {extension:?} is no format: use npy, npz, safetensors, png, jpg or raw"
                 ))

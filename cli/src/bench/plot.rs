@@ -32,9 +32,9 @@ const OTHERS: [RGBColor; 9] = [
 pub fn plot(report: &Report, folder: &Path) -> Result<(), PlotError> {
     let (exchanges, operations): (Vec<_>, Vec<_>) =
         report.results.iter().partition(|row| row.name.starts_with("exchange_"));
-    let failed = |error| PlotError::Write { path: folder.to_owned(), error };
+    let failed = |error| PlotError::Folder { path: folder.to_owned(), error };
     fs::create_dir_all(folder).map_err(failed)?;
-    let write = |name: &str, svg: String| write(&folder.join(name), svg);
+    let write = |name: &str, svg: String| write(&folder.join(name), &svg);
     if !operations.is_empty() {
         let height_px = 110 + 19 * operations.len() as u32;
         write("operations.svg", svg(height_px, |area| draw_operations(&operations, report.placement, area))?)?;

@@ -23,7 +23,8 @@ Examples:
 /// Write the value of a name to a file.
 ///
 /// The extension selects the format; a dataset needs .npz or .safetensors, unless it has one tensor only. The file
-/// appears whole or not at all, and replaces a file of that name.
+/// appears whole or not at all, and replaces a file or a symbolic link of that name. A device or a pipe of that name
+/// gets the bytes directly.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {

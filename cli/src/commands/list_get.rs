@@ -17,7 +17,7 @@ const BATCH: u64 = 64;
 
 /// Write the items of a list to a folder, one file each.
 ///
-/// Files are called 000000.npy and so on, by the item's number in the list; they replace files of that name.
+/// Files are called 000000.npy and so on, by the item's number in the list; they replace files and links of that name.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  tensorlend list-get results -o results --first 100\n")]
 pub struct ListGetArgs {

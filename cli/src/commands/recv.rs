@@ -22,7 +22,7 @@ Examples:
 
 /// Receive a stream into a folder, one file for each message.
 ///
-/// Files are called 000000.npy and so on, by the message's number in the stream; they replace files of that name. The
+/// Files are called 000000.npy and so on, by the message's number in the stream; they replace files and links of that name. The
 /// command ends with the stream. If the stream is opened again, the numbers continue.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]

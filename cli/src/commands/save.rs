@@ -41,7 +41,7 @@ const ROOM_BYTES: usize = 64;
 /// whole; values of different groups may be of different moments. The command prints the number of groups. A name that
 /// does not exist, or a glob that matches no name, is an error (exit status 4).
 ///
-/// The file appears whole or not at all, and replaces a file of that name. It keeps tensors, datasets, metadata and
+/// The file appears whole or not at all, and replaces a file or a symbolic link of that name. It keeps tensors, datasets, metadata and
 /// timestamps, but not the remaining lifetimes of names. Lists and streams are not saved (`list-get`, `recv`), nor are
 /// tensors on devices. Any reader of the format can read the file: a tensor's key is its name, that of a dataset's
 /// tensor NAME/ITS-NAME.

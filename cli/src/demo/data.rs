@@ -4,6 +4,7 @@
 use super::children::Peer;
 use super::{TIMEOUT, connect, socket_argument};
 use crate::files::{self, Entry, TensorView};
+use crate::interrupt::Temporary;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
@@ -29,7 +30,7 @@ const OWN: [(&str, &[u8]); 2] =
 struct Shipped {
     paths: Vec<PathBuf>,
     /// The temporary directory of generated files, which is removed with this value.
-    _made: Option<TempDir>,
+    _made: Option<Temporary<TempDir>>,
 }
 
 impl Shipped {
@@ -49,14 +50,16 @@ impl Shipped {
     }
 
     fn make() -> Result<Self, Box<dyn Error>> {
-        let folder = tempfile::Builder::new().prefix("tensorlend-demo-").tempdir()?;
+        let create = || tempfile::Builder::new().prefix("tensorlend-demo-").tempdir();
+        let mut folder = Temporary::create(create, |folder| folder.path())?;
+        let at = folder.get_mut().path().to_owned();
         let mut paths = Vec::new();
         for (name, bytes) in OWN {
-            let path = folder.path().join(name);
+            let path = at.join(name);
             std::fs::write(&path, bytes)?;
             paths.push(path);
         }
-        let path = folder.path().join("rings.npy");
+        let path = at.join("rings.npy");
         let (shape, data) = rings();
         files::write(&path, &[TensorView { name: "rings", dtype: DType::U8, shape: &shape, data: &data }])?;
         paths.push(path);

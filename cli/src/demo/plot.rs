@@ -18,9 +18,9 @@ const WHISKER_PX: i32 = 4;
 ///
 /// # Errors
 ///
-/// [`PlotError::NoRows`] if `rows` is empty; [`PlotError::Write`] if the file cannot be written.
+/// [`PlotError::NoRows`] if `rows` is empty; [`PlotError::File`] if the file cannot be written.
 pub fn plot(rows: &[Row], path: &Path) -> Result<(), PlotError> {
-    write(path, picture(rows)?)
+    write(path, &picture(rows)?)
 }
 
 fn picture(rows: &[Row]) -> Result<String, PlotError> {

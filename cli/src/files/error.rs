@@ -90,6 +90,7 @@ fn io_remedy(e: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free some space, or choose another disk",
         io::ErrorKind::ReadOnlyFilesystem => "choose a folder that can be written",
         io::ErrorKind::UnexpectedEof => "it became shorter during the read: wait until its writer is done",
+        io::ErrorKind::NotSeekable => "a pipe cannot hold this format: write a file",
         _ => "check the disk and try again",
     }
 }

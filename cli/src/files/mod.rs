@@ -10,6 +10,7 @@
 //! decoding can find: a wrong checksum, a broken compressed stream, or a boolean that is neither 0
 //! nor 1.
 
+mod destination;
 mod directory;
 mod error;
 mod header;
@@ -297,13 +298,21 @@ pub fn read(path: &Path, raw: Option<RawSpec>) -> Result<Vec<HostTensor>, FileEr
 /// Writes tensors to `path` in the format of its extension.
 ///
 /// Writes a temporary file in the same directory, flushes it to the disk and renames it. So the
-/// file appears whole or not at all. Equal tensors give equal bytes.
+/// file appears whole or not at all. A symbolic link of this name is replaced. A device or a pipe
+/// gets the bytes directly. Equal tensors give equal bytes.
 ///
 /// # Errors
 /// An error if the format cannot hold a dtype, a shape, a name or this number of tensors. Also if
 /// `data` and `shape` disagree, a boolean is neither 0 nor 1, or the disk returns an error.
 pub fn write(path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
-    let format = Format::from_path(path)?;
+    write_as(Format::from_path(path)?, path, tensors)
+}
+
+/// Writes tensors like [`write`], in this format and for any extension of the path.
+///
+/// # Errors
+/// The errors of [`write`].
+pub fn write_as(format: Format, path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
     check_tensors(tensors).map_err(|fault| fault.at(path, "write"))?;
     let one = match (format, tensors) {
         (Format::Npz, _) => return output::replace(path, |out| npz::write(out, tensors)),
@@ -322,6 +331,14 @@ pub fn write(path: &Path, tensors: &[TensorView<'_>]) -> Result<(), FileError> {
         Format::Raw => Ok(out.write_all(one.data)?),
         _ => npy::write(out, one),
     })
+}
+
+/// Writes bytes to `path`, as [`write`] writes tensors.
+///
+/// # Errors
+/// An error if the disk returns an error.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    output::replace(path, |out| Ok(out.write_all(bytes)?))
 }
 
 /// Rejects tensors that contradict themselves, and duplicate names.

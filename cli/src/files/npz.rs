@@ -1,7 +1,7 @@
 //! .npz: a zip archive of .npy arrays, as `np.savez` and `np.savez_compressed` write it.
 
 use std::collections::HashSet;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 
 use tensorlend::DType;
 use zip::read::ZipFile;
@@ -167,6 +167,8 @@ fn zip_fault(e: ZipError) -> Fault {
 
 /// Writes an archive without compression and without times. Equal tensors give equal bytes.
 pub(super) fn write(out: &mut Output<'_>, tensors: &[TensorView<'_>]) -> Result<(), Fault> {
+    // Fails for a pipe, before anything is written to it.
+    out.stream_position()?;
     let mut archive = ZipWriter::new(out);
     for tensor in tensors {
         let name = format!("{}{SUFFIX}", tensor.name);

@@ -1,12 +1,13 @@
 //! A file that appears whole or not at all.
 
-use std::fs::{self, File, Permissions};
+use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::FileError;
+use super::destination::{self, Destination, Mode, folder_of};
 use super::error::Fault;
+use crate::interrupt::Temporary;
 use crate::progress;
 
 /// The writer to which formats write. Large slices bypass its buffer.
@@ -46,38 +47,39 @@ impl Seek for Counted<'_> {
 /// renames it to `path`.
 ///
 /// The rename replaces an existing file in one step, so a reader sees the old bytes or the new
-/// ones. The file keeps its mode. If `path` is a symbolic link, the function replaces its target.
-/// After an error nothing has changed.
+/// ones. The file keeps its mode. If `path` is a symbolic link, the file replaces the link, and the
+/// link's target stays as it is. After an error, and after a signal that ends the program, nothing
+/// has changed. If `path` is a device, a pipe or a descriptor of this process, `fill` writes to it
+/// directly.
 pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), FileError> {
     write(path, fill).map_err(|fault| fault.at(path, "write"))
 }
 
 fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mode = match fs::metadata(&target) {
-        Ok(meta) if meta.is_file() => Some(meta.permissions()),
-        Ok(_) => {
-            return Err(Fault::unsupported("another object than a file has this name", "choose another name"));
-        }
-        Err(_) => None,
-    };
-    let folder = match target.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let mut file = tempfile::Builder::new()
-        .prefix(".tensorlend-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)?;
-    if let Some(mode) = mode {
-        file.as_file().set_permissions(mode)?;
+    match destination::find(path)? {
+        Destination::Stream(mut file) => write_to(&mut file, fill),
+        Destination::File(mode) => write_new(path, &mode, fill),
     }
-    let mut output = BufWriter::with_capacity(64 << 10, Counted(file.as_file_mut()));
+}
+
+fn write_to(file: &mut File, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut output = BufWriter::with_capacity(64 << 10, Counted(file));
     fill(&mut output)?;
-    output.flush()?;
-    drop(output);
-    file.as_file().sync_all()?;
-    file.persist(&target).map_err(io::Error::from)?;
+    Ok(output.flush()?)
+}
+
+fn write_new(path: &Path, mode: &Mode, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
+    let folder = folder_of(path);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".tensorlend-").permissions(mode.at_creation());
+    let mut temporary = Temporary::create(|| builder.tempfile_in(folder), |file| file.path())?;
+    let file = temporary.get_mut().as_file_mut();
+    if let Some(mode) = mode.exact() {
+        file.set_permissions(mode)?;
+    }
+    write_to(file, fill)?;
+    file.sync_all()?;
+    temporary.keep(|file| file.persist(path)).map_err(io::Error::from)?;
     // Until this flush, a crash of the machine may restore the old file. Ignore errors, because not
     // every file system flushes directories. Also, a user who may write to a directory may lack the
     // right to open it. The file is complete in any case.
@@ -88,7 +90,8 @@ fn write(path: &Path, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn a_failed_write_leaves_the_old_file_and_nothing_else() {
@@ -105,14 +108,16 @@ mod tests {
     }
 
     #[test]
-    fn mode_and_link_survive() {
+    fn a_file_keeps_its_mode_and_a_link_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("f"), folder.path().join("l"));
         fs::write(&path, "old").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         symlink(&path, &link).unwrap();
         replace(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
-        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
+        assert_eq!((fs::read(&path).unwrap(), fs::read(&link).unwrap()), (b"old".to_vec(), b"new".to_vec()));
+        replace(&path, |out| Ok(out.write_all(b"new")?)).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }

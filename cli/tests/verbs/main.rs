@@ -10,6 +10,7 @@ mod measure;
 mod model;
 mod names;
 mod nodes;
+mod outputs;
 mod replay;
 mod saving;
 mod scripts;

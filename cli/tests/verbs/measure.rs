@@ -42,7 +42,7 @@ const ROWS: &[(&str, &[u64])] = &[
 ];
 
 /// Two processes want two cores. Whether there is one, which is reported then.
-fn too_few_cores() -> bool {
+pub fn too_few_cores() -> bool {
     let too_few = std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 2);
     if too_few {
         tensorlend_os::skip::skip("it needs two cores");
