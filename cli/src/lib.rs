@@ -17,6 +17,7 @@ mod output;
 mod parcel;
 mod plot;
 mod progress;
+mod publish;
 mod save;
 mod snapshot;
 mod summary;

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use tensorlend::{Client, Draft, Glob, ValueDraft};
+use tensorlend::{Client, Draft, Glob, Lifetime, ValueDraft};
 
 use crate::failure::Failure;
 use crate::files::manifest::{self, About, Manifest, Named};
 use crate::files::{self, Entry, FileError};
-use crate::options::Json;
+use crate::options::{Connection, Json};
 use crate::output;
 use crate::progress::Progress;
+use crate::publish::{self, Existing, Publisher};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,8 +23,9 @@ Examples:
 
 /// Publish the tensors of a .safetensors file, each under its own name.
 ///
-/// The whole file is read into shared memory before the first name is published: a damaged file, or one that does not
-/// fit, changes nothing. The names are then published one after the other. A file that `tensorlend save` wrote restores
+/// All names are published, or none. The whole file is read into shared memory before the first name is published: a
+/// damaged file, or one that does not fit, changes nothing. The names are then published one after the other. If the
+/// daemon refuses one of them, or a signal ends the command, the others get back their former values. A file that `tensorlend save` wrote restores
 /// datasets, metadata and timestamps; any other file gives one tensor per key.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -75,14 +77,15 @@ impl LoadArgs {
         Self { file, prefix: String::new(), only: Vec::new(), no_overwrite: false, keep_existing: true, json }
     }
 
-    pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        self.load(client)?.print(self.json)
+    pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        self.load(at, "load")?.print(self.json)
     }
 
-    /// Publishes the file's tensors.
-    pub fn load(&self, client: &Client) -> Result<Loaded, Failure> {
+    /// Publishes the file's tensors, in a session that listings show with this verb.
+    pub fn load(&self, at: &Connection, verb: &str) -> Result<Loaded, Failure> {
+        let client = &at.open(verb)?;
         let (manifest, entries) = self.open()?;
-        let (mut wanted, mut kept) = (Vec::new(), Vec::new());
+        let (mut wanted, mut kept, mut new_names) = (Vec::new(), Vec::new(), 0);
         // Reject invalid names before reading a large file.
         for named in self.wanted(manifest)? {
             let name = self.name(&named);
@@ -95,31 +98,20 @@ impl LoadArgs {
                 kept.push(name);
             } else {
                 wanted.push(named);
+                new_names += usize::from(!exists);
             }
         }
+        let existing = if self.keep_existing { Existing::Keep } else { Existing::Replace };
+        let open = || at.open(verb);
+        let publisher = Publisher { client, open: &open, lifetime: Lifetime::default(), existing };
+        publisher.check_room(new_names).map_err(|e| e.context(format!("cannot load {}", self.file.display())))?;
         let (drafts, nbytes) = self.read(client, &wanted, &entries)?;
-        let mut loaded = Loaded { path: self.file.display().to_string(), names: Vec::new(), nbytes, kept };
-        let whole = drafts.len();
-        for (name, draft) in drafts {
-            // Check again, because another client may have published the name while this command
-            // read the file.
-            let kept = if self.keep_existing { client.exists(&name) } else { Ok(false) };
-            let published = match kept {
-                Ok(true) => {
-                    loaded.kept.push(name);
-                    continue;
-                }
-                Ok(false) => draft.publish(&name).map(drop),
-                Err(error) => Err(error),
-            };
-            if let Err(e) = published {
-                let done = loaded.names.len();
-                let what = format!("cannot load {name:?}; {done} of {whole} names were published before it");
-                return Err(Failure::from(e).context(what));
-            }
-            loaded.names.push(name);
-        }
-        Ok(loaded)
+        let names = drafts.iter().map(|(name, _)| name.clone()).collect();
+        // Another client may have published some of the names while this command read the file.
+        let more = publisher.publish(drafts)?;
+        let names = publish::without(names, &more);
+        kept.extend(more);
+        Ok(Loaded { path: self.file.display().to_string(), names, nbytes, kept })
     }
 
     fn name(&self, named: &Named) -> String {

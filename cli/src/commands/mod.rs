@@ -81,10 +81,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Demo(demo) => demo::run(demo, at.socket()).map_err(Into::into),
         Command::Bench(bench) => bench::run(bench, at.socket()).map_err(Into::into),
-        Command::Put(put) => put.run(&at.open("put")?),
+        Command::Put(put) => put.run(at),
         Command::Get(get) => get.run(&at.open("get")?),
         Command::Save(save) => save.run(&at.open("save")?),
-        Command::Load(load) => load.run(&at.open("load")?),
+        Command::Load(load) => load.run(at),
         Command::Restore(restore) => restore.run(at),
         Command::Ls(ls) if ls.observe.on => ls.run_observed(at),
         Command::Ls(ls) => ls.run(&at.open("ls")?),

@@ -7,9 +7,10 @@ use serde::Serialize;
 use tensorlend::Client;
 
 use crate::failure::Failure;
-use crate::options::{Json, Life, Notes, Raw};
+use crate::options::{Connection, Json, Life, Notes, Raw};
 use crate::output;
 use crate::parcel::Parcel;
+use crate::publish::{Existing, Publisher};
 use crate::summary::Summary;
 
 const EXAMPLES: &str = "\
@@ -38,7 +39,7 @@ pub struct PutArgs {
     notes: Notes,
     #[command(flatten)]
     life: Life,
-    /// Publish each tensor of the file as NAME/its-own-name, instead of a dataset.
+    /// Publish each tensor of the file as NAME/its-own-name, instead of a dataset: all of them, or none.
     #[arg(long)]
     split: bool,
     #[command(flatten)]
@@ -53,10 +54,11 @@ struct Published {
 }
 
 impl PutArgs {
-    pub fn run(&self, client: &Client) -> Result<(), Failure> {
+    pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        let client = &at.open("put")?;
         // Reject an invalid name before reading a large file.
         client.exists(&self.name)?;
-        let published = self.publish(client).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
+        let published = self.publish(client, at).map_err(|e| e.context(format!("cannot put {:?}", self.name)))?;
         if self.json.on {
             output::json(&serde_json::json!({ "published": published }))?;
         } else {
@@ -68,7 +70,7 @@ impl PutArgs {
         Ok(())
     }
 
-    fn publish(&self, client: &Client) -> Result<Vec<Published>, Failure> {
+    fn publish(&self, client: &Client, at: &Connection) -> Result<Vec<Published>, Failure> {
         let metadata = self.notes.metadata.as_ref().map_or(&[][..], |m| &m.0);
         let parcel = Parcel::read(client, &self.file, self.raw.spec())?;
         if !self.split {
@@ -85,16 +87,23 @@ impl PutArgs {
             })
             .collect();
         // Check all names before publishing the first tensor.
+        let mut new_names = 0;
         for (part, _) in &named {
-            client
-                .exists(&part.name)
-                .map_err(|cause| Failure::Content { path: self.file.clone(), cause: Box::new(cause) })?;
+            let exists = client.exists(&part.name);
+            let exists =
+                exists.map_err(|cause| Failure::Content { path: self.file.clone(), cause: Box::new(cause) })?;
+            new_names += usize::from(!exists);
         }
-        let mut published = Vec::with_capacity(named.len());
-        for (part, message) in named {
-            message.publish_for(&part.name, self.life.lifetime())?;
+        let open = || at.open("put");
+        let (lifetime, existing) = (self.life.lifetime(), Existing::Replace);
+        let publisher = Publisher { client, open: &open, lifetime, existing };
+        publisher.check_room(new_names)?;
+        let (mut published, mut drafts) = (Vec::with_capacity(named.len()), Vec::with_capacity(named.len()));
+        for (part, draft) in named {
+            drafts.push((part.name.clone(), draft));
             published.push(part);
         }
+        publisher.publish(drafts)?;
         Ok(published)
     }
 }

@@ -55,7 +55,7 @@ impl RestoreArgs {
     /// Loads one file in a session of its own. After the session has ended, the daemon may spill
     /// the loaded values to make room for the next file.
     fn restore(&self, at: &Connection, file: PathBuf) -> Result<(), Failure> {
-        LoadArgs::missing_of(file).load(&at.open("restore")?)?.print(self.json)
+        LoadArgs::missing_of(file).load(at, "restore")?.print(self.json)
     }
 }
 

@@ -1,7 +1,10 @@
 //! Tests of `save`, `load` and `restore`.
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tensorlend::{Client, DType, TensorSpec};
 use tensorlend_daemon::Bytes;
@@ -375,4 +378,101 @@ fn files_are_restored_one_after_the_other_into_a_small_pool() {
         assert!(tensor.as_slice::<u8>().unwrap().iter().all(|byte| *byte == number));
     }
     assert!(client.stat().unwrap().bytes_spilled > 0);
+}
+
+/// The values of all names, to compare them before and after a failed command.
+fn names_and_values(bench: &Bench) -> Vec<Value> {
+    all(bench, "")
+}
+
+/// A namespace of 512 names, in which 64 names may be longer than 96 bytes.
+fn small() -> Bench {
+    Bench::with(|config| config.namespace_default.names_max = Some(512))
+}
+
+/// Writes a file with these names to the folder of `bench`.
+fn file_of(bench: &Bench, file: &str, names: impl Iterator<Item = String>) {
+    let large = Bench::new();
+    let client = large.client();
+    for name in names {
+        client.put(&name, &[9u8, 9]).unwrap();
+    }
+    large.ok(&["save", "*", "-o", file]);
+    bench.write(file, large.read(file));
+}
+
+#[test]
+fn more_names_than_the_limit_publish_nothing() {
+    let bench = small();
+    bench.client().put("n/0001", &[1u8]).unwrap();
+    let before = names_and_values(&bench);
+    file_of(&bench, "many.safetensors", (0..600).map(|number| format!("n/{number:04}")));
+    for verb in [&["load"][..], &["load", "--keep-existing"], &["restore"]] {
+        let error = bench.fails(7, &[verb, &["many.safetensors"]].concat());
+        assert!(error.contains("names_max") && error.contains("nothing was published"), "{verb:?}: {error}");
+        assert_eq!(names_and_values(&bench), before, "{verb:?}");
+    }
+    bench.ok(&["load", "many.safetensors", "--only", "n/01*"]);
+    assert_eq!(bench.names().len(), 101);
+}
+
+/// The file has fewer names than the limit, but the daemon refuses some of the long names.
+#[test]
+fn a_name_that_the_daemon_refuses_takes_the_others_back() {
+    let bench = small();
+    let client = bench.client();
+    let long = |number: u32| format!("{}/{number:04}", "n".repeat(96));
+    client.put("short", &[1u8]).unwrap();
+    client.put(&long(3), &[2u8]).unwrap();
+    client.put(&long(200), &[3u8]).unwrap();
+    let before = names_and_values(&bench);
+    file_of(&bench, "long.safetensors", (0..400).map(long).chain(["short".to_owned()]));
+    for verb in [&["load"][..], &["load", "--keep-existing"], &["restore"]] {
+        let error = bench.fails(7, &[verb, &["long.safetensors"]].concat());
+        assert!(error.contains("all names have their former values"), "{verb:?}: {error}");
+        assert_eq!(names_and_values(&bench), before, "{verb:?}");
+    }
+    // `put --split` publishes several names, too.
+    let error = bench.fails(7, &["put", "part", "long.safetensors", "--split"]);
+    assert!(error.contains("all names have their former values"), "{error}");
+    assert_eq!(names_and_values(&bench), before);
+    // Nothing of a failed command uses up the limit.
+    bench.ok(&["load", "long.safetensors", "--only", "*/000*", "--only", "*/001*", "--only", "short"]);
+    assert_eq!(client.get("short").unwrap().as_slice::<u8>().unwrap(), [9, 9]);
+    assert_eq!(bench.names().len(), 22);
+}
+
+/// The test stops the command while it publishes names, and then sends the signal.
+#[test]
+fn a_signal_during_a_load_takes_the_names_back() {
+    const NAMES: usize = 20_000;
+    let bench = Bench::new();
+    let name = |number: usize| format!("n/{number:05}");
+    file_of(&bench, "all.safetensors", (0..NAMES).map(name));
+    let client = bench.client();
+    client.put("n/00007", &[1u8]).unwrap();
+    let before = names_and_values(&bench);
+    // The command may end before the signal arrives. Then the test starts it again.
+    let caught = (0..20).any(|_| {
+        let load = ["load", "all.safetensors"];
+        let mut child = bench.command(&load).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        while child.try_wait().unwrap().is_none() && !client.exists(&name(100)).unwrap() {
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        let _ = kill_process(pid, Signal::STOP);
+        let is_publishing = !client.exists(&name(NAMES - 1)).unwrap();
+        let _ = kill_process(pid, Signal::TERM);
+        let _ = kill_process(pid, Signal::CONT);
+        let ended_by = child.wait().unwrap().signal();
+        if is_publishing && ended_by.is_some() {
+            assert_eq!(ended_by, Some(Signal::TERM.as_raw()));
+            return true;
+        }
+        bench.ok(&["rm", "n/*"]);
+        client.put("n/00007", &[1u8]).unwrap();
+        false
+    });
+    assert!(caught, "the signal did not arrive during a publication");
+    assert_eq!(names_and_values(&bench), before);
 }
