@@ -12,7 +12,7 @@ use tensorlend_os::mutex::lock;
 /// The signals that users and systems send to end a program. No program can handle SIGKILL.
 const SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// What the thread that waits for signals must know.
+/// The state that the threads of the program share with the thread that waits for signals.
 struct State {
     /// Whether the thread runs.
     is_watching: bool,

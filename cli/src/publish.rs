@@ -17,7 +17,7 @@ use crate::save::in_host_memory;
 /// Maximum number of names that an error message lists.
 const LISTED: usize = 5;
 
-/// What happens to a name that exists already.
+/// The treatment of a name that exists already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     Replace,
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(["a", "b", "c"].map(value), [9, 1, 1]);
     }
 
-    /// What another client publishes in the meantime is not undone.
+    /// The publisher does not undo what another client publishes in the meantime.
     #[test]
     fn values_of_other_clients_stay() {
         let daemon = tensorlend_daemon::embedded().unwrap();

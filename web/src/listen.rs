@@ -36,8 +36,8 @@ impl FromStr for Listen {
 /// namespaces that it observes without joining them.
 ///
 /// # Errors
-/// [`Error::Open`] for a port that other machines reach, if there is no token. [`Error::Observed`] for any other port,
-/// if there is no token and `observes` is true: the daemon's configuration lists the users who may observe, and all
+/// [`Error::Open`] for a port that other machines reach, without a token. [`Error::Observed`] for any other port without
+/// a token, if `observes` is true: the daemon's configuration lists the users who may observe, and all
 /// users of the machine reach the port.
 pub fn check_access(listen: &[Listen], has_token: bool, observes: bool) -> Result<(), Error> {
     if has_token {
