@@ -58,7 +58,7 @@ impl Post {
     /// The kernel's error, if the process cannot start.
     pub fn start(model: &str, of: Version, number: u64, news: Sender<News>) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(std::env::args_os().skip(1)).arg("--worker").arg(model);
+        command.args(std::env::args_os().skip(1)).arg(format!("--worker={model}"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Without a backtrace, the last line of a panic's output is the reason. A worker logs plain
         // lines, because callers get the last line.

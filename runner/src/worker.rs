@@ -3,7 +3,7 @@
 
 use crate::args::Args;
 use crate::batch::{Bench, Limits};
-use crate::engine::{self, Engine, Signature};
+use crate::engine::{Engine, Library, Signature};
 use crate::job::Job;
 use crate::linger::Linger;
 use crate::report::Report;
@@ -31,6 +31,7 @@ pub type Trouble = Box<dyn std::error::Error>;
 /// The reason why the worker cannot continue.
 pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     confine(args)?;
+    let library = Library::open(args);
     let pulse = Arc::new(Pulse::default());
     let beating = pulse.clone();
     let timeout = args.timeout;
@@ -43,15 +44,15 @@ pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
         Err(error) => return Err(error.into()),
     };
     let version = lease.version();
-    let (engine, signature, limits) = match load(args, &lease) {
+    let (engine, signature, limits) = match load(args, library, &lease) {
         Ok(loaded) => loaded,
         Err(why) => {
             Report::Refused { version: version.words(), why }.say()?;
             return Ok(());
         }
     };
-    // The lease on the model's bytes is dropped. The engine has a copy of the bytes, and a lease
-    // would keep the memory of a replaced model in use.
+    // The lease on the model's bytes is dropped, because it would keep the memory of a replaced
+    // model in use.
     drop(lease);
     let server = client.serve(&model_service(model)).open()?;
     let name = engine.name();
@@ -78,7 +79,12 @@ fn confine(args: &Args) -> std::io::Result<()> {
     Ok(())
 }
 
-fn load(args: &Args, lease: &Lease) -> Result<(Box<dyn Engine>, Signature, Limits), String> {
+fn load(
+    args: &Args,
+    library: Result<Library, String>,
+    lease: &Lease,
+) -> Result<(Box<dyn Engine>, Signature, Limits), String> {
+    let library = library?;
     let mut options = ModelOptions::parse(lease.metadata()).map_err(|why| format!("its options: {why}"))?;
     options.batch_max = args.batch_max.unwrap_or(options.batch_max);
     options.batch_min = options.batch_min.map(|least| least.min(options.batch_max));
@@ -88,8 +94,12 @@ fn load(args: &Args, lease: &Lease) -> Result<(Box<dyn Engine>, Signature, Limit
         let (has, may) = (bytes.len(), args.model_bytes_max());
         return Err(format!("it has {has} bytes, and {may} are allowed: give --model-size more"));
     }
-    let signature = Signature::read(bytes)?;
-    let engine = engine::load(args, bytes, &signature)?;
+    // The publisher can change the leased bytes at any time, so the check and the engine read a copy.
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len())
+        .map_err(|_| format!("there is no memory for its {} bytes: give --memory more", bytes.len()))?;
+    copy.extend_from_slice(bytes);
+    let (engine, signature) = library.load(args, copy)?;
     let limits = Limits::new(&options, &signature);
     Ok((engine, signature, limits))
 }

@@ -1,6 +1,7 @@
 //! The engines that run models. All engines implement one trait.
 
 mod buffer;
+mod files;
 #[cfg(feature = "onnxruntime")]
 mod onnxruntime;
 mod rewrite;
@@ -39,19 +40,45 @@ pub trait Engine {
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String>;
 }
 
-/// Loads a model. Uses ONNX Runtime if its library is named or installed, and otherwise the
-/// built-in engine.
-///
-/// # Errors
-/// The reason why the model cannot be read.
-pub fn load(args: &Args, model: &[u8], signature: &Signature) -> Result<Box<dyn Engine>, String> {
+/// The engine of a worker, without a model. All files that the engine needs are loaded.
+pub enum Library {
     #[cfg(feature = "onnxruntime")]
-    if let Some(library) = onnxruntime::library(args)? {
-        return Ok(Box::new(onnxruntime::OnnxRuntime::load(&library, args, model, signature)?));
+    OnnxRuntime(onnxruntime::Library),
+    Rten,
+}
+
+impl Library {
+    /// Loads the engine: ONNX Runtime if its library is named or installed, and otherwise the
+    /// built-in engine.
+    ///
+    /// # Errors
+    /// The reason why the named library cannot be used.
+    pub fn open(args: &Args) -> Result<Self, String> {
+        #[cfg(feature = "onnxruntime")]
+        if let Some(library) = onnxruntime::Library::open(args)? {
+            return Ok(Self::OnnxRuntime(library));
+        }
+        #[cfg(not(feature = "onnxruntime"))]
+        if args.onnxruntime.is_some() {
+            let why = "this runner was built without ONNX Runtime: omit --onnxruntime and unset ORT_DYLIB_PATH";
+            return Err(why.into());
+        }
+        Ok(Self::Rten)
     }
-    #[cfg(not(feature = "onnxruntime"))]
-    if args.onnxruntime.is_some() {
-        return Err("this runner was built without ONNX Runtime: omit --onnxruntime and unset ORT_DYLIB_PATH".into());
+
+    /// Loads a model. The bytes must be private memory: a publisher may change shared memory between
+    /// the check and the use.
+    ///
+    /// # Errors
+    /// The reason why the model cannot be read.
+    pub fn load(&self, args: &Args, model: Vec<u8>) -> Result<(Box<dyn Engine>, Signature), String> {
+        files::refuse(&model)?;
+        let signature = Signature::read(&model)?;
+        let engine: Box<dyn Engine> = match self {
+            #[cfg(feature = "onnxruntime")]
+            Self::OnnxRuntime(library) => Box::new(library.load(args, &model, &signature)?),
+            Self::Rten => Box::new(rten::Rten::load(args, model, &signature)?),
+        };
+        Ok((engine, signature))
     }
-    Ok(Box::new(rten::Rten::load(args, model, signature)?))
 }

@@ -27,11 +27,8 @@ pub struct Rten {
 
 impl Rten {
     /// Loads a model, after [`rewritten`] has replaced the operators that rten lacks.
-    pub fn load(args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
-        let bytes = match caught(|| rewritten(model))?? {
-            Some(rewritten) => rewritten,
-            None => model.to_vec(),
-        };
+    pub fn load(args: &Args, model: Vec<u8>, signature: &Signature) -> Result<Self, String> {
+        let bytes = caught(|| rewritten(&model))??.unwrap_or(model);
         let load = || {
             let mut options = ModelOptions::with_all_ops();
             options.prepack_weights(true);

@@ -5,6 +5,7 @@
 pub mod models;
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,6 +23,25 @@ pub fn client(broker: &Embedded) -> Client {
     Client::builder().socket(broker.socket()).label("test").connect().expect("a client connects")
 }
 
+/// Returns ONNX Runtime's library: the one that `ORT_DYLIB_PATH` names, or that of the Python package `onnxruntime`. Without
+/// both, reports that the test is skipped.
+pub fn onnxruntime() -> Option<PathBuf> {
+    const FIND: &str = "import glob, importlib.util as u; s = u.find_spec('onnxruntime'); \
+        print(*sorted(glob.glob(s.submodule_search_locations[0] + '/capi/libonnxruntime.so*'))[:1] if s else [], end='')";
+    if let Some(named) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) {
+        return Some(named.into());
+    }
+    let python = std::env::var_os("TENSORLEND_PYTHON").unwrap_or_else(|| "python3".into());
+    let found = Command::new(python).args(["-c", FIND]).output().ok().filter(|done| !done.stdout.is_empty());
+    let Some(found) = found else {
+        tensorlend_tests::skip(
+            "ONNX Runtime is missing: name its library in ORT_DYLIB_PATH, or pip install onnxruntime",
+        );
+        return None;
+    };
+    Some(String::from_utf8(found.stdout).expect("a path in UTF-8").into())
+}
+
 /// A runner in a process of its own, killed with this value.
 pub struct Runner {
     child: Child,
@@ -35,9 +55,17 @@ impl Runner {
 
     /// Starts it with these environment variables.
     pub fn start_with(broker: &Embedded, options: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::start_in(broker, options, environment, None)
+    }
+
+    /// Starts it in this folder.
+    pub fn start_in(broker: &Embedded, options: &[&str], environment: &[(&str, &str)], folder: Option<&Path>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-runner"));
         command.arg("--socket").arg(broker.socket()).args(options).env_remove("ORT_DYLIB_PATH");
         command.envs(environment.iter().copied());
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the runner starts");
         let log = Arc::new(Mutex::new(String::new()));
         let (stderr, said) = (child.stderr.take().expect("piped"), log.clone());

@@ -9,25 +9,55 @@ mod calls;
 use super::{Engine, Feed, Make, Output, Signature};
 use crate::args::Args;
 use calls::{Given, Run};
+use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tensorlend::DType;
 
 /// The file names under which the system's loader may find the library.
 const LIBRARIES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 
-/// Returns the library to use. Returns `None` if no library is named or installed.
-///
-/// # Errors
-/// An error text if the named library does not exist.
-pub fn library(args: &Args) -> Result<Option<PathBuf>, String> {
-    match args.onnxruntime.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-        Some(path) if path.is_file() => Ok(Some(path.clone())),
-        Some(path) => Err(format!("ONNX Runtime is not at {}: see --onnxruntime and ORT_DYLIB_PATH", path.display())),
-        None => Ok(LIBRARIES.iter().map(PathBuf::from).find(|name| ort::init_from(name).is_ok())),
+/// ONNX Runtime's library, loaded, and its environment.
+pub struct Library(Environment);
+
+impl Library {
+    /// Loads the library. Returns `None` if no library is named or installed.
+    ///
+    /// # Errors
+    /// An error text if the named library does not exist, or cannot be loaded.
+    pub fn open(args: &Args) -> Result<Option<Self>, String> {
+        let path = match args.onnxruntime.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            Some(path) if path.is_file() => path.clone(),
+            Some(path) => {
+                let path = path.display();
+                return Err(format!("ONNX Runtime is not at {path}: see --onnxruntime and ORT_DYLIB_PATH"));
+            }
+            None => match LIBRARIES.iter().map(PathBuf::from).find(|name| ort::init_from(name).is_ok()) {
+                Some(name) => name,
+                None => return Ok(None),
+            },
+        };
+        let at = |e: &dyn std::fmt::Display| format!("ONNX Runtime at {}: {e}", path.display());
+        let builder = ort::init_from(&path).map_err(|e| at(&e))?;
+        let environment = builder.with_name("tensorlend").with_telemetry(false).build().map_err(|e| at(&e))?;
+        Ok(Some(Self(environment)))
+    }
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// The runtime's reason why it cannot read the model.
+    pub fn load(&self, args: &Args, model: &[u8], signature: &Signature) -> Result<OnnxRuntime, String> {
+        let session = build(&self.0, args, model).map_err(|e| format!("ONNX Runtime cannot read it: {e}"))?;
+        let c = |ports: &[super::Port]| -> Result<Vec<CString>, String> {
+            ports.iter().map(|port| CString::new(port.name.as_str()).map_err(|e| e.to_string())).collect()
+        };
+        let names = Names { inputs: c(&signature.inputs)?, outputs: c(&signature.outputs)? };
+        let unforeseen = vec![false; signature.outputs.len()];
+        Ok(OnnxRuntime { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
     }
 }
 
@@ -49,20 +79,6 @@ struct Names {
 }
 
 impl OnnxRuntime {
-    /// Loads the library, and loads a model with it.
-    pub fn load(library: &Path, args: &Args, model: &[u8], signature: &Signature) -> Result<Self, String> {
-        let at = |e: &dyn std::fmt::Display| format!("ONNX Runtime at {}: {e}", library.display());
-        let builder = ort::init_from(library).map_err(|e| at(&e))?;
-        let environment = builder.with_name("tensorlend").with_telemetry(false).build().map_err(|e| at(&e))?;
-        let session = build(&environment, args, model).map_err(|e| format!("ONNX Runtime cannot read it: {e}"))?;
-        let c = |ports: &[super::Port]| -> Result<Vec<CString>, String> {
-            ports.iter().map(|port| CString::new(port.name.as_str()).map_err(|e| e.to_string())).collect()
-        };
-        let names = Names { inputs: c(&signature.inputs)?, outputs: c(&signature.outputs)? };
-        let unforeseen = vec![false; signature.outputs.len()];
-        Ok(Self { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
-    }
-
     /// Runs the model, with memory for the outputs whose shapes the worker can predict.
     fn run_once(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, Failed> {
         let mut foreseen: Vec<Option<Output>> = Vec::with_capacity(wanted.len());
@@ -151,7 +167,7 @@ impl Engine for OnnxRuntime {
     }
 }
 
-fn build(environment: &ort::environment::Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
+fn build(environment: &Environment, args: &Args, model: &[u8]) -> Result<Session, String> {
     let builder: SessionBuilder = Session::builder(environment).map_err(|e| e.to_string())?;
     // Only errors are logged, because the runtime's warnings are advice for authors of graphs.
     let mut builder = builder.with_log_level(LogLevel::Error).map_err(|e| e.to_string())?;
