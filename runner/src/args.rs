@@ -77,6 +77,18 @@ impl Args {
         self.model_size.saturating_mul(MIB)
     }
 
+    /// Returns the options with an absolute path of the socket.
+    ///
+    /// # Errors
+    /// The kernel's error, if the working directory has no path.
+    pub fn absolute(&self) -> std::io::Result<Self> {
+        let mut args = self.clone();
+        if let Some(socket) = args.socket.as_mut().filter(|path| !path.as_os_str().is_empty()) {
+            *socket = std::path::absolute(&*socket)?;
+        }
+        Ok(args)
+    }
+
     /// Returns a builder of a client with the configured socket and namespace.
     pub fn client(&self, label: &str) -> ClientBuilder {
         let mut builder = Client::builder().label(label);

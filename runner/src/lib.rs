@@ -4,7 +4,8 @@
 //! The runner is a client of the daemon, which does not execute models itself. The *supervisor*
 //! (`supervisor.rs`) lists the models and runs one *worker* for each, in a child process. So a
 //! model that crashes or hangs affects only its worker. The worker (`worker.rs`) loads the model
-//! and serves it ([`tensorlend::Client::serve`]). It reports its state to the supervisor by lines
+//! and serves it ([`tensorlend::Client::serve`]). Before it reads the model, it gives up the rights
+//! that it does not need (`sandbox.rs`). It reports its state to the supervisor by lines
 //! on its standard output (`report.rs`).
 //!
 //! If the engine supports it, workers read inputs in place, and write outputs into the memory of
@@ -18,6 +19,7 @@ mod linger;
 mod post;
 mod prepare;
 mod report;
+mod sandbox;
 mod statistics;
 mod supervisor;
 mod worker;

@@ -44,7 +44,8 @@ pub struct Post {
     pub refused: Option<([u64; 2], String)>,
     pub started: Instant,
     child: Child,
-    heard: Instant,
+    /// The time of the last report. `None` until the worker has loaded the engine's library.
+    heard: Option<Instant>,
     /// The reason why the supervisor killed the worker.
     verdict: Option<String>,
     last_words: Arc<Mutex<String>>,
@@ -63,6 +64,8 @@ impl Post {
         // Without a backtrace, the last line of a panic's output is the reason. A worker logs plain
         // lines, because callers get the last line.
         command.env("RUST_BACKTRACE", "0").env_remove(args::LOG_FORMAT);
+        // ONNX Runtime must not take options from a model, and must not send usage data.
+        command.env_remove("ORT_LOAD_CONFIG_FROM_MODEL").env("ORT_DISABLE_TELEMETRY", "1");
         let mut child = command.spawn()?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         std::thread::spawn(move || {
@@ -97,7 +100,7 @@ impl Post {
             refused: None,
             started: now,
             child,
-            heard: now,
+            heard: None,
             verdict: None,
             last_words,
         })
@@ -109,7 +112,7 @@ impl Post {
 
     /// Records a worker's report. Kills the worker if its run has exceeded `run_timeout`.
     pub fn hear(&mut self, report: Report, run_timeout: Duration) {
-        self.heard = Instant::now();
+        self.heard = Some(Instant::now());
         match report {
             Report::Serving { version, .. } => self.serving = Some(version),
             Report::Refused { version, why } => self.refused = Some((version, why)),
@@ -119,7 +122,7 @@ impl Post {
                     self.pid()
                 ));
             }
-            Report::Beat { .. } => {}
+            Report::Beat { .. } | Report::Unconfined { .. } => {}
         }
     }
 
@@ -127,7 +130,7 @@ impl Post {
     /// model for longer than `load_timeout`.
     pub fn watch(&mut self, load_timeout: Duration) {
         let pid = self.pid();
-        if self.heard.elapsed() > SILENCE {
+        if self.heard.is_some_and(|heard| heard.elapsed() > SILENCE) {
             self.kill(format!("its worker (process {pid}) gave no sign of life for {SILENCE:?} and was killed"));
         } else if self.serving.is_none() && self.refused.is_none() && self.started.elapsed() > load_timeout {
             self.kill(format!(

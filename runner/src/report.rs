@@ -10,6 +10,8 @@ pub enum Report {
     Serving { version: [u64; 2], engine: String },
     /// The worker cannot serve this version of the model.
     Refused { version: [u64; 2], why: String },
+    /// The kernel does not support a part of the worker's confinement.
+    Unconfined { why: String },
     /// The worker is alive. `busy` is the time for which its current run has taken so far (0:
     /// idle).
     Beat { busy: Duration },
@@ -35,6 +37,7 @@ impl Report {
             Self::Refused { version: [owner_word, cell], why } => {
                 format!("refused {owner_word} {cell} {}\n", one_line(why))
             }
+            Self::Unconfined { why } => format!("unconfined {}\n", one_line(why)),
             Self::Beat { busy } => format!("beat {}\n", busy.as_millis()),
         }
     }
@@ -44,6 +47,9 @@ impl Report {
         let (word, rest) = line.split_once(' ')?;
         if word == "beat" {
             return Some(Self::Beat { busy: Duration::from_millis(rest.parse().ok()?) });
+        }
+        if word == "unconfined" {
+            return Some(Self::Unconfined { why: rest.to_owned() });
         }
         let mut parts = rest.splitn(3, ' ');
         let version = [parts.next()?.parse().ok()?, parts.next()?.parse().ok()?];
@@ -69,6 +75,7 @@ mod tests {
         for report in [
             Report::Serving { version: [1, u64::MAX], engine: "rten 0.27".into() },
             Report::Refused { version: [7, 0], why: "no graph".into() },
+            Report::Unconfined { why: "no Landlock".into() },
             Report::Beat { busy: Duration::from_millis(20) },
         ] {
             assert_eq!(Report::parse(report.line().trim_end()), Some(report));

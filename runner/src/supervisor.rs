@@ -143,6 +143,9 @@ impl Supervisor<'_> {
             if let Report::Serving { engine, .. } = &report {
                 tracing::info!("model {name:?} is served by process {} with {engine}", post.pid());
             }
+            if let Report::Unconfined { why } = &report {
+                tracing::info!("model {name:?}: process {} is not fully confined: {why}", post.pid());
+            }
             post.hear(report, self.args.timeout);
         } else {
             // The fault of a removed model's worker is ignored, because no caller sends requests

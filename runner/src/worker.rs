@@ -7,6 +7,7 @@ use crate::engine::{Engine, Library, Signature};
 use crate::job::Job;
 use crate::linger::Linger;
 use crate::report::Report;
+use crate::sandbox;
 use crate::statistics::Recorder;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::VecDeque;
@@ -31,7 +32,12 @@ pub type Trouble = Box<dyn std::error::Error>;
 /// The reason why the worker cannot continue.
 pub fn run(args: &Args, model: &str) -> Result<(), Trouble> {
     confine(args)?;
+    // The worker leaves its working directory, to which the path of the socket may be relative.
+    let args = &args.absolute()?;
     let library = Library::open(args);
+    for why in sandbox::close() {
+        Report::Unconfined { why }.say()?;
+    }
     let pulse = Arc::new(Pulse::default());
     let beating = pulse.clone();
     let timeout = args.timeout;

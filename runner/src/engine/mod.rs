@@ -40,7 +40,7 @@ pub trait Engine {
     fn run(&mut self, inputs: &[Feed<'_>], wanted: &[usize], make: &mut Make<'_>) -> Result<Vec<Output>, String>;
 }
 
-/// The engine of a worker, without a model. All files that the engine needs are loaded.
+/// The engine of a worker, without a model. The library of the engine is loaded, and nothing of it runs yet.
 pub enum Library {
     #[cfg(feature = "onnxruntime")]
     OnnxRuntime(onnxruntime::Library),
@@ -71,7 +71,7 @@ impl Library {
     ///
     /// # Errors
     /// The reason why the model cannot be read.
-    pub fn load(&self, args: &Args, model: Vec<u8>) -> Result<(Box<dyn Engine>, Signature), String> {
+    pub fn load(self, args: &Args, model: Vec<u8>) -> Result<(Box<dyn Engine>, Signature), String> {
         files::refuse(&model)?;
         let signature = Signature::read(&model)?;
         let engine: Box<dyn Engine> = match self {

@@ -84,6 +84,11 @@ impl Runner {
         self.log.lock().unwrap().clone()
     }
 
+    /// The supervisor's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The processes that it has started and that have not ended.
     pub fn workers(&self) -> Vec<u32> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();

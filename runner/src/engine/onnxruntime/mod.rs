@@ -9,19 +9,23 @@ mod calls;
 use super::{Engine, Feed, Make, Output, Signature};
 use crate::args::Args;
 use calls::{Given, Run};
-use ort::environment::Environment;
+use ort::environment::{Environment, EnvironmentBuilder};
 use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use std::ffi::CString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tensorlend::DType;
 
 /// The file names under which the system's loader may find the library.
 const LIBRARIES: [&str; 2] = ["libonnxruntime.so.1", "libonnxruntime.so"];
 
-/// ONNX Runtime's library, loaded, and its environment.
-pub struct Library(Environment);
+/// ONNX Runtime's library, loaded, and the description of its environment. The environment itself
+/// is made with the model, because it starts threads, which must inherit the confinement.
+pub struct Library {
+    builder: EnvironmentBuilder,
+    path: PathBuf,
+}
 
 impl Library {
     /// Loads the library. Returns `None` if no library is named or installed.
@@ -40,18 +44,18 @@ impl Library {
                 None => return Ok(None),
             },
         };
-        let at = |e: &dyn std::fmt::Display| format!("ONNX Runtime at {}: {e}", path.display());
-        let builder = ort::init_from(&path).map_err(|e| at(&e))?;
-        let environment = builder.with_name("tensorlend").with_telemetry(false).build().map_err(|e| at(&e))?;
-        Ok(Some(Self(environment)))
+        let builder = ort::init_from(&path).map_err(|e| at(&path, &e))?;
+        Ok(Some(Self { builder, path }))
     }
 
     /// Loads a model.
     ///
     /// # Errors
     /// The runtime's reason why it cannot read the model.
-    pub fn load(&self, args: &Args, model: &[u8], signature: &Signature) -> Result<OnnxRuntime, String> {
-        let session = build(&self.0, args, model).map_err(|e| format!("ONNX Runtime cannot read it: {e}"))?;
+    pub fn load(self, args: &Args, model: &[u8], signature: &Signature) -> Result<OnnxRuntime, String> {
+        let builder = self.builder.with_name("tensorlend").with_telemetry(false);
+        let environment = builder.build().map_err(|e| at(&self.path, &e))?;
+        let session = build(&environment, args, model).map_err(|e| format!("ONNX Runtime cannot read it: {e}"))?;
         let c = |ports: &[super::Port]| -> Result<Vec<CString>, String> {
             ports.iter().map(|port| CString::new(port.name.as_str()).map_err(|e| e.to_string())).collect()
         };
@@ -59,6 +63,10 @@ impl Library {
         let unforeseen = vec![false; signature.outputs.len()];
         Ok(OnnxRuntime { session, signature: signature.clone(), names, unforeseen, version: calls::version() })
     }
+}
+
+fn at(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("ONNX Runtime at {}: {error}", path.display())
 }
 
 /// A model that ONNX Runtime runs.
