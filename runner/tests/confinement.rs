@@ -53,7 +53,7 @@ fn secret_is_not_read(options: &[&str]) {
     let path = folder.path().join("secret");
     let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&path).unwrap();
     std::io::Write::write_all(&mut file, SECRET).unwrap();
-    let mut runner = Runner::start_in(&broker, options, &[], Some(folder.path()));
+    let mut runner = Runner::start_in(broker.socket(), options, &[], Some(folder.path()));
     let client = client(&broker);
     let upwards = format!("{}{}", "../".repeat(32), path.strip_prefix("/").unwrap().display());
     for location in ["secret", path.to_str().unwrap(), &upwards] {
@@ -157,7 +157,7 @@ fn confined(options: &[&str]) {
     let broker = broker();
     let [preload, secret, new] = [&library, &secret, &new].map(|path| path.to_str().unwrap());
     let environment = [("LD_PRELOAD", preload), ("PROBE_SECRET", secret), ("PROBE_NEW", new)];
-    let mut runner = Runner::start_in(&broker, options, &environment, Some(folder.path()));
+    let mut runner = Runner::start_in(broker.socket(), options, &environment, Some(folder.path()));
     let client = client(&broker);
     let models = Models::new(&client);
     models.put("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
@@ -241,6 +241,31 @@ fn onnx_runtime_computes_in_a_confined_worker() {
     eventually("its statistics", || {
         models.statistics("weighty").unwrap().iter().any(|of| of.engine.starts_with("ONNX Runtime"))
     });
+}
+
+/// The path of the socket is relative to a directory that the worker has left.
+#[test]
+fn a_confined_worker_comes_back_after_a_restart_of_the_daemon() {
+    let mut daemon = tensorlend_tests::keeper::Service::start("");
+    let folder = daemon.socket().parent().unwrap().to_owned();
+    let mut runner = Runner::start_in(Path::new("socket"), &[], &[], Some(&folder));
+    let client = daemon.client();
+    let models = Models::new(&client);
+    models.put("affine", &models::affine(2.0), &ModelOptions::default()).unwrap();
+    let run = || {
+        let request = ModelRequest::new().input("x", draft(&client, &[1, 3], &[1.0f32; 3]));
+        let answer = models.open("affine")?.run(request, LONG)?;
+        assert_eq!(answer.get("y").unwrap().as_slice::<f32>().unwrap(), [3.0; 3]);
+        Ok::<(), Error>(())
+    };
+    run().unwrap();
+    let workers = runner.workers();
+    for _ in 0..2 {
+        daemon.restart();
+        eventually("a response after the restart", || run().is_ok());
+        assert_eq!(runner.workers(), workers);
+    }
+    assert!(runner.is_running());
 }
 
 /// The supervisor passes the name to the worker on its command line.

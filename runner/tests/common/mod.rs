@@ -55,13 +55,13 @@ impl Runner {
 
     /// Starts it with these environment variables.
     pub fn start_with(broker: &Embedded, options: &[&str], environment: &[(&str, &str)]) -> Self {
-        Self::start_in(broker, options, environment, None)
+        Self::start_in(broker.socket(), options, environment, None)
     }
 
     /// Starts it in this folder.
-    pub fn start_in(broker: &Embedded, options: &[&str], environment: &[(&str, &str)], folder: Option<&Path>) -> Self {
+    pub fn start_in(socket: &Path, options: &[&str], environment: &[(&str, &str)], folder: Option<&Path>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-runner"));
-        command.arg("--socket").arg(broker.socket()).args(options).env_remove("ORT_DYLIB_PATH");
+        command.arg("--socket").arg(socket).args(options).env_remove("ORT_DYLIB_PATH");
         command.envs(environment.iter().copied());
         if let Some(folder) = folder {
             command.current_dir(folder);
