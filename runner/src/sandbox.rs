@@ -118,10 +118,12 @@ pub fn close() -> Vec<String> {
     match restrict_files() {
         Ok(RulesetStatus::FullyEnforced) => {}
         Ok(RulesetStatus::PartiallyEnforced) => {
-            missing.push(format!("the kernel has a Landlock older than ABI {}", LANDLOCK as u32));
+            missing.push(format!("the kernel's Landlock is older than ABI {LANDLOCK} (Linux 6.15)"));
         }
         Ok(RulesetStatus::NotEnforced) => {
-            missing.push("the kernel has no Landlock, so files are not restricted: boot with lsm=landlock,...".into());
+            missing.push(
+                "the kernel or a filter of the service offers no Landlock, so files are not restricted: enable it (Linux 5.13, lsm=; SystemCallFilter=)".into(),
+            );
         }
         Err(error) => missing.push(format!("Landlock, which restricts files, failed ({error})")),
     }

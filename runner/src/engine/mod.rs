@@ -43,7 +43,7 @@ pub trait Engine {
 /// The engine of a worker, without a model. The library of the engine is loaded, and nothing of it runs yet.
 pub enum Library {
     #[cfg(feature = "onnxruntime")]
-    OnnxRuntime(onnxruntime::Library),
+    OnnxRuntime(Box<onnxruntime::Library>),
     Rten,
 }
 
@@ -56,7 +56,7 @@ impl Library {
     pub fn open(args: &Args) -> Result<Self, String> {
         #[cfg(feature = "onnxruntime")]
         if let Some(library) = onnxruntime::Library::open(args)? {
-            return Ok(Self::OnnxRuntime(library));
+            return Ok(Self::OnnxRuntime(Box::new(library)));
         }
         #[cfg(not(feature = "onnxruntime"))]
         if args.onnxruntime.is_some() {
