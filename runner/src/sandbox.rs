@@ -7,7 +7,7 @@
 //! |---|---|
 //! | Landlock | open, create, rename or remove files, except to read [`READABLE`]; use TCP; signal or trace other processes; reach abstract sockets |
 //! | seccomp | start programs and processes; trace or signal other processes; create sockets except Unix sockets; change owners, modes and times of files; use io_uring, mounts and other namespaces |
-//! | working directory | find files by relative paths: the directory is empty and removed |
+//! | working directory | find files by relative paths without `..`: the directory is empty and removed |
 //!
 //! The worker still talks to the daemon: Landlock does not restrict files without a path, such as
 //! memfds, and its access rights up to ABI 7 do not restrict connections to Unix sockets with a
