@@ -111,6 +111,38 @@ fn room_of(own: &str, read: Read<'_>) -> u64 {
     least.saturating_add(swap)
 }
 
+/// Returns the bytes that the kernel charges to this process's own control group, and that are in no page cache, no
+/// process and no object of the kernel that the group's statistics name. Returns `None` without such a group.
+///
+/// Pages that a process has removed from a file stay charged until the last reference to them is gone. For example, a
+/// message in a socket's queue can refer to them (sendfile(2), splice(2)).
+pub fn unaccounted() -> Option<u64> {
+    unaccounted_of(&own(), &read_file)
+}
+
+fn unaccounted_of(own: &str, read: Read<'_>) -> Option<u64> {
+    groups(own).iter().find_map(|group| {
+        let used = || group.number(read, "memory.usage_in_bytes", "memory.current");
+        let before = used()?;
+        let stat = read(&group.folder.join("memory.stat"))?;
+        let of = |key: &str| {
+            stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
+        };
+        let known = if group.first_version {
+            // The statistics of version 1 do not name the kernel's objects.
+            let kernel = group.number(read, "memory.kmem.usage_in_bytes", "").unwrap_or(0);
+            of("total_cache")? + of("total_rss")? + kernel
+        } else {
+            // Before Linux 5.18, the parts of `kernel` have lines of their own only.
+            let parts = ["slab", "kernel_stack", "pagetables", "percpu", "vmalloc"];
+            let kernel = of("kernel").unwrap_or_else(|| parts.iter().filter_map(|part| of(part)).sum());
+            of("anon")? + of("file")? + kernel + of("sock").unwrap_or(0)
+        };
+        // Other threads allocate and free memory between these readings.
+        Some(before.min(used()?).saturating_sub(known))
+    })
+}
+
 /// Returns the value of a line of /proc/meminfo, in bytes.
 pub fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
@@ -148,6 +180,24 @@ mod tests {
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
         ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000"),
     ];
+
+    #[test]
+    fn bytes_that_the_statistics_do_not_name_are_unaccounted() {
+        let second = [
+            ("/sys/fs/cgroup/a/memory.current", "1000"),
+            ("/sys/fs/cgroup/a/memory.stat", "anon 100\nanon_thp 7\nfile 200\nkernel 50\nsock 5"),
+        ];
+        assert_eq!(unaccounted_of("0::/a\n", &files(&second)), Some(645));
+        let older = [second[0], ("/sys/fs/cgroup/a/memory.stat", "anon 100\nfile 200\nslab 30\npercpu 3")];
+        assert_eq!(unaccounted_of("0::/a\n", &files(&older)), Some(667));
+        let first = [
+            ("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "1000"),
+            ("/sys/fs/cgroup/memory/a/memory.kmem.usage_in_bytes", "10"),
+            ("/sys/fs/cgroup/memory/a/memory.stat", "cache 1\ntotal_cache 300\ntotal_rss 700"),
+        ];
+        assert_eq!(unaccounted_of("4:memory:/a\n", &files(&first)), Some(0));
+        assert_eq!(unaccounted_of("0::/elsewhere\n", &files(&second)), None);
+    }
 
     #[test]
     fn the_least_limit_holds() {

@@ -1,12 +1,14 @@
 //! Datagram sockets with abstract names, to which the processes of a machine report small events.
 
 use crate::fork::Unshared;
+use crate::packet;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::net::{bind, recv, sendto, shutdown, socket_with};
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{bind, sendto, shutdown, socket_with};
 use rustix::rand::GetRandomFlags;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 /// Bytes of a token.
@@ -38,6 +40,8 @@ impl Inbox {
     /// The kernel's errors, such as `EADDRINUSE`.
     pub fn bind(name: &[u8]) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        // Every process in the network namespace may send here.
+        packet::refuse_descriptors(socket.as_fd())?;
         bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
         Ok(Self(Unshared::new(socket)))
     }
@@ -55,7 +59,7 @@ impl Inbox {
     /// # Errors
     /// `WouldBlock` if there is no datagram.
     pub fn take(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.0, buffer, RecvFlags::DONTWAIT)?.0)
+        Ok(packet::take(&self.0, buffer)?)
     }
 
     /// Refuses further datagrams. The datagrams that have arrived can still be received.

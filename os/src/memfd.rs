@@ -197,16 +197,20 @@ pub fn seal_seals(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
     rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL)
 }
 
-/// Records in the file's mode that its writer has mapped the file, for a later daemon. Only a
-/// process of the owner's uid can do so.
+/// Records in the open file's flags that the writer of the memfd has mapped it, for a later daemon. The daemon lends only
+/// reopened descriptors, so no client has this open file.
+///
+/// Each call that changes the memfd itself (its mode, its seals or its pages) waits for the inode's lock. The writer can hold
+/// this lock without limit: a write to the memfd holds it, and reads its bytes from a file of any file system.
 pub fn mark_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    // The kernel ignores the SVTX bit except on directories.
-    rustix::fs::fchmod(fd, OWNER_ONLY | Mode::SVTX)
+    // The flag has no effect on a memfd, and no other part of the daemon uses it.
+    rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NOATIME)
 }
 
-/// Returns true if [`mark_mapped`] has marked the file.
+/// Returns true if [`mark_mapped`] has marked the open file. Builds before protocol 8 marked the file's mode.
 pub fn is_marked_mapped(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    Ok(Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SVTX))
+    let has_former_mark = Mode::from_raw_mode(rustix::fs::fstat(fd)?.st_mode).contains(Mode::SVTX);
+    Ok(has_former_mark || rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NOATIME))
 }
 
 /// Allocates and zeroes every page of a memfd that has none.
@@ -248,8 +252,10 @@ pub fn is_sealed(fd: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 
 /// Frees the pages even if processes still map the file. Not for memfds with [`seal_writers`].
 pub fn punch(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    // No signal interrupts a call, and readers can have mapped the memory very often. Short steps let the process end.
+    const STEP: u64 = 16 << 20;
     let bytes = rustix::fs::fstat(fd)?.st_size as u64;
-    punch_part(fd, 0, bytes)
+    (0..bytes).step_by(STEP as usize).try_for_each(|at| punch_part(fd, at, STEP.min(bytes - at)))
 }
 
 /// Frees the pages in a part of the file like [`punch`]. The part reads as zeros from then on.
@@ -404,6 +410,10 @@ mod tests {
         mark_for_huge_pages(fd.as_fd()).unwrap();
         let other = reopen(fd.as_fd(), Access::Write).unwrap();
         assert!(is_marked_for_huge_pages(other.as_fd()).unwrap() && !is_marked_mapped(fd.as_fd()).unwrap());
+        mark_mapped(fd.as_fd()).unwrap();
+        assert!(
+            is_marked_mapped(fd.try_clone().unwrap().as_fd()).unwrap() && !is_marked_mapped(other.as_fd()).unwrap()
+        );
         // systemd's RestrictSUIDSGID forbids these bits.
         assert_eq!(rustix::fs::fstat(&fd).unwrap().st_mode & 0o6000, 0);
         zero(fd.as_fd(), 4096, &|| true).unwrap();

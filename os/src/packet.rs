@@ -1,5 +1,7 @@
 //! Packets with descriptors, over a `SOCK_SEQPACKET` Unix socket.
+#![allow(unsafe_code)]
 
+use crate::thread::close_apart;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -7,7 +9,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use tensorlend_layout::wire::{DESCRIPTORS_MAX, PACKET_BYTES_MAX};
 
 /// A received packet.
@@ -20,6 +22,37 @@ pub struct Packet {
     /// Whether the peer sent more than the protocol allows, so that bytes or descriptors were cut
     /// off.
     pub truncated: bool,
+}
+
+/// The socket option with which a socket refuses descriptors, from Linux 6.16 on. `libc` does not define it yet.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Makes a Unix socket refuse messages with descriptors: their senders get `EPERM`. A socket that is accepted from a
+/// listening socket inherits this. Returns false on kernels before Linux 6.16, which have no such option.
+///
+/// A received descriptor can be of any object. Its close may wait for another process without limit, even if the kernel
+/// closes it because the message is discarded.
+pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    set_passrights(socket, false)
+}
+
+/// Ends [`refuse_descriptors`] for one socket.
+pub fn accept_descriptors(socket: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    set_passrights(socket, true)
+}
+
+fn set_passrights(socket: BorrowedFd<'_>, passes: bool) -> rustix::io::Result<bool> {
+    let value = libc::c_int::from(passes);
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` is an int that outlives the call, and `length` is its length.
+    let set = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const value).cast(), length)
+    };
+    match Errno::from_io_error(&std::io::Error::last_os_error()) {
+        _ if set == 0 => Ok(true),
+        Some(Errno::NOPROTOOPT) | None => Ok(false),
+        Some(error) => Err(error),
+    }
 }
 
 /// Sends one packet. Never raises SIGPIPE.
@@ -41,6 +74,29 @@ pub fn send(
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Returns true if the peer has not received every message that was sent to it.
+pub fn has_unread(socket: BorrowedFd<'_>) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes an int.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    done == 0 && bytes > 0
+}
+
+/// Receives one message without descriptors into `buffer`, without waiting, and returns its length. A longer packet is cut.
+/// On a kernel without [`refuse_descriptors`], another thread closes the descriptors of the message.
+pub fn take(socket: impl AsFd, buffer: &mut [u8]) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            close_apart(received.collect::<Vec<_>>());
+        }
+    }
+    Ok(message.bytes)
 }
 
 /// The kernel's maximum number of descriptors in one packet.
