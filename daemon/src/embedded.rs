@@ -94,12 +94,13 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     let Place { folder, socket, left } = Place::choose(config)?;
     let listener = Listener::bind(&socket, 0o600)?;
     let supply = Supply { backing: limits::backing(config)?, devices };
-    let shell = Shell::new(listener, settings, supply, left)?;
+    // An embedded daemon must write nothing to the log of the program in which it runs.
+    let silent = tracing::subscriber::NoSubscriber::default;
+    let shell = tracing::subscriber::with_default(silent(), || Shell::new(listener, settings, supply, left))?;
     let stop = Arc::new(Stop::new()?);
     let stopped = Arc::clone(&stop);
     let thread = std::thread::Builder::new().name("tensorlendd".into()).spawn(move || {
-        // An embedded daemon must write nothing to the log of the program in which it runs.
-        let _silent = tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default());
+        let _silent = tracing::subscriber::set_default(silent());
         let _ = shell.run(&*stopped);
     });
     let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;

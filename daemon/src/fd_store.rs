@@ -8,7 +8,8 @@
 //! accepts the next daemon.
 //!
 //! The process must not die with its daemon, so it is small. After its start it allocates no
-//! memory, and it does not interpret the names. If the process is killed, the daemon continues,
+//! memory, and it does not interpret the names. A second thread closes the removed descriptors, because
+//! the last close of memory takes time, and the last close of a wake pair runs the callbacks of all watchers. If the process is killed, the daemon continues,
 //! connects to the next such process, and stores everything again (`sys/fd_store.rs`).
 
 use crate::sys::fd_store::channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
@@ -20,9 +21,12 @@ use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{DumpableBehavior, Resource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Maximum number of descriptors that one process stores.
 const ENTRIES_MAX: usize = 1 << 18;
+/// Maximum number of descriptors that wait for the closing thread.
+const CLOSING_MAX: usize = 4096;
 /// Number of descriptors that this process needs for itself, with a reserve.
 const OWN_DESCRIPTORS: u64 = 32;
 /// The stored descriptors. The table's length is fixed, so that storing allocates no memory.
@@ -34,6 +38,8 @@ struct Entries {
     names: Vec<u8>,
     descriptors: Vec<OwnedFd>,
     capacity: usize,
+    /// The descriptors to close.
+    removed: SyncSender<OwnedFd>,
 }
 
 /// Returns the FNV-1a hash of a name. Only the daemon chooses names, so no attacker can choose
@@ -43,14 +49,23 @@ fn hash(name: &[u8]) -> u64 {
 }
 
 impl Entries {
-    fn new(capacity: usize) -> Self {
-        Self {
+    /// Returns an empty table, and the descriptors that it removes.
+    fn new(capacity: usize) -> (Self, Receiver<OwnedFd>) {
+        let (removed, closing) = sync_channel(capacity.min(CLOSING_MAX));
+        let it = Self {
             hashes: vec![0; capacity],
             lengths: vec![0; capacity],
             names: vec![0; capacity * NAME_BYTES_MAX],
             descriptors: Vec::with_capacity(capacity),
             capacity,
-        }
+            removed,
+        };
+        (it, closing)
+    }
+
+    /// Passes a descriptor to the closing thread. If the channel is full, closes the descriptor here.
+    fn close(&self, fd: OwnedFd) {
+        drop(self.removed.try_send(fd));
     }
 
     fn name(&self, at: usize) -> &[u8] {
@@ -67,11 +82,13 @@ impl Entries {
     /// does not exceed it.
     fn store(&mut self, name: &[u8], fd: OwnedFd) {
         if let Some(at) = self.find(name) {
-            self.descriptors[at] = fd;
+            let former = std::mem::replace(&mut self.descriptors[at], fd);
+            self.close(former);
             return;
         }
         let at = self.descriptors.len();
         if at == self.capacity || name.len() > NAME_BYTES_MAX {
+            self.close(fd);
             return;
         }
         self.hashes[at] = hash(name);
@@ -84,7 +101,8 @@ impl Entries {
     fn remove(&mut self, name: &[u8]) {
         let Some(at) = self.find(name) else { return };
         let last = self.descriptors.len() - 1;
-        self.descriptors.swap_remove(at);
+        let removed = self.descriptors.swap_remove(at);
+        self.close(removed);
         self.hashes[at] = self.hashes[last];
         self.lengths[at] = self.lengths[last];
         self.names.copy_within(last * NAME_BYTES_MAX..(last + 1) * NAME_BYTES_MAX, at * NAME_BYTES_MAX);
@@ -102,7 +120,11 @@ pub fn run(path: &Path) -> Result<(), DaemonError> {
     limits::raise_descriptors();
     let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let capacity = limit.saturating_sub(OWN_DESCRIPTORS).min(ENTRIES_MAX as u64) as usize;
-    let mut entries = Entries::new(capacity);
+    let (mut entries, closing) = Entries::new(capacity);
+    std::thread::Builder::new()
+        .name("tensorlend-close".into())
+        .spawn(move || closing.into_iter().for_each(drop))
+        .map_err(|error| DaemonError::System { what: "starting a thread", error })?;
     let listener = Listener::bind(path, 0o600)?;
     notify::ready("stores descriptors");
     tracing::info!("stores up to {capacity} descriptors, on {}", path.display());
@@ -185,11 +207,12 @@ mod tests {
 
     #[test]
     fn entries_are_replaced_by_name_and_removed_in_any_order() {
-        let mut entries = Entries::new(3);
+        let (mut entries, closing) = Entries::new(3);
         for name in ["a", "", "c", "more than fit"] {
             entries.store(name.as_bytes(), descriptor());
         }
         assert_eq!(entries.descriptors.len(), 3, "the fourth is not stored");
+        assert_eq!(closing.try_iter().count(), 1, "the closing thread closes the fourth");
         let last = descriptor();
         let number = last.as_raw_fd();
         entries.store(b"c", last);
@@ -207,5 +230,6 @@ mod tests {
         entries.remove(b"c");
         entries.remove(&long);
         assert!(entries.descriptors.is_empty());
+        assert_eq!(closing.try_iter().count(), 3, "the channel holds as many descriptors as the table");
     }
 }

@@ -240,7 +240,7 @@ fn a_block_of_a_pool_is_lent_and_freed() {
     let world = World::new(ASYNC, FAKE);
     let _daemon = world.daemon();
     world.client("a_block_of_a_pool_is_lent_and_freed");
-    // A closing thread frees the block after the daemon's reply.
+    // A lane frees the block after the daemon's reply.
     let start = Instant::now();
     while !world.calls().contains("cuMemFreeAsync") {
         assert!(start.elapsed() < Duration::from_mins(5), "{}", world.calls());

@@ -246,7 +246,12 @@ fn a_descriptor_whose_last_close_sleeps_keeps_nobody_waiting() {
         let client = Client::join(&broker);
         // While the segment is being made, the next packet stays in the queue. So the daemon's close is the last one.
         say(&client.socket, &Request::Segment { bytes: 64 << 20, slots_log2: 4 });
-        send(&client.socket, &encode(&Request::Ping), &[lingering.as_fd()], SendFlags::empty()).unwrap();
+        let sent = send(&client.socket, &encode(&Request::Ping), &[lingering.as_fd()], SendFlags::empty());
+        if sent == Err(rustix::io::Errno::PERM) {
+            tensorlend_os::skip::skip("from Linux 6.16 on, the kernel delivers no descriptors to the daemon");
+            return;
+        }
+        sent.unwrap();
         drop(lingering);
         let client = (!hangs_up).then_some(client);
         let start = Instant::now();

@@ -17,11 +17,13 @@ pub use socket::{acknowledge_on, ask_on};
 use socket::{is_readable, open, send};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use tensorlend_layout::versions::Layout;
-use tensorlend_layout::wire::{Hello, QueueReply, QueueRequest, Refusal, Reply, Request, decode};
+use tensorlend_layout::wire::{
+    Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueReply, QueueRequest, Refusal, Reply, Request, decode,
+};
 use tensorlend_os::packet::{self, Packet};
 use unanswered::Unanswered;
 pub use waiting::Waited;
@@ -37,6 +39,8 @@ pub struct Control {
     timeout: Duration,
     /// True if a daemon that does not know the session has responded.
     dead: AtomicBool,
+    /// The version of the protocol that this client and its daemon have agreed on.
+    protocol: AtomicU16,
     /// Requests of [`Control::deliver`] that have no response from any daemon.
     unanswered: Unanswered,
     /// The session's claims on items of queues. A thread that holds the connection may lock them.
@@ -191,6 +195,7 @@ impl Control {
                         path: path.clone(),
                         timeout,
                         dead: AtomicBool::new(false),
+                        protocol: AtomicU16::new(PROTOCOL_OLDEST),
                         unanswered: Unanswered::default(),
                         claims: Claims::default(),
                         resume: OnceLock::new(),
@@ -217,6 +222,21 @@ impl Control {
     #[inline]
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Records the version of the protocol that this client and its daemon have agreed on.
+    pub fn set_protocol(&self, protocol: u16) {
+        self.protocol.store(protocol, Ordering::Relaxed);
+    }
+
+    /// Returns an error if the daemon does not know a request of this version of the protocol.
+    pub fn needs_protocol(&self, protocol: u16, doing: &str, subject: &str) -> Result<()> {
+        let daemon = self.protocol.load(Ordering::Relaxed);
+        if daemon >= protocol {
+            return Ok(());
+        }
+        let refusal = Refusal::Protocol { daemon, client_min: protocol, client_max: PROTOCOL_VERSION };
+        Err(Error::Refused { doing: format!("{doing} {subject:?}"), refusal })
     }
 
     /// Returns the session's claims on items of queues.

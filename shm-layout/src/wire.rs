@@ -31,7 +31,9 @@ use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = if cfg!(feature = "next-layout-for-tests") { 8 } else { 7 };
+pub const PROTOCOL_VERSION: u16 = if cfg!(feature = "next-layout-for-tests") { 9 } else { PROTOCOL_WAKE_PAIRS };
+/// First version of the control protocol in which the daemon makes wake pairs.
+pub const PROTOCOL_WAKE_PAIRS: u16 = 8;
 /// Oldest version of the control protocol that this build speaks. A newer version only adds kinds of
 /// messages, at the end of the lists of kinds.
 pub const PROTOCOL_OLDEST: u16 = 7;
@@ -257,7 +259,8 @@ pub enum Request {
         name: String,
         /// Index of the cursor in the client's lease table.
         cursor: u16,
-        /// Whether the packet carries a wake descriptor for the producer.
+        /// Whether the packet carries a wake descriptor for the producer. The daemon refuses such packets, because they
+        /// could carry any descriptor. A pollable subscriber sends [`Request::SubscribePollable`].
         wake: bool,
     },
     /// Ends a subscription. Reply: [`Reply::Done`].
@@ -392,6 +395,15 @@ pub enum Request {
     /// A request of an observer, which need not join a namespace. Reply: [`Reply::Shown`], without
     /// descriptors.
     Inspect(Inspect),
+    /// Subscribes to a stream like [`Request::Subscribe`], with a descriptor that becomes readable with each message.
+    /// Reply: [`Reply::Stream`] with the ring and the subscriber's end of a wake pair. If clients of this daemon may have to
+    /// hand descriptors back, the producers' end follows.
+    SubscribePollable {
+        /// The stream's name.
+        name: String,
+        /// Index of the cursor in the client's lease table.
+        cursor: u16,
+    },
 }
 
 impl Request {
@@ -479,7 +491,7 @@ pub enum Reply {
         /// Whether the daemon has further cells to report.
         more: bool,
     },
-    /// An open stream. Descriptor: the ring.
+    /// An open stream. Descriptors: the ring, and for [`Request::SubscribePollable`] a wake pair.
     Stream {
         /// Index in the table of streams.
         stream: u32,

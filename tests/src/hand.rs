@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tensorlend_layout::catalogue::{Catalogue, CellRecord};
@@ -203,12 +203,11 @@ impl Hand {
         Ok((owner_word.catalogue(), Cell(record.cell.read()), cells, leases))
     }
 
-    /// Subscribes with its own wake descriptor; returns the stream's index and id.
-    pub fn subscribe(&self, name: &str, cursor: u16, wake: BorrowedFd<'_>) -> io::Result<(u32, u64)> {
-        let request = Request::Subscribe { name: name.into(), cursor, wake: true };
-        let (reply, _ring) = ask(&self.socket, &request, &[wake.as_fd()])?;
+    /// Subscribes with a wake pair; returns the stream's index and id, and the subscriber's end.
+    pub fn subscribe(&self, name: &str, cursor: u16) -> io::Result<(u32, u64, OwnedFd)> {
+        let (reply, descriptors) = self.ask(&Request::SubscribePollable { name: name.into(), cursor })?;
         let Reply::Stream { stream, id, .. } = reply else { return Err(wrong(&reply)) };
-        self.acknowledge()?;
-        Ok((stream, id))
+        let wake = descriptors.into_iter().nth(1).ok_or_else(|| io::Error::other("a wake pair was promised"))?;
+        Ok((stream, id, wake))
     }
 }

@@ -4,11 +4,11 @@
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::RecvFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{BufRead, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,10 +44,7 @@ fn reader() {
     let Ok(socket) = std::env::var("TENSORLEND_SLOW_WAKES") else { return };
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
-    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK);
-    let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
     let is_hostile = std::env::var_os("TENSORLEND_SLOW_WAKES_HOSTILE").is_some();
-    let _watches = is_hostile.then(|| watch(&ours, WATCHES));
     println!("\nready");
     std::io::stdout().flush().unwrap();
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
@@ -57,9 +54,8 @@ fn reader() {
             continue;
         };
         let begun = Instant::now();
-        if hand.subscribe("s", 0, theirs.as_fd()).is_err() {
-            continue;
-        }
+        let Ok((.., ours)) = hand.subscribe("s", 0) else { continue };
+        let _watches = is_hostile.then(|| watch(&ours, WATCHES));
         // A new session each second: its costs may be forgotten.
         while begun.elapsed() < Duration::from_secs(1) {
             hand.leases.cursors[0].parked.set(2);

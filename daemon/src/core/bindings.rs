@@ -174,6 +174,11 @@ impl Bindings {
         ready || self.names.ready() >= more
     }
 
+    /// Returns true if this entry of the directory has memory. A client may name any entry.
+    pub fn has_memory(&self, entry: u32) -> bool {
+        self.names.has_memory(entry)
+    }
+
     /// Orders memory for future names, and frees memory that contains no names.
     pub fn prepare_names(&mut self, env: &mut Env, context: &Context, more: u64) {
         for extent in self.names.order(&context.directory, more) {

@@ -17,6 +17,8 @@ pub enum Timer {
     Draining(NamespaceId, u16),
     /// Probes orphaned memory.
     Returned(MemId),
+    /// Closes wake pairs that have ended.
+    Wakes,
     /// Polls for announcements.
     Absorb(NamespaceId),
     /// Retries delayed requests.

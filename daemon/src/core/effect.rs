@@ -37,8 +37,10 @@ pub enum Lending {
     Read,
     /// Lends a descriptor that is reopened for reading and writing. Only the one writer gets it.
     Write,
-    /// Lends a client's wake descriptor, unchanged.
+    /// Lends the producer's end of a wake pair, unchanged.
     Wake,
+    /// Hands out the subscriber's end of a wake pair. The daemon keeps no descriptor of it.
+    Woken,
     /// Lends a descriptor of device memory, unchanged. The process that maps the memory chooses the
     /// access.
     Device,
@@ -60,12 +62,22 @@ pub enum Effect {
         bytes_first: u64,
         /// The header of a sheet, or `None` for a segment.
         sheet: Option<SheetPlan>,
-        /// Whether a worker thread makes the memory, because the memory is long.
+        /// Whether a lane makes the memory, because the memory is long.
         background: bool,
         /// Whether the new memory may come from the reserve for administrators.
         reserved: bool,
+        /// The connection whose request needs the memory. `None` for the daemon's own memory.
+        conn: Option<ConnId>,
     },
-    /// Makes memory on a device, by the device's driver and on a worker thread.
+    /// Makes a wake pair: two connected sockets, with which producers wake a subscriber. The id stands for the
+    /// producers' end.
+    CreateWake {
+        /// The id of the pair.
+        mem: MemId,
+        /// The user of the subscriber.
+        uid: u32,
+    },
+    /// Makes memory on a device, by the device's driver and in a lane.
     /// [`super::Event::CreatedOnDevice`] reports the result.
     CreateOnDevice {
         /// The id of the new memory.
@@ -86,11 +98,10 @@ pub enum Effect {
         at: u64,
         /// Length of the part in bytes.
         bytes: u64,
-        /// Whether a worker thread allocates the part, because the part is long.
-        background: bool,
     },
     /// Frees the pages of a part of memory, if possible. The part then reads as zeros. If the
-    /// kernel refuses, the part is unchanged.
+    /// kernel refuses, the part is unchanged. The core uses the part again only after an
+    /// [`Effect::Allocate`], which the system layer performs later.
     Discard {
         /// The memory.
         mem: MemId,
@@ -99,7 +110,7 @@ pub enum Effect {
         /// Length of the part in bytes.
         bytes: u64,
     },
-    /// Cancels memory that a worker thread is making. [`super::Event::Created`] still reports the
+    /// Cancels memory that a lane is making. [`super::Event::Created`] still reports the
     /// result of the order.
     Cancel {
         /// The memory.
@@ -174,7 +185,7 @@ pub enum Effect {
         /// The directory.
         directory: MemId,
     },
-    /// Writes a segment to a file on a worker thread, unless another process holds the segment.
+    /// Writes a segment to a file in a lane, unless another process holds the segment.
     /// [`super::Event::Spilled`] reports the result.
     Spill {
         /// The memory.
@@ -183,8 +194,10 @@ pub enum Effect {
         file: MemId,
         /// The length of the segment in bytes.
         bytes: u64,
+        /// The user of the segment.
+        uid: u32,
     },
-    /// Makes memory with the contents of a file, on a worker thread. [`super::Event::Created`]
+    /// Makes memory with the contents of a file, in a lane. [`super::Event::Created`]
     /// reports the result. The file stays.
     Recall {
         /// The id of the new memory.
@@ -193,6 +206,8 @@ pub enum Effect {
         file: MemId,
         /// The length of the file in bytes.
         bytes: u64,
+        /// The user of the segment.
+        uid: u32,
     },
     /// Deletes a file, and removes it from the fd store.
     DropFile {

@@ -4,12 +4,11 @@ use super::effect::Effect;
 use super::event::MemId;
 use super::label::Label;
 
-/// Maximum length of a sheet, or of a part of one, that the daemon's loop makes itself. Worker
-/// threads make longer sheets and parts.
+/// Maximum length of a sheet that the daemon's loop makes itself. Lanes make longer sheets.
 pub const PROMPT_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum length of a segment that the daemon's loop makes itself. A client waits for its first segment, and the way to a
-/// worker thread and back takes longer than the work.
+/// lane and back takes longer than the work.
 pub const PROMPT_SEGMENT_BYTES_MAX: u64 = 128 << 10;
 
 /// The effects of the current step, in order.
@@ -29,7 +28,7 @@ impl Effects {
 
     /// Orders the allocation of a part of memory.
     pub fn allocate(&mut self, mem: MemId, at: u64, bytes: u64) {
-        self.push(Effect::Allocate { mem, at, bytes, background: bytes > PROMPT_BYTES_MAX });
+        self.push(Effect::Allocate { mem, at, bytes });
     }
 
     /// Removes and returns the effects, at the end of a step.

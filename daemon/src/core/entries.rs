@@ -135,6 +135,12 @@ impl Entries {
         Some(chunk)
     }
 
+    /// Returns true if this entry has memory. A read of another entry would wait while the kernel frees the entry's former
+    /// memory, and then allocate memory.
+    pub fn has_memory(&self, entry: u32) -> bool {
+        self.chunks.get((entry / CHUNK) as usize).is_some_and(|chunk| chunk.state == State::There)
+    }
+
     /// Returns a chunk's offset from the beginning of the entries and its length, in bytes.
     pub fn extent(&self, chunk: u32) -> (u64, u64) {
         let numbers = self.numbers(chunk);

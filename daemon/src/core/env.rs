@@ -16,7 +16,11 @@ use super::pool::{Borrower, Pool, Spare};
 use super::probes::{Probes, Probing};
 use super::settings::Settings;
 use super::spills::Spills;
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
+
+/// Time between the end of a wake pair and its close by the daemon. The fd store closes its descriptor before.
+const WAKE_ENDS_NS: u64 = 500_000_000;
 
 /// The owners of data that every part of the core uses.
 #[derive(Debug)]
@@ -46,6 +50,8 @@ pub struct Env {
     /// Whether clients may still read a directory that this daemon has copied. The original must
     /// then stay correct.
     gathering: bool,
+    /// Wake pairs that have ended, with the time at which the daemon closes them.
+    ended_wakes: VecDeque<(u64, MemId, Charge)>,
     /// The counts of events for the metrics.
     pub counters: Counters,
     seeds: u64,
@@ -75,6 +81,7 @@ impl Env {
             probes: Probes::default(),
             orphans: Orphans::default(),
             gathering: false,
+            ended_wakes: VecDeque::new(),
             counters: Counters::default(),
         }
     }
@@ -95,6 +102,29 @@ impl Env {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.seeds);
         hasher.finish()
+    }
+
+    /// Makes a wake pair for a subscriber of this user. Returns its id.
+    pub fn make_wake(&mut self, uid: u32) -> MemId {
+        let mem = self.orders.new_id();
+        self.effects.push(Effect::CreateWake { mem, uid });
+        mem
+    }
+
+    /// Ends a wake pair. The fd store forgets it now, and the daemon closes it later. So the fd store does not make the last
+    /// close, which a process that watches the pair can delay. The user pays until then.
+    pub fn end_wake(&mut self, mem: MemId, charge: Charge) {
+        self.effects.push(Effect::Forget { mem });
+        self.ended_wakes.push_back((self.clock.now_ns() + WAKE_ENDS_NS, mem, charge));
+        self.clock.set_timer(WAKE_ENDS_NS, Timer::Wakes);
+    }
+
+    /// Closes the wake pairs that ended before this time or some time earlier.
+    pub fn close_ended_wakes(&mut self, until_ns: u64) {
+        while let Some((_, mem, charge)) = self.ended_wakes.pop_front_if(|&mut (at_ns, ..)| at_ns <= until_ns) {
+            self.accounts.refund(charge);
+            self.release(mem);
+        }
     }
 
     /// Closes memory. If the memory is still being made, the daemon closes it as soon as it exists.

@@ -203,6 +203,11 @@ impl Names {
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
     }
 
+    /// Returns true if a client may name this entry: see [`Entries::has_memory`].
+    pub fn has_memory(&self, entry: u32) -> bool {
+        self.entries.has_memory(entry)
+    }
+
     /// Orders memory for `more` names and for a reserve. Returns the parts to allocate.
     pub fn order(&mut self, d: &Directory, more: u64) -> Vec<Extent> {
         let mut ordered = Vec::new();

@@ -28,6 +28,16 @@ pub enum Purpose {
     Nobody,
 }
 
+impl Purpose {
+    /// Returns the connection whose request needs the memory.
+    fn conn(self) -> Option<ConnId> {
+        match self {
+            Self::Request(conn) => Some(conn),
+            Self::Directory(_) | Self::Spare | Self::Spilled(_) | Self::Nobody => None,
+        }
+    }
+}
+
 /// Memory on order for a request.
 #[derive(Debug)]
 pub struct Making {
@@ -127,16 +137,17 @@ impl Orders {
         let mem = self.order(purpose);
         let prompt_bytes_max = if sheet.is_none() { PROMPT_SEGMENT_BYTES_MAX } else { PROMPT_BYTES_MAX };
         let background = bytes_first > prompt_bytes_max;
-        effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved });
+        effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved, conn: purpose.conn() });
         mem
     }
 
-    /// Orders a segment whose pages the client touches first. A worker thread makes a long one,
+    /// Orders a segment whose pages the client touches first. A lane makes a long one,
     /// because the daemon itself allocates huge pages that the administrator has reserved.
     pub fn create_without_pages(&mut self, effects: &mut Effects, bytes: u64, purpose: Purpose) -> MemId {
         let mem = self.order(purpose);
         let background = bytes > PROMPT_SEGMENT_BYTES_MAX;
-        effects.push(Effect::Create { mem, bytes, bytes_first: 0, sheet: None, background, reserved: false });
+        let conn = purpose.conn();
+        effects.push(Effect::Create { mem, bytes, bytes_first: 0, sheet: None, background, reserved: false, conn });
         mem
     }
 

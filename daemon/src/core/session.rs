@@ -8,6 +8,7 @@ mod inspect;
 mod lines;
 mod pressure;
 mod reload;
+pub(super) mod requests;
 mod restore;
 mod spill;
 mod staged;
@@ -23,7 +24,7 @@ use super::bindings::{Binding, Bindings, NewItems};
 use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
-use super::event::{ConnId, Event, MemId, Received};
+use super::event::{ConnId, Event, Received};
 use super::namespaces::Namespaces;
 use super::opening::Opening;
 use super::range::{SegmentSize, SizeOnDevice};
@@ -68,7 +69,7 @@ enum Phase {
     /// The client's request waits for memory.
     Working(Work),
     /// The client's request waits, for another client or another event.
-    Later { request: Request, wake: Option<MemId>, since_ns: u64 },
+    Later { request: Request, since_ns: u64 },
     /// The client's claim waits for a queue. The client may end the wait.
     Blocked { request: QueueRequest, since_ns: u64 },
 }
@@ -238,9 +239,11 @@ impl Core {
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         let request = (!truncated).then(|| decode::<Request>(bytes)).flatten();
-        let brings = matches!(request, Some(Request::Subscribe { wake: true, .. } | Request::HandBack { .. }));
+        let brings = matches!(request, Some(Request::HandBack { .. }));
         let broken = match (&request, &state.phase, state.joined) {
             (None, ..) => Some("a damaged or oversized packet"),
+            // Clients of earlier protocols send a wake descriptor with this request.
+            (Some(Request::Subscribe { wake: true, .. }), Phase::Idle, Some(_)) => None,
             _ if received.len() != usize::from(brings) => Some("descriptors that belong to no request"),
             (Some(Request::Ack), Phase::Lent(_), _)
             | (Some(Request::Queue(QueueRequest::Stop)), Phase::Blocked { .. }, _) => None,
@@ -249,10 +252,7 @@ impl Core {
             (Some(_), Phase::Working(_) | Phase::Later { .. } | Phase::Blocked { .. }, _) => {
                 Some("a request before the response to the last one")
             }
-            (Some(request), _, Some(_)) if request.begins() => Some("a second hello"),
-            (Some(request), _, None) if request.begins() || matches!(request, Request::Inspect(_)) => None,
-            (Some(_), _, None) => Some("a request before hello"),
-            _ => None,
+            (Some(request), _, joined) => requests::rule(request).registration.broken_by(joined.is_some()),
         };
         if !state.peer.known {
             // Several users would share this uid, and could read each other's tensors.
@@ -308,13 +308,8 @@ impl Core {
             self.conclude(conn, taken.map(|()| Outcome::Reply(Reply::Done)));
             return;
         }
-        if received.first().is_some_and(|r| !r.wakes) {
-            self.drop_received(&received);
-            let why = "a wake descriptor is a Unix socket";
-            self.conclude(conn, Err(Refusal::Bad(why.into())));
-            return;
-        }
-        self.ask(conn, request, received.first().map(|r| r.mem), self.env.clock.now_ns());
+        self.drop_received(&received);
+        self.ask(conn, request, self.env.clock.now_ns());
     }
 
     fn drop_received(&mut self, received: &[Received]) {
@@ -324,8 +319,8 @@ impl Core {
     }
 
     /// Performs a request. Sends the response or delays the request.
-    fn ask(&mut self, conn: ConnId, request: Request, wake: Option<MemId>, since_ns: u64) {
-        let answer = self.perform(conn, &request, wake, since_ns);
+    fn ask(&mut self, conn: ConnId, request: Request, since_ns: u64) {
+        let answer = self.perform(conn, &request, since_ns);
         let answer = self.or_wait_for_items(conn, answer, since_ns);
         if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&answer, &request) {
             self.block(conn, request.clone(), since_ns);
@@ -334,15 +329,12 @@ impl Core {
         if let Ok(Outcome::Later(wait)) = answer {
             self.put_off(conn, wait);
             let state = self.conns.get_mut(&conn).expect("the requester is connected");
-            state.phase = Phase::Later { request, wake, since_ns };
+            state.phase = Phase::Later { request, since_ns };
             let is_first = self.env.settings.is_administrator(state.peer.uid);
             self.waiting.push(conn, is_first);
             return;
         }
         if answer.is_err() {
-            if let Some(wake) = wake {
-                self.env.release(wake);
-            }
             self.unreserve(conn, &request);
         }
         self.conclude(conn, answer);
@@ -430,7 +422,7 @@ impl Core {
         self.env.effects.push(Effect::Send { conn, reply, lend, close: false });
     }
 
-    fn perform(&mut self, conn: ConnId, request: &Request, wake: Option<MemId>, since_ns: u64) -> Answer {
+    fn perform(&mut self, conn: ConnId, request: &Request, since_ns: u64) -> Answer {
         // The client that has just reconnected may have been the last missing one.
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
@@ -449,7 +441,7 @@ impl Core {
             return Ok(Outcome::Later(Wait::Return));
         }
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
-        if joined.role == Role::Reader && writes(request) {
+        if !requests::rule(request).right.is_given_to(joined.role) {
             return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
         }
         let (env, me) = (&mut self.env, joined.catalogue);
@@ -472,7 +464,7 @@ impl Core {
                 Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }
             Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
-            Request::ValuesOf { names } => namespace.members.values_of(&namespace.context, names),
+            Request::ValuesOf { names } => namespace.members.values_of(&namespace.context, &namespace.bindings, names),
             Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
             Request::Bind { name, cell } => namespace.bindings.bind(
                 env,
@@ -507,9 +499,17 @@ impl Core {
                 conn,
                 RingRequest { producer: me, name: name.clone(), capacity: *capacity, policy: *policy },
             ),
-            Request::Subscribe { name, cursor, .. } => {
+            Request::Subscribe { wake: true, .. } => {
+                let why = "this version of the client library sends wake descriptors, which the daemon no longer takes";
+                Err(Refusal::Bad(why.into()))
+            }
+            Request::Subscribe { name, cursor, wake: false } => {
                 let cursor = CursorId { catalogue: me, cursor: *cursor };
-                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, name, cursor, wake)
+                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, name, cursor, false)
+            }
+            Request::SubscribePollable { name, cursor } => {
+                let cursor = CursorId { catalogue: me, cursor: *cursor };
+                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, name, cursor, true)
             }
             Request::Unsubscribe { stream, id, cursor } => Ok(namespace.streams.unsubscribe(
                 env,
@@ -573,28 +573,4 @@ impl Core {
             }
         }
     }
-}
-
-/// Returns true for requests that only writers may make.
-fn writes(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Segment { .. }
-            | Request::DeviceSegment { .. }
-            | Request::ReturnSegment { .. }
-            | Request::Shelve { .. }
-            | Request::GrowCells
-            | Request::Bind { .. }
-            | Request::BindFor { .. }
-            | Request::Delete { .. }
-            | Request::Tidy { .. }
-            | Request::Rename { .. }
-            | Request::StreamOpen { .. }
-            | Request::StreamDelete { .. }
-            | Request::ListAppend { .. }
-            | Request::ListAppendEphemeral { .. }
-            | Request::ListDelete { .. }
-            | Request::ListRename { .. }
-            | Request::Queue(QueueRequest::Put { .. } | QueueRequest::Claim { .. })
-    )
 }

@@ -66,8 +66,7 @@ impl Stream {
             if let Some(subscriber) = place.take_if(|s| leaves(s)) {
                 entry.subscribers[at].set(0);
                 if let Some((wake, charge)) = subscriber.wake {
-                    env.accounts.refund(charge);
-                    env.release(wake);
+                    env.end_wake(wake, charge);
                 }
                 entry.subscribers_version.add(1);
             }
@@ -395,8 +394,7 @@ impl Streams {
         }
     }
 
-    /// Handles a request to subscribe. The caller releases `wake` if the request fails or must
-    /// wait.
+    /// Handles a request to subscribe. `pollable` requests a wake pair.
     pub fn subscribe(
         &mut self,
         env: &mut Env,
@@ -404,9 +402,9 @@ impl Streams {
         members: &mut Members,
         name: &str,
         cursor: CursorId,
-        wake: Option<MemId>,
+        pollable: bool,
     ) -> Answer {
-        let answer = self.list_subscriber(env, context, members, name, cursor, wake);
+        let answer = self.list_subscriber(env, context, members, name, cursor, pollable);
         if let Some(&place) = self.by_name.get(name) {
             self.update_idle_time(env, members, place);
         }
@@ -420,7 +418,7 @@ impl Streams {
         members: &mut Members,
         name: &str,
         CursorId { catalogue, cursor }: CursorId,
-        wake: Option<MemId>,
+        pollable: bool,
     ) -> Answer {
         name::check(name)?;
         if usize::from(cursor) >= CURSORS {
@@ -446,10 +444,9 @@ impl Streams {
                 format!("stream {name:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one");
             return Err(Refusal::Bad(why));
         }
-        let wake = match wake {
-            Some(mem) => Some((mem, env.accounts.charge(Some(uid), context.ledger.id(), Kind::Wake, 0)?)),
-            None => None,
-        };
+        let charge =
+            pollable.then(|| env.accounts.charge(Some(uid), context.ledger.id(), Kind::Wake, 0)).transpose()?;
+        let wake = charge.map(|charge| (env.make_wake(uid), charge));
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
         }
@@ -469,7 +466,14 @@ impl Streams {
             capacity: stream.capacity,
             policy: stream.policy,
         };
-        let (producer, lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
+        let (producer, mut lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
+        if let Some((wake, _)) = stream.subscribers[at].as_ref().and_then(|it| it.wake.as_ref()) {
+            lend.push((*wake, Lending::Woken));
+            if env.settings.is_user_mode() {
+                // Without an fd store, the subscriber hands this end to the next daemon.
+                lend.push((*wake, Lending::Wake));
+            }
+        }
         members.show(context, producer, catalogue);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }

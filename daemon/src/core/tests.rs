@@ -18,6 +18,7 @@ mod random;
 mod reload;
 mod reserve;
 mod restart;
+mod rights;
 mod sessions;
 mod spill;
 mod streams;

@@ -6,6 +6,7 @@
 //! slot's next use, when P reads the lease tables.
 
 use super::answer::{Answer, Outcome};
+use super::bindings::Bindings;
 use super::client::{Client, Residence};
 use super::context::Context;
 use super::members::Members;
@@ -23,7 +24,7 @@ const RECORDS_MAX: usize = 4096;
 
 impl Members {
     /// Handles a request for the contents of names.
-    pub fn values_of(&self, context: &Context, names: &[NameAt]) -> Answer {
+    pub fn values_of(&self, context: &Context, bindings: &Bindings, names: &[NameAt]) -> Answer {
         if names.len() > VALUES_MAX {
             let why = format!("a request is for the contents of at most {VALUES_MAX} names, not {}", names.len());
             return Err(Refusal::Bad(why));
@@ -33,7 +34,13 @@ impl Members {
             if records >= RECORDS_MAX {
                 break;
             }
-            values.push(self.value_at(context, *name, &mut records));
+            let value = if bindings.has_memory(name.entry) {
+                self.value_at(context, *name, &mut records)
+            } else {
+                records += 1;
+                ValueAt::Unknown
+            };
+            values.push(value);
         }
         Ok(Outcome::Reply(Reply::Values(values)))
     }
@@ -41,10 +48,7 @@ impl Members {
     fn value_at(&self, context: &Context, name: NameAt, records: &mut usize) -> ValueAt {
         *records += 1;
         let (directory, owner_word) = (&context.directory, OwnerWord(name.owner_word));
-        let entry = directory.names.get(name.entry as usize).filter(|_| {
-            // Entries beyond the end may have no memory, and an access would allocate memory.
-            u64::from(name.entry) < directory.head().names_end.peek()
-        });
+        let entry = directory.names.get(name.entry as usize);
         let Some(entry) = entry.filter(|entry| entry.owner_word.peek() == owner_word.0 && owner_word.is_live()) else {
             return ValueAt::Unknown;
         };

@@ -2,6 +2,7 @@
 //! them.
 
 use super::connection::{Connection, EXIT, Farewell};
+use super::lanes::Lane;
 use super::{LISTENER, PROCESS, Shell, WAKEUP, limits};
 use crate::core::settings::Peer;
 use crate::core::who::plain;
@@ -13,10 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_os::clock::boottime_ns;
+use tensorlend_os::packet;
 use tensorlend_os::toll::Toll;
 
 /// Time for which the daemon accepts no connections after its descriptors ran out.
@@ -45,7 +47,7 @@ impl Shell {
     /// Closes a connection. `word` is a last message to the client, with the reason.
     fn close_with(&mut self, token: u64, word: Option<Refusal>) {
         let Some(connection) = self.connections.remove(&token) else { return };
-        // A closing thread closes the socket later. Until then, the socket must not wake the loop.
+        // A lane closes the socket later. Until then, the socket must not wake the loop.
         let _ = epoll::delete(&self.epoll, &connection.fd);
         for other in connection.process.iter().chain(&connection.wakeup) {
             let _ = epoll::delete(&self.epoll, other);
@@ -56,7 +58,8 @@ impl Shell {
             tracing::warn!(uid, cost_ms, "disconnected {who}: {SLOW_SOCKET}");
             self.core.count_refusal(&Refusal::Violation(SLOW_SOCKET.into()));
         }
-        self.closer.close(Farewell::to(connection, word));
+        self.unread.add(self.lanes.of(uid), &connection, &self.lanes);
+        self.lanes.close(self.lanes.of(uid), Farewell::to(connection, word));
         if self.accept_after_ns.is_some() {
             self.accept_again();
         }
@@ -149,7 +152,7 @@ impl Shell {
 
     fn connection_ready(&mut self, token: u64, flags: EventFlags) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        if flags.contains(EventFlags::OUT) && connection.flush(&self.closer).is_err() {
+        if flags.contains(EventFlags::OUT) && connection.flush(&self.lanes).is_err() {
             self.hung_up(token);
         } else if flags.contains(EventFlags::IN) && !connection.busy {
             self.receive(token);
@@ -169,12 +172,13 @@ impl Shell {
 
     fn receive(&mut self, token: u64) {
         let connection = self.connections.get_mut(&token).expect("the caller found it");
+        let unread = connection.has_unread_descriptors();
         match connection.receive() {
             // No bytes: the client has closed the connection, or has sent an empty packet. An empty
             // packet may carry descriptors whose last close may block.
             Ok(packet) if packet.bytes.is_empty() => {
                 if !packet.descriptors.is_empty() {
-                    self.closer.close(packet.descriptors);
+                    self.lanes.close(self.lanes.of(connection.uid), packet.descriptors);
                 }
                 if self.awaits_reload(token) {
                     // With `busy` set, epoll still reports when the peer closes its socket.
@@ -183,14 +187,25 @@ impl Shell {
                     self.hung_up(token);
                 }
             }
+            // A client must receive descriptors before it acknowledges them.
+            Ok(packet) if unread => {
+                let uid = connection.uid;
+                if !packet.descriptors.is_empty() {
+                    self.lanes.close(self.lanes.of(uid), packet.descriptors);
+                }
+                let why = "a request before the client has received the last reply's descriptors";
+                tracing::warn!(uid, "disconnected {}: {why}", self.core.who(ConnId(token)));
+                let refusal = Refusal::Violation(why.into());
+                self.core.count_refusal(&refusal);
+                self.hung_up_with(token, Some(refusal));
+            }
             Ok(packet) => {
                 connection.busy = true;
-                if self.memories.takes_back.is_some() {
-                    // Clients may hand memory back only for a limited time, so the core decides
-                    // whether this client still may.
-                    self.memories.takes_back = self.core.takes_back(boottime_ns());
-                }
-                let descriptors = packet.descriptors.into_iter().map(|fd| self.memories.receive(fd)).collect();
+                let uid = connection.uid;
+                self.update_takes_back();
+                let (memories, lane) = (&mut self.memories, self.lanes.of(uid));
+                let receive = |fd| memories.receive(fd, lane, &self.lanes);
+                let descriptors = packet.descriptors.into_iter().map(receive).collect();
                 let (bytes, truncated) = (packet.bytes, packet.truncated);
                 self.events.push_back(Event::Packet { conn: ConnId(token), bytes, descriptors, truncated });
             }
@@ -199,7 +214,27 @@ impl Shell {
         }
     }
 
+    /// Updates whether clients may hand memory back, which they may only for a limited time. Afterwards no new client can send
+    /// descriptors.
+    fn update_takes_back(&mut self) {
+        if self.memories.takes_back.is_some() {
+            self.memories.takes_back = self.core.takes_back(boottime_ns());
+            self.set_passing(self.listener.fd.as_fd());
+        }
+    }
+
+    /// Determines whether clients can send descriptors through this socket. If it is the listening socket, new connections
+    /// inherit this.
+    pub(super) fn set_passing(&self, socket: BorrowedFd<'_>) {
+        let set =
+            if self.memories.takes_back.is_some() { packet::accept_descriptors } else { packet::refuse_descriptors };
+        if let Err(error) = set(socket) {
+            tracing::warn!("refusing descriptors: {error}");
+        }
+    }
+
     pub(super) fn accept(&mut self) {
+        self.update_takes_back();
         match accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => self.welcome(fd),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
@@ -222,9 +257,12 @@ impl Shell {
 
     fn welcome(&mut self, fd: OwnedFd) {
         let Ok(credentials) = getsockopt(&fd, PeerCredentials) else {
-            self.closer.close(fd);
+            self.lanes.close(Lane::Daemon, fd);
             return;
         };
+        let lane = self.lanes.of(credentials.uid());
+        // A client that connected before the daemon took over this socket may still send descriptors.
+        self.set_passing(fd.as_fd());
         let now_ns = boottime_ns();
         if let Some(until_ns) =
             self.bans.until_ns(credentials.uid(), now_ns).filter(|_| !self.is_own(credentials.uid()))
@@ -233,7 +271,14 @@ impl Shell {
             let why = format!("messages to processes of your user took too long: connect again in {seconds} s");
             let refusal = Refusal::Violation(why);
             self.core.count_refusal(&refusal);
-            self.closer.close(Farewell::to_stranger(fd, refusal));
+            self.lanes.close(lane, Farewell::to_stranger(fd, refusal));
+            return;
+        }
+        if self.unread.is_full(lane) && !self.is_own(credentials.uid()) {
+            let why = "ended sessions of your user have descriptors that their programs have not received: end these programs";
+            let refusal = Refusal::Violation(why.into());
+            self.core.count_refusal(&refusal);
+            self.lanes.close(lane, Farewell::to_stranger(fd, refusal));
             return;
         }
         self.find_unknown();
@@ -243,9 +288,8 @@ impl Shell {
         self.connections_ever += 1;
         if let Err(error) = epoll::add(&self.epoll, &fd, EventData::new_u64(token), EventFlags::IN) {
             tracing::error!("epoll_ctl: {error}");
-            // Another thread closes the socket, because its queue may already contain descriptors
-            // whose last close blocks.
-            self.closer.close(fd);
+            // A lane closes the socket, because its queue may already contain descriptors whose last close blocks.
+            self.lanes.close(lane, fd);
             return;
         }
         // The client's pidfd. `None` if the process is outside this pid namespace. Then only the
@@ -278,7 +322,7 @@ impl Shell {
     /// Refuses all requests that have arrived, because the daemon is stopping.
     pub(super) fn say_goodbye(&mut self) {
         for connection in self.connections.values_mut() {
-            connection.say_goodbye(&self.closer);
+            connection.say_goodbye(&self.lanes);
         }
     }
 }
@@ -301,14 +345,12 @@ fn command_of(process: &OwnedFd, pid: i32) -> Option<String> {
 mod tests {
     use super::*;
     use crate::core::settings::Mode;
-    use crate::sys::{Backing, Devices, FIRST_CONNECTION, Inherited, Listener, Supply, closer};
+    use crate::sys::{Backing, Devices, FIRST_CONNECTION, Inherited, Listener, Supply, lanes};
     use rustix::net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, socket_with, socketpair,
     };
-    use std::os::fd::AsFd;
     use std::path::Path;
     use tensorlend_layout::wire::{Reply, Request, decode, encode};
-    use tensorlend_os::packet;
 
     fn listening(path: &Path) -> Shell {
         let settings = limits::settings(&crate::config::Config::default(), Mode::User).unwrap();
@@ -326,23 +368,49 @@ mod tests {
         (socket, token)
     }
 
+    /// Lets a client of this shell send descriptors, as on kernels before Linux 6.16.
+    fn let_send_descriptors(shell: &Shell, token: u64) {
+        packet::accept_descriptors(shell.connections[&token].fd.as_fd()).unwrap();
+    }
+
     #[test]
-    fn descriptors_of_an_empty_packet_are_closed_on_a_closing_thread() {
+    fn descriptors_of_an_empty_packet_are_closed_in_the_users_lane() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let mut shell = listening(&path);
         let (socket, token) = connected(&mut shell, &path);
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.unwrap();
+        let_send_descriptors(&shell, token);
         packet::send(&socket, &[], &[theirs.as_fd()], SendFlags::empty()).unwrap();
         drop(theirs);
-        // While all closing threads are blocked, only the loop could close the descriptor.
-        let stuck = closer::tests::block(&shell.closer, 64);
+        // While all threads of the lane are blocked, only the loop could close the descriptor.
+        let stuck = lanes::tests::block(&shell.lanes, shell.lanes.of(shell.connections[&token].uid), 64);
         shell.handle_share(token, EventFlags::IN);
         assert!(!shell.connections.contains_key(&token), "an empty packet ends the connection");
         assert_eq!(recv(&ours, &mut [0; 1], RecvFlags::DONTWAIT).err(), Some(Errno::AGAIN), "the loop closed it");
         drop(stuck);
         assert!(matches!(recv(&ours, &mut [0; 1], RecvFlags::empty()), Ok((0, _))));
+    }
+
+    #[test]
+    fn a_client_cannot_send_descriptors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mut shell = listening(&path);
+        if !packet::refuse_descriptors(shell.listener.fd.as_fd()).unwrap() {
+            tensorlend_os::skip::skip("the kernel is older than Linux 6.16 and has no SO_PASSRIGHTS");
+            return;
+        }
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (_ours, theirs) = pair.unwrap();
+        let early = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&early, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let (late, _) = connected(&mut shell, &path);
+        for socket in [early, late] {
+            let sent = packet::send(&socket, &[1], &[theirs.as_fd()], SendFlags::empty());
+            assert_eq!(sent, Err(Errno::PERM), "before and after the daemon has accepted the connection");
+        }
     }
 
     /// A client repeats a request only if it knows that the daemon has not carried it out.

@@ -1,6 +1,6 @@
 //! A client's connection in the system layer, and the bans of users whose sockets are slow.
 
-use super::closer::Closer;
+use super::lanes::{Lane, Lanes};
 use crate::core::Lending;
 use crate::core::owners::Owners;
 use rustix::event::epoll::EventFlags;
@@ -50,6 +50,8 @@ pub struct Connection {
     /// does with the duplicate affects other clients.
     pub wakeup: Option<OwnedFd>,
     stuck: Option<(Vec<u8>, Descriptors)>,
+    /// Whether the last reply had descriptors.
+    lent: bool,
 }
 
 impl Connection {
@@ -66,6 +68,7 @@ impl Connection {
             process,
             wakeup: None,
             stuck: None,
+            lent: false,
         }
     }
 
@@ -73,6 +76,12 @@ impl Connection {
     pub fn receive(&mut self) -> rustix::io::Result<Packet> {
         let fd = &self.fd;
         self.toll.run(|| packet::receive(fd, RecvFlags::DONTWAIT))
+    }
+
+    /// Returns true if the client has not received the last reply, and the reply has descriptors. The kernel counts them as in
+    /// flight, and limits their number for all clients together.
+    pub fn has_unread_descriptors(&self) -> bool {
+        self.lent && packet::has_unread(self.fd.as_fd())
     }
 
     /// Returns the events that epoll must wait for. Epoll reports a hang-up in any case. While the
@@ -89,17 +98,17 @@ impl Connection {
     }
 
     /// Sends a reply. If the socket does not accept it now, the reply stays pending.
-    pub fn send(&mut self, reply: &Reply, descriptors: Descriptors, closer: &Closer) -> rustix::io::Result<()> {
+    pub fn send(&mut self, reply: &Reply, descriptors: Descriptors, lanes: &Lanes) -> rustix::io::Result<()> {
         if let Some((_, unsent)) = self.stuck.replace((encode(reply), descriptors)) {
-            close(unsent, closer);
+            close(unsent, lanes.of(self.uid), lanes);
         }
-        self.flush(closer)
+        self.flush(lanes)
     }
 
     /// Refuses the request that has arrived and has no reply, because the daemon is stopping. From now on the client's
     /// sends fail. So the client knows that the daemon does not carry out its request, and repeats the request at the next
     /// daemon.
-    pub fn say_goodbye(&mut self, closer: &Closer) {
+    pub fn say_goodbye(&mut self, lanes: &Lanes) {
         // The kernel keeps the packets that have arrived.
         let _ = shutdown(&self.fd, Shutdown::Read);
         // A correct client has at most one request. The toll bounds what another client makes the daemon wait.
@@ -108,7 +117,7 @@ impl Connection {
             && let Ok(packet) = self.receive()
         {
             if !packet.descriptors.is_empty() {
-                closer.close(packet.descriptors);
+                lanes.close(lanes.of(self.uid), packet.descriptors);
             }
             if packet.bytes.is_empty() {
                 break;
@@ -117,19 +126,20 @@ impl Connection {
         }
         // A pending reply belongs to a request that the daemon has carried out.
         if self.busy && self.stuck.is_none() {
-            let _ = self.send(&Reply::Refused(Refusal::Stopping), vec![], closer);
+            let _ = self.send(&Reply::Refused(Refusal::Stopping), vec![], lanes);
         }
     }
 
     /// Sends the pending reply, if the socket accepts it now.
-    pub fn flush(&mut self, closer: &Closer) -> rustix::io::Result<()> {
+    pub fn flush(&mut self, lanes: &Lanes) -> rustix::io::Result<()> {
         let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
         let borrowed: Vec<_> = descriptors.iter().map(|(fd, _)| fd.as_fd()).collect();
         let fd = &self.fd;
         match self.toll.run(|| packet::send(fd, bytes, &borrowed, SendFlags::DONTWAIT)) {
             Ok(()) => {
                 if let Some((_, descriptors)) = self.stuck.take() {
-                    close(descriptors, closer);
+                    self.lent = !descriptors.is_empty();
+                    close(descriptors, lanes.of(self.uid), lanes);
                 }
                 self.busy = false;
                 Ok(())
@@ -140,27 +150,67 @@ impl Connection {
     }
 }
 
-/// Closes the descriptors of a reply. A closing thread closes wake descriptors and descriptors of
-/// devices, because a client or the driver can delay their last close.
+/// Closes the descriptors of a reply. A lane closes the ends of wake pairs and descriptors of devices, because a client or
+/// the driver can delay their last close.
 ///
 /// The loop closes descriptors of the daemon's own memory at once. While a writable descriptor is
 /// open, the memory is not quiescent, even if its client has returned it.
-fn close(mut descriptors: Descriptors, closer: &Closer) {
-    let is_foreign = |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Device);
+fn close(mut descriptors: Descriptors, lane: Lane, lanes: &Lanes) {
+    let is_foreign =
+        |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Woken | Lending::Device);
     let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
     if !foreign.is_empty() {
-        closer.close(foreign);
+        lanes.close(lane, foreign);
     }
 }
 
-/// A connection to close. A closing thread drops it, and also sends the last message, because the
-/// send may take long.
+/// Maximum number of ended connections of a user whose clients have not received their last reply.
+const UNREAD_MAX: usize = 64;
+
+/// Sockets of ended connections with descriptors that their clients have not received, by owner. The descriptors stay in
+/// flight until the client receives them or closes its end.
+#[derive(Default)]
+pub struct Unread(BTreeMap<Lane, Vec<OwnedFd>>);
+
+impl Unread {
+    /// Adds the socket of a connection that ends. Closes the sockets whose clients have received the descriptors or have ended.
+    pub fn add(&mut self, lane: Lane, connection: &Connection, lanes: &Lanes) {
+        if !connection.has_unread_descriptors() {
+            return;
+        }
+        for (&lane, sockets) in &mut self.0 {
+            let read: Vec<_> = sockets.extract_if(.., |fd| !packet::has_unread(fd.as_fd())).collect();
+            if !read.is_empty() {
+                lanes.close(lane, read);
+            }
+        }
+        self.0.retain(|_, sockets| !sockets.is_empty());
+        if let Ok(fd) = connection.fd.as_fd().try_clone_to_owned() {
+            self.0.entry(lane).or_default().push(fd);
+        }
+    }
+
+    /// Returns true if this user has too many such sockets.
+    pub fn is_full(&self, lane: Lane) -> bool {
+        let unread = |sockets: &Vec<OwnedFd>| sockets.iter().filter(|fd| packet::has_unread(fd.as_fd())).count();
+        self.0.get(&lane).is_some_and(|sockets| sockets.len() >= UNREAD_MAX && unread(sockets) >= UNREAD_MAX)
+    }
+
+    /// Closes all sockets, at the end of the daemon.
+    pub fn close(&mut self, lanes: &Lanes) {
+        for (lane, sockets) in std::mem::take(&mut self.0) {
+            lanes.close(lane, sockets);
+        }
+    }
+}
+
+/// A connection to close. A lane drops it, and also sends the last message, because the send may take long.
 pub struct Farewell {
     /// The connection's socket.
     fd: Unshared,
     /// The last message to the peer, if there is one.
     word: Option<Refusal>,
-    /// Other values to drop on the closing thread.
+    /// Other values to drop in the lane.
     _rest: Option<Box<dyn Send>>,
 }
 
@@ -290,20 +340,20 @@ impl Bans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::closer;
+    use crate::sys::lanes;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use tensorlend_os::memfd;
 
     #[test]
-    fn memory_that_was_lent_and_dropped_is_quiescent_while_the_closer_is_busy() {
-        let closer = Closer::start().unwrap();
-        let stuck = closer::tests::block(&closer, 64);
+    fn memory_that_was_lent_and_dropped_is_quiescent_while_its_lane_is_busy() {
+        let lanes = lanes::tests::lanes();
+        let stuck = lanes::tests::block(&lanes, lanes.of(0), 64);
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut connection = Connection::new(ours, 0, None);
         let memory = memfd::create("segment", 4096).unwrap();
         let writable = memfd::reopen(memory.as_fd(), memfd::Access::Write).unwrap();
-        connection.send(&Reply::Done, vec![(writable, Lending::Write)], &closer).unwrap();
+        connection.send(&Reply::Done, vec![(writable, Lending::Write)], &lanes).unwrap();
         let received = packet::receive(&theirs, RecvFlags::DONTWAIT).unwrap();
         assert!(!memfd::is_quiescent(memory.as_fd()).unwrap());
         drop(received);

@@ -3,15 +3,18 @@
 pub mod adopt;
 pub mod ahead;
 mod recreated;
+mod unreturned;
+mod wake;
 
 use super::backing::Backing;
-use super::closer::Closer;
 use super::device::DeviceMemory;
+use super::lanes::{Lane, Lanes};
 use super::room::Claim;
 use crate::core::settings::Payer;
 use crate::core::{Lending, MemId, Received, SheetPlan};
 use adopt::Copies;
 use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +24,7 @@ use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Bell;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
+use wake::WakePair;
 
 #[derive(Debug)]
 struct Memory {
@@ -28,6 +32,8 @@ struct Memory {
     /// The mapping of a directory, whose bells the system layer rings. `None` for other memory.
     view: Option<View>,
     kind: Kind,
+    /// The lane that frees or closes the memory.
+    lane: Lane,
     /// Frees device memory when dropped. `None` for other memory.
     keeps: Option<Keeps>,
 }
@@ -44,15 +50,15 @@ impl std::fmt::Debug for Keeps {
 /// The kind of memory, which determines how the daemon closes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A sheet. In user mode the loop closes it at once, which is fast because a sheet is short. In
-    /// system mode a closing thread first frees the sheet's pages.
+    /// A sheet. In system mode its lane first frees the sheet's pages.
     Sheet,
-    /// A segment. A closing thread first frees the segment's pages, because a client may keep the
-    /// segment mapped.
+    /// A segment. Its lane first frees the segment's pages, because a client may keep the segment mapped.
     Segment,
-    /// Device memory. A closing thread closes it, because the driver may be slow.
+    /// Device memory. A lane closes it, because the driver may be slow.
     Device,
-    /// A client's descriptor. A closing thread closes it, because the last close may block.
+    /// The producers' end of a wake pair. A lane closes it, because other processes may watch it.
+    Wake,
+    /// A client's descriptor. A lane closes it, because the last close may block.
     Received,
 }
 
@@ -77,28 +83,36 @@ pub fn lend(fd: &OwnedFd, how: Lending) -> io::Result<OwnedFd> {
         // non-blocking by flag. A descriptor of device memory is also a duplicate, because CUDA has
         // no read-only descriptors.
         Lending::Wake | Lending::Device => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?),
+        Lending::Woken => Err(io::Error::other("the other end of a wake pair is handed out once")),
         Lending::Wakeup => Err(io::Error::other("a wakeup eventfd is of a connection, not of memory")),
     }
 }
 
-/// Memory that a closing thread is about to close.
+/// Memory that a lane is about to close.
 struct Retired {
     fd: OwnedFd,
+    /// A directory's mapping, which may be long.
+    _view: Option<View>,
     is_sheet: bool,
+    /// Whether the pages are freed before the close. In user mode a seal prevents it.
+    punches: bool,
+    lane: Lane,
 }
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // A sheet that still has a writer keeps its pages. The core closes sheets only when they
-        // have no writers, with one exception: the sheets of sessions that a new daemon drops.
-        // Those clients may still run and use their own sheets.
-        if self.is_sheet && !memfd::is_quiescent(self.fd.as_fd()).unwrap_or(false) {
+        // Memory that still has a writer keeps its pages. A writer could hold the lock that the punch needs. The core closes
+        // memory only when it has no writers, with one exception: the memory of sessions that a new daemon drops. Those clients
+        // may still run and use their own memory.
+        if !self.punches || !memfd::is_quiescent(self.fd.as_fd()).unwrap_or(false) {
             return;
         }
-        // This frees the pages even if a client still has the memory open or mapped. It fails in
-        // user mode, where the memory is sealed. If a client accesses such a page later, the kernel
+        // This frees the pages even if a reader still has the memory open or mapped. If a client accesses such a page later, the kernel
         // allocates a new page and charges it to that client's process, not to the daemon.
-        let _ = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
+        let punched = writable(&self.fd).and_then(|fd| memfd::punch(fd.as_fd()));
+        if punched.is_ok() && !self.is_sheet {
+            unreturned::compare(self.lane.uid());
+        }
     }
 }
 
@@ -106,6 +120,8 @@ impl Drop for Retired {
 #[derive(Debug, Default)]
 pub struct Memories {
     table: BTreeMap<MemId, Memory>,
+    /// The subscribers' ends of wake pairs, until a reply hands them out.
+    woken: BTreeMap<MemId, OwnedFd>,
     received: u64,
     /// Whether the daemon runs in system mode, in which no client has the daemon's uid.
     system: bool,
@@ -227,55 +243,97 @@ impl Memories {
     }
 
     /// Adds new host memory to the table.
-    pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool) {
+    pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool, lane: Lane) {
         let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
         let view = view.filter(|_| directory).cloned();
-        let before = self.table.insert(mem, Memory { fd, view, kind, keeps: None });
+        let lane = if directory { Lane::Directory(mem) } else { lane };
+        let before = self.table.insert(mem, Memory { fd, view, kind, lane, keeps: None });
         assert!(before.is_none(), "memory is made once");
     }
 
     /// Adds device memory to the table.
-    pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory) {
+    pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory, lane: Lane) {
         let keeps = keeps.map(Keeps);
-        let before = self.table.insert(mem, Memory { fd, view: None, kind: Kind::Device, keeps });
+        let before = self.table.insert(mem, Memory { fd, view: None, kind: Kind::Device, lane, keeps });
         assert!(before.is_none(), "memory is made once");
     }
 
-    /// Adds a client's descriptor. The daemon accepts the descriptor as a wake descriptor only if
-    /// it is a Unix socket. The kernel reports this without a call into a file system. The daemon
-    /// can always send to a socket without blocking.
-    pub fn receive(&mut self, fd: OwnedFd) -> Received {
-        self.received += 1;
-        let mem = MemId::received(self.received);
-        let wakes = rustix::net::sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-        // If the descriptor is of a previous daemon's memory, the daemon takes the memory over. It
-        // keeps or closes any other descriptor and performs no further operation on it, because
-        // operations on a client's file may block.
-        let takes_back = self.takes_back.filter(|_| !wakes);
-        let own =
-            takes_back.and_then(|most| adopt::own(mem, &fd, most, &mut self.copies, &|m| self.table.contains_key(&m)));
-        let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
-        self.table.insert(mem, Memory { fd, view, kind: Kind::Received, keeps: None });
-        Received { mem, wakes, own }
+    /// Makes a wake pair. The subscriber's end waits until [`Memories::lend`] hands it out.
+    pub fn make_wake(&mut self, mem: MemId, lane: Lane) -> io::Result<()> {
+        let WakePair { producers, subscriber } = wake::pair()?;
+        self.table.insert(mem, Memory { fd: producers, view: None, kind: Kind::Wake, lane, keeps: None });
+        self.woken.insert(mem, subscriber);
+        Ok(())
     }
 
-    /// Closes the memory with this id, as its kind requires.
-    pub fn release(&mut self, mem: MemId, closer: &Closer) {
-        match self.table.remove(&mem) {
-            Some(Memory { fd, kind: Kind::Segment, .. }) => closer.close(Retired { fd, is_sheet: false }),
-            Some(Memory { fd, kind: Kind::Sheet, .. }) if self.system => closer.close(Retired { fd, is_sheet: true }),
-            Some(Memory { fd, kind: Kind::Received, .. }) => closer.close(fd),
-            // The descriptor is dropped before `keeps`, because the code that frees the memory may
-            // check whether descriptors exist.
-            Some(Memory { fd, kind: Kind::Device, keeps, .. }) => closer.close((fd, keeps.map(|it| it.0))),
-            Some(Memory { kind: Kind::Sheet, .. }) | None => {}
+    /// Drops the subscribers' ends of wake pairs that a reply has handed out.
+    pub fn handed_out(&mut self, lent: &[(MemId, Lending)], lanes: &Lanes) {
+        for (mem, _) in lent.iter().filter(|(_, how)| *how == Lending::Woken) {
+            if let (Some(end), Some(memory)) = (self.woken.remove(mem), self.table.get(mem)) {
+                lanes.close(memory.lane, end);
+            }
         }
     }
 
-    /// Closes the clients' descriptors, at the end of the daemon.
-    pub fn release_received(&mut self, closer: &Closer) {
-        for (_, memory) in self.table.extract_if(.., |_, m| m.kind == Kind::Received) {
-            closer.close(memory.fd);
+    /// Records the user who writes this memory from now on. Its lane frees the memory.
+    pub fn lent_to(&mut self, mem: MemId, lane: Lane) {
+        if let Some(memory) = self.table.get_mut(&mem).filter(|memory| memory.view.is_none()) {
+            memory.lane = lane;
+        }
+    }
+
+    /// Adds the producers' end of a wake pair, which a previous daemon or a client has brought. Earlier builds took both
+    /// ends from clients, who can have left messages with any descriptors in it.
+    pub fn adopt_wake(&mut self, mem: MemId, fd: OwnedFd, lane: Lane, lanes: &Lanes) -> bool {
+        let Some(leftover) = wake::adopt(&fd) else {
+            lanes.close(lane, fd);
+            return false;
+        };
+        lanes.close(lane, leftover);
+        self.table.insert(mem, Memory { fd, view: None, kind: Kind::Wake, lane, keeps: None });
+        true
+    }
+
+    /// Adds a descriptor that a client hands back. Performs no operation on it that may block, except if it is of a
+    /// previous daemon's making.
+    pub fn receive(&mut self, fd: OwnedFd, lane: Lane, lanes: &Lanes) -> Received {
+        self.received += 1;
+        let mem = MemId::received(self.received);
+        // The kernel reports the domain without a call into a file system.
+        if self.takes_back.is_some() && socket_domain(&fd) == Ok(AddressFamily::UNIX) {
+            let wakes = self.adopt_wake(mem, fd, lane, lanes);
+            return Received { mem, wakes, own: None };
+        }
+        // If the descriptor is of a previous daemon's memory, the daemon takes the memory over. It
+        // keeps or closes any other descriptor and performs no further operation on it, because
+        // operations on a client's file may block.
+        let own = self
+            .takes_back
+            .and_then(|most| adopt::own(mem, &fd, most, &mut self.copies, &|m| self.table.contains_key(&m)));
+        let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
+        self.table.insert(mem, Memory { fd, view, kind: Kind::Received, lane, keeps: None });
+        Received { mem, wakes: false, own }
+    }
+
+    /// Closes the memory with this id, as its kind requires.
+    pub fn release(&mut self, mem: MemId, lanes: &Lanes) {
+        let Some(Memory { fd, view, kind, lane, keeps }) = self.table.remove(&mem) else { return };
+        match kind {
+            Kind::Segment => lanes.free(lane, Retired { fd, _view: None, is_sheet: false, punches: self.system, lane }),
+            Kind::Sheet => lanes.free(lane, Retired { fd, _view: view, is_sheet: true, punches: self.system, lane }),
+            Kind::Received => lanes.close(lane, fd),
+            Kind::Wake => lanes.close(lane, (fd, self.woken.remove(&mem))),
+            // The descriptor is dropped before `keeps`, because the code that frees the memory may
+            // check whether descriptors exist.
+            Kind::Device => lanes.close(lane, (fd, keeps.map(|it| it.0))),
+        }
+    }
+
+    /// Closes the objects that other processes hold, at the end of the daemon.
+    pub fn release_foreign(&mut self, lanes: &Lanes) {
+        let is_foreign = |_: &MemId, m: &mut Memory| matches!(m.kind, Kind::Received | Kind::Wake);
+        for (_, memory) in self.table.extract_if(.., is_foreign) {
+            lanes.close(memory.lane, memory.fd);
         }
     }
 
@@ -290,7 +348,10 @@ impl Memories {
 
     /// Returns a descriptor to send to a client, like [`lend`].
     pub fn lend(&self, mem: MemId, how: Lending) -> io::Result<OwnedFd> {
-        lend(self.get(mem)?, how)
+        match (how, self.woken.get(&mem)) {
+            (Lending::Woken, Some(end)) => end.try_clone(),
+            _ => lend(self.get(mem)?, how),
+        }
     }
 
     /// Returns a duplicate of the stored descriptor, from which the daemon can lend the memory even
@@ -300,18 +361,11 @@ impl Memories {
         self.get(mem)?.try_clone()
     }
 
-    /// Returns a duplicate of a directory's descriptor, and its view, for a worker thread.
+    /// Returns a duplicate of a directory's descriptor, and its view, for the directory's lane.
     pub fn share(&self, mem: MemId) -> io::Result<(OwnedFd, View)> {
         let memory = self.table.get(&mem).and_then(|m| Some((&m.fd, m.view.clone()?)));
         let (fd, view) = memory.ok_or_else(|| io::Error::other("no such directory"))?;
         Ok((fd.try_clone()?, view))
-    }
-
-    /// Frees the pages of a part of memory, if the memory's seals allow it.
-    pub fn discard(&self, mem: MemId, at: u64, bytes: u64) {
-        if let Err(error) = self.get(mem).and_then(|fd| Ok(memfd::punch_part(fd.as_fd(), at, bytes)?)) {
-            tracing::warn!("giving a part of a directory back: {error}");
-        }
     }
 
     /// Forbids new writers. The core requests this when the memory's writer has mapped the memory.
@@ -355,6 +409,7 @@ impl Memories {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::lanes::tests::lanes;
 
     #[test]
     fn a_made_sheet_is_quiescent_although_the_daemon_reads_it() {
@@ -401,17 +456,18 @@ mod tests {
         for system in [true, false] {
             let mut memories = Memories::new(system);
             let (fd, view) = make(plan, (system, Backing::default()), &|| true).unwrap();
-            memories.insert(MemId(1), fd, view.as_ref(), false);
+            memories.insert(MemId(1), fd, view.as_ref(), false, Lane::Daemon);
             let writer = memories.lend(MemId(1), Lending::Write).unwrap();
             // With a seal of its own, the client could prevent the daemon from freeing the pages.
             assert_eq!(memfd::seal_writers(writer.as_fd()).is_err(), system);
             memories.seal(MemId(1)).unwrap();
-            assert!(memfd::is_sealed(writer.as_fd()).unwrap() || memfd::is_marked_mapped(writer.as_fd()).unwrap());
+            let stored = memories.fd(MemId(1)).unwrap();
+            assert!(memfd::is_sealed(stored).unwrap() || memfd::is_marked_mapped(stored).unwrap());
             drop(writer);
             let kept = memories.lend(MemId(1), Lending::Read).unwrap();
             assert!(memories.is_quiescent(MemId(1)));
-            let closer = Closer::start().unwrap();
-            memories.release(MemId(1), &closer);
+            let lanes = lanes();
+            memories.release(MemId(1), &lanes);
             drop(view);
             let blocks = || rustix::fs::fstat(&kept).unwrap().st_blocks;
             while system && blocks() > 0 {
@@ -425,7 +481,7 @@ mod tests {
     fn a_sheet_that_its_writer_locked_cannot_be_sealed() {
         let mut memories = Memories::default();
         let mem = MemId(1);
-        memories.insert(mem, memfd::create("x", 4096).unwrap(), None, false);
+        memories.insert(mem, memfd::create("x", 4096).unwrap(), None, false, Lane::Daemon);
         let lent = memories.lend(mem, Lending::Write).unwrap();
         memfd::seal_seals(lent.as_fd()).unwrap();
         assert!(memories.seal(mem).is_err());
@@ -440,8 +496,10 @@ mod tests {
 
     #[test]
     fn what_comes_back_is_of_a_daemons_making_and_no_longer_than_it_can_be() {
-        let mut memories = Memories { takes_back: Some(8192), ..Memories::default() };
-        let mut own = |fd: OwnedFd| memories.receive(fd).own.map(|own| (own.magic, own.bytes, own.view.is_some()));
+        let (mut memories, lanes) = (Memories { takes_back: Some(8192), ..Memories::default() }, lanes());
+        let mut own = |fd: OwnedFd| {
+            memories.receive(fd, Lane::Daemon, &lanes).own.map(|own| (own.magic, own.bytes, own.view.is_some()))
+        };
         let segment = |bytes| memfd::create_empty("tensorlend-segment", bytes).unwrap();
         assert_eq!(own(segment(8192)), Some((None, 8192, false)));
         assert_eq!(own(segment(1 << 46)), None, "longer than the pool");
@@ -462,42 +520,55 @@ mod tests {
     #[test]
     fn a_directory_that_everybody_brings_is_copied_once() {
         let mut memories = Memories { takes_back: Some(8192), ..Memories::default() };
-        let closer = Closer::start().unwrap();
+        let lanes = lanes();
         let fd = directory(true);
-        let bring = |memories: &mut Memories| memories.receive(fd.try_clone().unwrap());
+        let bring = |memories: &mut Memories| memories.receive(fd.try_clone().unwrap(), Lane::Daemon, &lanes);
         let first = bring(&mut memories);
         let own = first.own.expect("a daemon made it");
         assert!(own.copied && own.view.is_some());
         let second = bring(&mut memories).own.expect("it is the same");
         assert!(second.view.is_none() && second.magic == Some(Magic::Directory));
-        memories.release(first.mem, &closer);
+        memories.release(first.mem, &lanes);
         assert!(bring(&mut memories).own.expect("as before").view.is_some(), "the copy is gone");
         memories.copies = Copies::full();
-        let other = memories.receive(directory(true)).own.expect("it is one");
+        let other = memories.receive(directory(true), Lane::Daemon, &lanes).own.expect("it is one");
         assert!(other.view.is_none(), "enough was copied");
     }
 
     #[test]
-    fn wake_descriptors_are_unix_sockets() {
-        use rustix::net::{SocketFlags, SocketType, socketpair};
-        let mut memories = Memories::default();
-        let closer = Closer::start().unwrap();
-        let (_read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-        assert!(!memories.receive(write).wakes);
-        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert!(!memories.receive(tcp.into()).wakes);
-        assert!(!memories.receive(memfd::create("x", 4096).unwrap()).wakes);
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        let received = memories.receive(theirs);
-        assert!(received.wakes);
-        let lent = memories.lend(received.mem, Lending::Wake).unwrap();
-        memories.release(received.mem, &closer);
-        assert!(rustix::io::write(&lent, b"x").is_ok());
-        drop(lent);
+    fn a_wake_pair_is_lent_to_producers_and_handed_out_once() {
+        let (mut memories, lanes, mem) = (Memories::new(true), lanes(), MemId(1));
+        memories.make_wake(mem, Lane::Daemon).unwrap();
+        let subscriber = memories.lend(mem, Lending::Woken).unwrap();
+        memories.handed_out(&[(mem, Lending::Woken)], &lanes);
+        assert!(memories.lend(mem, Lending::Woken).is_err());
+        let producer = memories.lend(mem, Lending::Wake).unwrap();
+        memories.release(mem, &lanes);
+        assert!(rustix::io::write(&producer, b"x").is_ok());
+        drop(producer);
         let mut byte = [0; 2];
-        assert_eq!(rustix::io::read(&ours, &mut byte), Ok(1));
-        assert_eq!(rustix::io::read(&ours, &mut byte), Ok(0), "the closer has closed it");
-        memories.release_received(&closer);
-        assert!(memories.table.is_empty());
+        assert_eq!(rustix::io::read(&subscriber, &mut byte), Ok(1));
+        while rustix::io::read(&subscriber, &mut byte) == Err(rustix::io::Errno::AGAIN) {
+            std::thread::yield_now();
+        }
+        assert_eq!(rustix::io::read(&subscriber, &mut byte), Ok(0), "the lane has closed the daemon's descriptor");
+        assert!(memories.table.is_empty() && memories.woken.is_empty());
+    }
+
+    #[test]
+    fn only_unix_sockets_of_returning_clients_are_wake_descriptors() {
+        let lanes = lanes();
+        for takes_back in [None, Some(8192)] {
+            let mut memories = Memories { takes_back, ..Memories::default() };
+            let mut wakes = |fd: OwnedFd| memories.receive(fd, Lane::Daemon, &lanes).wakes;
+            let (_read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+            assert!(!wakes(write));
+            assert!(!wakes(std::net::TcpListener::bind("127.0.0.1:0").unwrap().into()));
+            assert!(!wakes(memfd::create("x", 4096).unwrap()));
+            let WakePair { producers, subscriber: _ } = wake::pair().unwrap();
+            assert_eq!(wakes(producers), takes_back.is_some());
+            memories.release_foreign(&lanes);
+            assert!(memories.table.is_empty());
+        }
     }
 }

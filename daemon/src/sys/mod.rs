@@ -1,16 +1,16 @@
 //! The system layer, which performs the system calls for the core. One thread waits for sockets,
-//! signals and the results of worker threads. It passes each of them to the core as an event, and
+//! signals and the results of lanes. It passes each of them to the core as an event, and
 //! performs the core's effects. An idle daemon sleeps without a timeout, unless it must notify a
 //! service manager's watchdog.
 
 mod backing;
 mod clients;
-mod closer;
 mod connection;
 mod device;
 mod error;
 pub mod fd_store;
 mod finder;
+mod lanes;
 pub mod limits;
 mod listen;
 mod memory;
@@ -21,6 +21,7 @@ mod room;
 mod shares;
 mod signals;
 pub mod spill;
+mod turn;
 mod worker;
 
 pub use backing::Backing;
@@ -33,10 +34,10 @@ pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::core::settings::{Mode, Settings};
 use crate::core::{ConnId, Core, Effect, Event, MemId};
-use closer::Closer;
-use connection::{Bans, Connection, EXIT};
+use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
+use lanes::{Lane, Lanes};
 use memory::ahead::Ahead;
 use memory::{Made, Making, Memories, Plan};
 use notify::Watchdog;
@@ -54,7 +55,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tensorlend_layout::wire::{Refusal, Reply};
 use tensorlend_os::clock::boottime_ns;
-use worker::{Done, Finished, Part, Workers};
+use turn::Turn;
+use worker::{Done, Finished, Part, What, Workers};
 
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
@@ -97,7 +99,7 @@ pub struct Shell {
     spill: Option<spill::Files>,
     /// The files of spilled segments, by the id of the file.
     files: BTreeMap<MemId, Arc<spill::Spilled>>,
-    closer: Closer,
+    lanes: Lanes,
     /// The mode and backing for [`memory::make`].
     how: Making,
     memories: Memories,
@@ -106,6 +108,7 @@ pub struct Shell {
     connections_ever: u64,
     /// Users that are banned because their sockets are slow.
     bans: Bans,
+    unread: Unread,
     /// Processes of ended connections, whose exit epoll still reports.
     processes: Processes,
     fd_store: FdStore,
@@ -114,6 +117,7 @@ pub struct Shell {
     unsent: VecDeque<Unsent>,
     /// The time that each user's connections have used in this turn of the loop.
     shares: Shares,
+    turn: Turn,
     /// The uid that stands for every user that this process's user namespace does not map. `None`
     /// if it maps all users.
     unknown_uid: Option<u32>,
@@ -159,10 +163,11 @@ impl Shell {
         // The caller has checked that files can be created in this directory. The daemon handles
         // later errors of the file system when it spills a segment.
         let spill = settings.spill.as_ref().map(|spill| spill::Files::of(spill.directory.clone()));
-        let threads = |error| DaemonError::System { what: "starting a thread", error };
-        let workers = Workers::start(how, &devices).map_err(threads)?;
-        let closer = Closer::start().map_err(threads)?;
-        let finder = Finder::new().map_err(|error| DaemonError::System { what: "eventfd", error })?;
+        let eventfd = |error| DaemonError::System { what: "eventfd", error };
+        let workers = Workers::new(how, devices).map_err(eventfd)?;
+        let lanes = Lanes::start(Arc::clone(&settings.owners));
+        let lanes = lanes.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
+        let finder = Finder::new().map_err(eventfd)?;
         let watch = |fd: BorrowedFd<'_>, token| epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN);
         watch(listener.fd.as_fd(), LISTENER).map_err(system("epoll_ctl"))?;
         watch(workers.bell(), WORKERS).map_err(system("epoll_ctl"))?;
@@ -172,7 +177,7 @@ impl Shell {
         }
         let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
-        let kept = memory::adopt::adopt(stored, (&mut memories, &mut files), &mut fd_store, how);
+        let kept = memory::adopt::adopt(stored, (&mut memories, &mut files), &mut fd_store, how, &lanes);
         let (mut shares, mut bans) = (Shares::default(), Bans::default());
         shares.set_owners(Arc::clone(&settings.owners));
         bans.set_owners(Arc::clone(&settings.owners));
@@ -188,7 +193,7 @@ impl Shell {
             workers,
             spill,
             files,
-            closer,
+            lanes,
             how,
             memories,
             ahead: Ahead::default(),
@@ -196,6 +201,7 @@ impl Shell {
             connections: BTreeMap::new(),
             connections_ever: FIRST_CONNECTION,
             bans,
+            unread: Unread::default(),
             processes: Processes::default(),
             unknown_uid: limits::unknown_uid(),
             unknown_gid: limits::unknown_gid(),
@@ -204,11 +210,13 @@ impl Shell {
             events: VecDeque::new(),
             unsent: VecDeque::new(),
             shares,
+            turn: Turn::default(),
         };
         if kept.is_empty() && it.listener.replaced {
             it.core.expect_clients(boottime_ns());
             it.memories.takes_back = it.core.takes_back(boottime_ns());
         }
+        it.set_passing(it.listener.fd.as_fd());
         if !kept.is_empty() {
             for effect in it.core.restore(boottime_ns(), kept) {
                 it.perform(effect);
@@ -240,7 +248,9 @@ impl Shell {
                 watchdog.came_around(boottime_ns());
             }
             self.shares.begin();
+            self.turn.begin();
             self.handle_queued();
+            self.turn.end();
             let mut timeout = self.timeout();
             let mut began = None;
             loop {
@@ -250,7 +260,10 @@ impl Shell {
                     Err(error) => return Err(system("epoll_wait")(error)),
                 }
                 self.core.count_wakeup();
-                let began = *began.get_or_insert_with(Instant::now);
+                let began = *began.get_or_insert_with(|| {
+                    self.turn.begin();
+                    Instant::now()
+                });
                 for event in &ready {
                     if self.handle_event(event.data.u64(), event.flags, orders) == Some(Order::Stop) {
                         self.stop();
@@ -276,6 +289,7 @@ impl Shell {
                 self.ahead.refill(self.how);
             }
             self.send_unsent();
+            self.turn.end();
         }
     }
 
@@ -291,10 +305,11 @@ impl Shell {
                 return order;
             }
             WORKERS => {
-                for Finished { mem, done } in self.workers.collect() {
+                for Finished { mem, lane, done } in self.workers.collect() {
                     let event = match done {
-                        Done::Memory { directory, made } => self.take_in(mem, made, directory),
-                        Done::Device { made } => self.take_in_of_device(mem, made),
+                        Done::Memory { directory, made } => self.take_in(mem, made, directory, lane),
+                        Done::Device { made } => self.take_in_of_device(mem, made, lane),
+                        Done::Discarded => continue,
                         Done::Spilled { written } => self.written(mem, written),
                         Done::Part { at, made } => allocated(mem, at, made),
                     };
@@ -334,8 +349,15 @@ impl Shell {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
             let gone = if let Event::HungUp { conn } = event { Some(conn.0) } else { None };
-            for effect in self.core.step(boottime_ns(), event) {
+            let step = self.turn.step();
+            let name = step.map(|_| turn::name_of(&event));
+            let effects = self.core.step(boottime_ns(), event);
+            self.turn.end_step(step, || format!("the event {}", name.unwrap_or_default()));
+            for effect in effects {
+                let step = self.turn.step();
+                let name = step.map(|_| turn::name_of(&effect));
                 self.perform(effect);
+                self.turn.end_step(step, || format!("the effect {}", name.unwrap_or_default()));
             }
             if let Some(process) = gone.and_then(|token| self.processes.ending.remove(&token)) {
                 // The core has handled the hang-up and does not await the exit of the process, so
@@ -355,9 +377,10 @@ impl Shell {
         self.hung_up(token);
     }
 
+    /// Closes the pidfd of a process. No other process has this descriptor.
     fn unwatch(&self, process: OwnedFd) {
         let _ = epoll::delete(&self.epoll, &process);
-        self.closer.close(process);
+        drop(process);
     }
 
     /// Reports the exit of a connection's process to the core, now or later. The process may
@@ -380,29 +403,33 @@ impl Shell {
 
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Create { mem, bytes, bytes_first, sheet, background, reserved } => {
+            Effect::Create { mem, bytes, bytes_first, sheet, background, reserved, conn } => {
                 let plan = Plan { bytes, bytes_first, sheet, reserved };
+                let connection = conn.and_then(|conn| self.connections.get(&conn.0));
+                let lane = connection.map_or(Lane::Daemon, |connection| self.lanes.of(connection.uid));
                 if background {
-                    self.workers.order(mem, plan);
+                    self.workers.order(mem, lane, What::Memory(plan), &self.lanes);
                 } else {
                     let made = self.ahead.make(plan, self.how, boottime_ns());
-                    let event = self.take_in(mem, made, plan.is_directory());
+                    let event = self.take_in(mem, made, plan.is_directory(), lane);
                     self.events.push_back(event);
                 }
             }
-            Effect::Allocate { mem, at, bytes, background } => match self.memories.share(mem) {
-                Ok((fd, sheet)) => {
-                    let part = Part { fd, sheet, at, bytes };
-                    if background {
-                        self.workers.order_part(mem, part);
-                    } else {
-                        let made = part.make(self.how, &|| true);
-                        self.events.push_back(allocated(mem, at, made));
-                    }
+            Effect::CreateWake { mem, uid } => {
+                if let Err(error) = self.memories.make_wake(mem, self.lanes.of(uid)) {
+                    tracing::warn!("making a wake pair: {error}");
                 }
-                Err(error) => self.events.push_back(allocated(mem, at, Err(error))),
-            },
-            Effect::Discard { mem, at, bytes } => self.memories.discard(mem, at, bytes),
+            }
+            Effect::Allocate { mem, at, bytes } => {
+                if let Err(error) = self.order_part(mem, at, bytes, What::Part) {
+                    self.events.push_back(allocated(mem, at, Err(error)));
+                }
+            }
+            Effect::Discard { mem, at, bytes } => {
+                if let Err(error) = self.order_part(mem, at, bytes, What::Discard) {
+                    tracing::warn!("giving a part of a directory back: {error}");
+                }
+            }
             Effect::Cancel { mem } => self.workers.cancel(mem),
             Effect::Keep { mem, label } => {
                 if let Some(fd) = self.memories.fd(mem).or_else(|| self.files.get(&mem).map(|file| file.fd())) {
@@ -412,7 +439,7 @@ impl Shell {
             Effect::Forget { mem } => self.fd_store.forget(mem),
             Effect::Release { mem } => {
                 self.fd_store.forget(mem);
-                self.memories.release(mem, &self.closer);
+                self.memories.release(mem, &self.lanes);
             }
             Effect::Seal { conn, mem } => {
                 tensorlend_layout::crash_point!("daemon: about to seal");
@@ -423,7 +450,7 @@ impl Shell {
                     tracing::warn!("disconnected {}: {why}", self.core.who(conn));
                     let refusal = Refusal::Violation(why);
                     if let Some(connection) = self.connections.get_mut(&conn.0) {
-                        let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
+                        let _ = connection.send(&Reply::Refused(refusal), vec![], &self.lanes);
                     }
                     self.hung_up(conn.0);
                 }
@@ -444,27 +471,36 @@ impl Shell {
             Effect::WakeHolders { directory } => self.memories.wake(directory, |head| &head.returned),
             Effect::WakeWanted { directory } => self.memories.wake(directory, |head| &head.wanted_out),
             Effect::CreateOnDevice { mem, device, borrower, bytes } => {
-                self.workers.order_on_device(mem, device, borrower, bytes);
+                let lane = self.lanes.of(borrower.uid);
+                self.workers.order(mem, lane, What::Device { device, borrower, bytes }, &self.lanes);
             }
-            Effect::Spill { mem, file, bytes } => self.write(mem, file, bytes),
-            Effect::Recall { mem, file, bytes } => {
+            Effect::Spill { mem, file, bytes, uid } => self.write(mem, file, bytes, uid),
+            Effect::Recall { mem, file, bytes, uid } => {
                 let plan = Plan { bytes, bytes_first: bytes, sheet: None, reserved: false };
                 let file = self.files.get(&file).expect("the core knows what was written");
-                self.workers.order_recall(mem, Arc::clone(file), plan);
+                let recall = What::Recall { file: Arc::clone(file), plan };
+                self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
             }
             Effect::DropFile { file } => {
                 self.fd_store.forget(file);
-                // The last close of the file frees its disk space. That takes time, so a closing
-                // thread does it.
+                // The last close of the file frees its disk space, which takes time.
                 if let Some(file) = self.files.remove(&file) {
-                    self.closer.close(file);
+                    self.lanes.close(Lane::Daemon, file);
                 }
             }
             Effect::AwaitExit { conn } => self.await_exit(conn.0),
         }
     }
 
-    fn write(&mut self, mem: MemId, file: MemId, bytes: u64) {
+    /// Orders work on a part of a directory. The directory's lane does it in the order of these calls.
+    fn order_part(&mut self, mem: MemId, at: u64, bytes: u64, what: impl FnOnce(Part) -> What) -> io::Result<()> {
+        let (fd, sheet) = self.memories.share(mem)?;
+        let part = what(Part { fd, sheet, at, bytes });
+        self.workers.order(mem, Lane::Directory(mem), part, &self.lanes);
+        Ok(())
+    }
+
+    fn write(&mut self, mem: MemId, file: MemId, bytes: u64, uid: u32) {
         if self.unsent.iter().any(|it| it.lends(mem)) {
             // A pending reply will lend this memory. The client is about to map the memory, but a
             // probe of the kernel does not show this yet.
@@ -474,7 +510,10 @@ impl Shell {
         let files = self.spill.clone().expect("nothing is spilled without a directory");
         let memory = self.memories.fd(mem).expect("what is spilled is there").try_clone_to_owned();
         match memory {
-            Ok(memory) => self.workers.order_spill(file, files, memory, bytes),
+            Ok(memory) => {
+                let lane = self.lanes.of(uid);
+                self.workers.order(file, lane, What::Spill { files, memory, bytes }, &self.lanes);
+            }
             Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string()) }),
         }
     }
@@ -497,11 +536,11 @@ impl Shell {
         Event::Spilled { file, written }
     }
 
-    fn take_in(&mut self, mem: MemId, made: Made, directory: bool) -> Event {
+    fn take_in(&mut self, mem: MemId, made: Made, directory: bool, lane: Lane) -> Event {
         let made = match made {
             Ok((fd, view)) => {
                 tensorlend_layout::crash_point!("daemon: memory made");
-                self.memories.insert(mem, fd, view.as_ref(), directory);
+                self.memories.insert(mem, fd, view.as_ref(), directory, lane);
                 Ok(view)
             }
             Err(error) => Err(error.to_string()),
@@ -509,10 +548,10 @@ impl Shell {
         Event::Created { mem, made }
     }
 
-    fn take_in_of_device(&mut self, mem: MemId, made: MadeOnDevice) -> Event {
+    fn take_in_of_device(&mut self, mem: MemId, made: MadeOnDevice, lane: Lane) -> Event {
         let made = made.map(|(memory, export)| {
             tensorlend_layout::crash_point!("device: memory made");
-            self.memories.insert_on_device(mem, memory);
+            self.memories.insert_on_device(mem, memory, lane);
             export
         });
         Event::CreatedOnDevice { mem, made }
@@ -523,8 +562,9 @@ impl Drop for Shell {
     fn drop(&mut self) {
         for (_, connection) in std::mem::take(&mut self.connections) {
             let _ = shutdown(&connection.fd, Shutdown::Both);
-            self.closer.close(connection);
+            self.lanes.close(self.lanes.of(connection.uid), connection);
         }
-        self.memories.release_received(&self.closer);
+        self.unread.close(&self.lanes);
+        self.memories.release_foreign(&self.lanes);
     }
 }

@@ -197,6 +197,7 @@ impl Shell {
             notify::status(&reloader.status());
             self.shares.set_owners(Arc::clone(&settings.owners));
             self.bans.set_owners(Arc::clone(&settings.owners));
+            self.lanes.set_owners(Arc::clone(&settings.owners));
             self.deliver(Event::Reload(Box::new(settings)));
         }
         if self.reloads.follows {

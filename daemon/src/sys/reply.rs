@@ -10,6 +10,7 @@
 //! the return.
 
 use super::connection::Connection;
+use super::lanes::Lane;
 use super::memory::{self, Memories};
 use super::{Shell, WAKEUP};
 use crate::core::{Lending, MemId};
@@ -39,15 +40,17 @@ pub struct Unsent {
     /// Duplicates of the memory's descriptors, if the reply has to wait.
     held: BTreeMap<MemId, OwnedFd>,
     close: bool,
+    /// The lane of the client's user.
+    lane: Lane,
     since_ns: u64,
     due_ns: u64,
     pause_ns: u64,
 }
 
 impl Unsent {
-    fn new(token: u64, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool) -> Self {
+    fn new(token: u64, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool, lane: Lane) -> Self {
         let since_ns = if lend.is_empty() { 0 } else { boottime_ns() };
-        Self { token, reply, lend, held: BTreeMap::new(), close, since_ns, due_ns: 0, pause_ns: PAUSE_NS }
+        Self { token, reply, lend, held: BTreeMap::new(), close, lane, since_ns, due_ns: 0, pause_ns: PAUSE_NS }
     }
 
     /// Returns true if this reply will lend `mem`.
@@ -88,7 +91,9 @@ fn is_blocked<T>(opened: &io::Result<T>) -> bool {
 impl Shell {
     /// Sends a reply now, or later when its descriptors can be opened.
     pub(super) fn send(&mut self, token: u64, reply: Reply, lend: Vec<(MemId, Lending)>, close: bool) {
-        self.send_or_wait(Unsent::new(token, reply, lend, close));
+        let connection = self.connections.get(&token);
+        let lane = connection.map_or(Lane::Daemon, |connection| self.lanes.of(connection.uid));
+        self.send_or_wait(Unsent::new(token, reply, lend, close, lane));
     }
 
     /// Returns the time at which the daemon must try again to send a reply.
@@ -126,12 +131,21 @@ impl Shell {
         }
         tensorlend_layout::crash_point!("daemon: descriptors opened");
         let sent = match lent {
-            Ok(descriptors) => connection.send(&it.reply, descriptors, &self.closer).map_err(|e| e.to_string()),
+            Ok(descriptors) => {
+                for &(mem, how) in &it.lend {
+                    if matches!(how, Lending::Write | Lending::Device) {
+                        self.memories.lent_to(mem, it.lane);
+                    }
+                }
+                let sent = connection.send(&it.reply, descriptors, &self.lanes).map_err(|e| e.to_string());
+                self.memories.handed_out(&it.lend, &self.lanes);
+                sent
+            }
             Err(error) => {
                 let reason = format!("opening a descriptor: {error}");
                 self.ahead.close();
                 let refusal = Refusal::Memory { bytes: 0, reason: reason.clone() };
-                let _ = connection.send(&Reply::Refused(refusal), vec![], &self.closer);
+                let _ = connection.send(&Reply::Refused(refusal), vec![], &self.lanes);
                 Err(reason)
             }
         };
@@ -152,7 +166,7 @@ impl Shell {
     /// this is the last close and frees the pages.
     fn let_go(&self, it: Unsent) {
         if !it.held.is_empty() {
-            self.closer.close(it.held);
+            self.lanes.free(it.lane, it.held);
         }
     }
 }
@@ -171,29 +185,29 @@ fn make_wakeup(epoll: &OwnedFd, connection: &mut Connection, token: u64) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::closer::Closer;
+    use crate::sys::lanes::tests::lanes;
     use std::os::fd::AsFd;
     use tensorlend_os::memfd::{self, Access};
 
     #[test]
     fn a_reply_that_waits_for_a_file_lease_is_sent_although_its_memory_is_released() {
-        let (closer, mut memories) = (Closer::start().unwrap(), Memories::new(false));
+        let (lanes, mut memories) = (lanes(), Memories::new(false));
         let made = memfd::create("segment", 4096).unwrap();
         rustix::io::pwrite(&made, b"bytes", 0).unwrap();
         let holder = memfd::reopen(made.as_fd(), Access::Write).unwrap();
         let mem = MemId(1);
-        memories.insert(mem, made, None, false);
+        memories.insert(mem, made, None, false, Lane::Daemon);
         assert!(memfd::hold_with_lease(&holder));
-        let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false);
+        let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false, Lane::Daemon);
         let mut open = |memories: &Memories| it.open(memories, || Err(io::Error::other("nothing to wake")));
         assert!(is_blocked(&open(&memories)));
-        memories.release(mem, &closer);
+        memories.release(mem, &lanes);
         assert!(is_blocked(&open(&memories)), "the lease still holds");
         drop(holder);
         let lent = open(&memories).unwrap();
         let mut bytes = [0; 5];
         assert_eq!(rustix::io::pread(&lent[0].0, &mut bytes, 0), Ok(5));
-        assert!(bytes == *b"bytes" || bytes == [0; 5], "the closing thread may have freed the pages");
+        assert!(bytes == *b"bytes" || bytes == [0; 5], "the lane may have freed the pages");
     }
 
     #[test]
@@ -202,9 +216,9 @@ mod tests {
         let made = memfd::create("segment", 4096).unwrap();
         let holder = memfd::reopen(made.as_fd(), Access::Write).unwrap();
         let mem = MemId(1);
-        memories.insert(mem, made, None, false);
+        memories.insert(mem, made, None, false, Lane::Daemon);
         assert!(memfd::hold_with_lease(&holder));
-        let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false);
+        let mut it = Unsent::new(16, Reply::Done, vec![(mem, Lending::Read)], false, Lane::Daemon);
         assert!(is_blocked(&it.open(&memories, || Err(io::Error::other("nothing to wake")))));
         assert!(it.lends(mem) && it.held.contains_key(&mem));
         drop(holder);

@@ -16,7 +16,7 @@
 //! The share does not cover:
 //! - new connections: each batch accepts one.
 //! - the exits of processes whose connections have already ended: each process exits only once.
-//! - alarms of the core, and results of worker threads: the core handles them in slices, for all
+//! - alarms of the core, and results of lanes: the core handles them in slices, for all
 //!   users together.
 //! - memory made for the next client: one piece of at most 512 KiB in a turn.
 

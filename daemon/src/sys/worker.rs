@@ -1,7 +1,7 @@
-//! Worker threads, which create and spill long memory outside the loop. They sleep until the loop
-//! orders work.
+//! Orders for memory that lanes make, spill and read back outside the loop, and their results.
 
 use super::device::{Devices, MadeOnDevice};
+use super::lanes::{Lane, Lanes};
 use super::memory::{Made, Making, Plan, make};
 use super::room::Claim;
 use super::spill::{Files, Spilled, Written};
@@ -11,17 +11,18 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tensorlend_layout::raw::View;
 use tensorlend_os::memfd;
 
-/// Number of threads. With two, one long order does not delay a short one.
-const THREADS: usize = 2;
+/// Maximum time for which the daemon's end waits for orders that are running. A cancelled order ends at its next step.
+const END_MAX: Duration = Duration::from_millis(500);
 
-/// A part of a directory. A worker allocates the part's pages.
+/// A part of a directory. The directory's lane allocates the part's pages.
 pub struct Part {
     /// The directory's descriptor.
     pub fd: OwnedFd,
@@ -34,18 +35,51 @@ pub struct Part {
 }
 
 impl Part {
+    /// Frees the part's pages, if the directory's seals allow it. The kernel walks all mappings of all members for this.
+    fn discard(&self, go_on: &dyn Fn() -> bool) {
+        // The next daemon may use the part already.
+        if go_on()
+            && let Err(error) = memfd::punch_part(self.fd.as_fd(), self.at, self.bytes)
+        {
+            tracing::warn!("giving a part of a directory back: {error}");
+        }
+    }
+
     /// Allocates the part's pages.
     pub fn make(&self, (_, backing): Making, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         backing.allocate(self.fd.as_fd(), &self.sheet, self.at, self.bytes, Claim::Users, go_on)
     }
 }
 
-enum What {
+/// The work of an order.
+pub enum What {
+    /// New memory.
     Memory(Plan),
+    /// New device memory.
     Device { device: usize, borrower: Borrower, bytes: u64 },
+    /// Pages of a part of a directory.
     Part(Part),
+    /// The end of the pages of a part of a directory.
+    Discard(Part),
+    /// The memory of a segment, which is written to a new file.
     Spill { files: Files, memory: OwnedFd, bytes: u64 },
+    /// New memory with the bytes of a spilled segment.
     Recall { file: Arc<Spilled>, plan: Plan },
+}
+
+impl What {
+    /// Returns the result of an order that panics.
+    fn failed(&self) -> Done {
+        const WHY: &str = "the daemon panicked, see its log";
+        match self {
+            Self::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: Err(io::Error::other(WHY)) },
+            Self::Recall { .. } => Done::Memory { directory: false, made: Err(io::Error::other(WHY)) },
+            Self::Device { .. } => Done::Device { made: Err(WHY.into()) },
+            Self::Spill { .. } => Done::Spilled { written: Err(WHY.into()) },
+            Self::Part(part) => Done::Part { at: part.at, made: Err(io::Error::other(WHY)) },
+            Self::Discard(_) => Done::Discarded,
+        }
+    }
 }
 
 /// Creates memory with the bytes of a spilled segment. In user mode the memory is sealed against
@@ -62,6 +96,7 @@ fn recall(file: &Spilled, plan: Plan, how: Making, go_on: &dyn Fn() -> bool) -> 
 
 struct Order {
     mem: MemId,
+    lane: Lane,
     what: What,
     /// Whether the order was cancelled.
     cancelled: Arc<AtomicBool>,
@@ -82,15 +117,21 @@ impl Order {
             What::Spill { files, memory, bytes } => Done::Spilled { written: files.write(&memory, bytes, &go_on) },
             What::Recall { file, plan } => Done::Memory { directory: false, made: recall(&file, plan, how, &go_on) },
             What::Part(part) => Done::Part { at: part.at, made: part.make(how, &go_on) },
+            What::Discard(part) => {
+                part.discard(&go_on);
+                Done::Discarded
+            }
         };
-        Finished { mem: self.mem, done }
+        Finished { mem: self.mem, lane: self.lane, done }
     }
 }
 
-/// An order that a worker has finished.
+/// An order that a lane has finished.
 pub struct Finished {
     /// The id of the memory or the file in the order.
     pub mem: MemId,
+    /// The lane of the order, which frees the memory if no client gets it.
+    pub lane: Lane,
     pub done: Done,
 }
 
@@ -120,77 +161,52 @@ pub enum Done {
         /// The error, if the allocation failed.
         made: io::Result<()>,
     },
+    /// A part of a directory has no pages any more, if the kernel has freed them.
+    Discarded,
 }
 
-/// The worker threads, and the results of their orders.
+/// The orders that run in lanes, and their results.
 pub struct Workers {
-    orders: Option<Sender<Order>>,
+    devices: Devices,
+    /// The mode and the backing for [`make`].
+    how: Making,
+    outgoing: Sender<Finished>,
     made: Receiver<Finished>,
     /// The flags that cancel orders for new memory, until the orders are finished.
     open: BTreeMap<MemId, Arc<AtomicBool>>,
+    /// Number of orders that are not finished.
+    running: usize,
     /// The flag that the daemon sets when it ends. The flag cancels spills and allocations of parts
     /// of directories.
     stopping: Arc<AtomicBool>,
     bell: Arc<OwnedFd>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl Workers {
-    /// Starts the threads. `how` contains the mode and the backing for [`make`].
-    pub fn start(how: Making, devices: &Devices) -> io::Result<Self> {
+    /// Prepares for orders. `how` contains the mode and the backing for [`make`].
+    pub fn new(how: Making, devices: Devices) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (orders, incoming) = channel::<Order>();
         let (outgoing, made) = channel();
-        let incoming = Arc::new(Mutex::new(incoming));
-        let threads = (0..THREADS)
-            .map(|_| {
-                let (incoming, outgoing, bell) = (Arc::clone(&incoming), outgoing.clone(), Arc::clone(&bell));
-                let devices = devices.clone();
-                std::thread::Builder::new().name("tensorlend-mem".into()).spawn(move || {
-                    loop {
-                        let next = incoming.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                        let Ok(order) = next else { return };
-                        if outgoing.send(order.make(how, &devices)).is_err() {
-                            return;
-                        }
-                        // The result is ignored, because the write would fail only after 2^64 - 1
-                        // orders without a read.
-                        let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
-                    }
-                })
-            })
-            .collect::<io::Result<_>>()?;
-        Ok(Self { orders: Some(orders), made, open: BTreeMap::new(), stopping: Arc::default(), bell, threads })
+        Ok(Self { devices, how, outgoing, made, open: BTreeMap::new(), running: 0, stopping: Arc::default(), bell })
     }
 
-    /// Orders new memory. The result has the id `mem`.
-    pub fn order(&mut self, mem: MemId, plan: Plan) {
-        let cancelled = self.open(mem);
-        self.send(Order { mem, what: What::Memory(plan), cancelled });
-    }
-
-    /// Orders device memory. The result has the id `mem`.
-    pub fn order_on_device(&mut self, mem: MemId, device: usize, borrower: Borrower, bytes: u64) {
-        let cancelled = self.open(mem);
-        self.send(Order { mem, what: What::Device { device, borrower, bytes }, cancelled });
-    }
-
-    /// Orders the write of a segment to a file with this id.
-    pub fn order_spill(&mut self, file: MemId, files: Files, memory: OwnedFd, bytes: u64) {
-        let cancelled = Arc::clone(&self.stopping);
-        self.send(Order { mem: file, what: What::Spill { files, memory, bytes }, cancelled });
-    }
-
-    /// Orders new memory with the bytes of a spilled segment.
-    pub fn order_recall(&mut self, mem: MemId, file: Arc<Spilled>, plan: Plan) {
-        let cancelled = self.open(mem);
-        self.send(Order { mem, what: What::Recall { file, plan }, cancelled });
-    }
-
-    /// Orders the allocation of a part of a directory.
-    pub fn order_part(&mut self, mem: MemId, part: Part) {
-        let cancelled = Arc::clone(&self.stopping);
-        self.send(Order { mem, what: What::Part(part), cancelled });
+    /// Orders work in a lane. The result has the id `mem`: of the memory, or of the file of a spilled segment.
+    pub fn order(&mut self, mem: MemId, lane: Lane, what: What, lanes: &Lanes) {
+        let is_new = matches!(what, What::Memory(_) | What::Device { .. } | What::Recall { .. });
+        let cancelled = if is_new { self.open(mem) } else { Arc::clone(&self.stopping) };
+        let failed = what.failed();
+        let order = Order { mem, lane, what, cancelled };
+        let (how, devices, outgoing, bell) =
+            (self.how, self.devices.clone(), self.outgoing.clone(), Arc::clone(&self.bell));
+        self.running += 1;
+        lanes.order(lane, move || {
+            // The core waits for the result of each order, even of one with a bug.
+            let made = catch_unwind(AssertUnwindSafe(|| order.make(how, &devices)));
+            // Both results are ignored. The send fails if the daemon has ended. The write would fail only after 2^64 - 1
+            // orders without a read.
+            let _ = outgoing.send(made.unwrap_or(Finished { mem, lane, done: failed }));
+            let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        });
     }
 
     /// Records an order for new memory, and returns the flag that cancels the order.
@@ -199,11 +215,6 @@ impl Workers {
         let former = self.open.insert(mem, Arc::clone(&cancelled));
         debug_assert!(former.is_none(), "each memory is ordered once");
         cancelled
-    }
-
-    fn send(&self, order: Order) {
-        let orders = self.orders.as_ref().expect("taken by drop only");
-        orders.send(order).expect("the threads live as long as this");
     }
 
     /// Cancels an order for new memory. The order still finishes, possibly with an error.
@@ -223,6 +234,7 @@ impl Workers {
         let mut count = [0; 8];
         let _ = rustix::io::read(&*self.bell, &mut count);
         let finished: Vec<Finished> = self.made.try_iter().collect();
+        self.running -= finished.len();
         for one in &finished {
             if let Done::Memory { .. } | Done::Device { .. } = one.done {
                 let order = self.open.remove(&one.mem);
@@ -235,12 +247,13 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.orders = None;
         for cancelled in self.open.values().chain([&self.stopping]) {
             cancelled.store(true, Ordering::Relaxed);
         }
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        // An order behind memory that another process keeps from being freed may wait without limit.
+        let end = Instant::now() + END_MAX;
+        while self.running > 0 && self.made.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {
+            self.running -= 1;
         }
     }
 }

@@ -62,6 +62,9 @@ pub fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
 }
 
 pub fn send(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<()> {
-    packet::send(socket.as_fd(), &encode(request), descriptors, SendFlags::empty())
-        .map_err(|_| Error::Disconnected { doing, asked: false })
+    packet::send(socket.as_fd(), &encode(request), descriptors, SendFlags::empty()).map_err(|error| match error {
+        // The daemon takes no descriptors, and so does not take this session back.
+        Errno::PERM => Error::SessionEnded,
+        _ => Error::Disconnected { doing, asked: false },
+    })
 }

@@ -142,6 +142,7 @@ impl Session {
         tensorlend_layout::crash_point!("connect: mapped");
         answer.acknowledge()?;
         tensorlend_layout::crash_point!("connect: acknowledged");
+        control.set_protocol(welcome.protocol);
         // The daemon lists this member when it has read the acknowledgement. Before that, owners of tensors do not scan the
         // member's lease table, so the member must not take a lease.
         control.ask(&Request::Ping, &[], "connect", "")?;

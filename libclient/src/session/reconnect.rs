@@ -81,6 +81,7 @@ impl Resume for Resuming {
         }
         link.set_layout(layout.version);
         if let Some(session) = &session {
+            session.control.set_protocol(welcome.protocol);
             session.alloc().daemon_replaced();
             session.peers().daemon_replaced();
             session.names().set_wakeup(wakeup);

@@ -11,8 +11,7 @@ use crate::stream::message::{Message, Start};
 use crate::stream::ring::map_ring;
 use crate::wait::Spin;
 use crate::wait::{Deadline, Timeout};
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
@@ -20,10 +19,11 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
-use tensorlend_layout::wire::{Item, Policy, Reply, Request};
+use tensorlend_layout::wire::{Item, PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
 use tensorlend_layout::word::{Member, MemberState, OwnerWord, Word};
-use tensorlend_os::futex;
 use tensorlend_os::memfd::Access;
+use tensorlend_os::thread::ClosedApart;
+use tensorlend_os::{futex, packet};
 
 /// Maximum turns of one search of a ring. If a search takes more, the producer is treated as faulty.
 const TURNS_MAX: u32 = 10_000;
@@ -74,7 +74,8 @@ pub struct Subscription {
     pub(super) spin: Spin,
     /// Whether a message was received since (re)joining: only then is a gap a loss.
     joined: bool,
-    wake: Option<Arc<OwnedFd>>,
+    /// Another process may watch or fill a socket that it has.
+    wake: Option<Arc<ClosedApart>>,
 }
 
 impl Subscription {
@@ -108,7 +109,7 @@ impl Subscription {
         Ok(it)
     }
 
-    fn join(session: &Arc<Session>, name: &str, cursor: u16, wake: bool) -> Result<(Attached, Option<OwnedFd>)> {
+    fn join(session: &Arc<Session>, name: &str, cursor: u16, wake: bool) -> Result<(Attached, Option<ClosedApart>)> {
         // Set cursor 0 until the position is known. A producer that sees the subscriber in its list then waits, and
         // replaces no message that the subscriber may want.
         let words = &session.shards.table().cursors[usize::from(cursor)];
@@ -116,26 +117,22 @@ impl Subscription {
         words.lost.set(0);
         words.set_stream(0);
         words.parked.set(0);
-        let pair = if wake {
-            let pair = rustix::net::socketpair(
-                AddressFamily::UNIX,
-                SocketType::SEQPACKET,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-                None,
-            );
-            Some(pair.map_err(|e| Error::System { doing: "make a wake descriptor", cause: e.into() })?)
+        let request = if wake {
+            session.control.needs_protocol(PROTOCOL_WAKE_PAIRS, "subscribe to", name)?;
+            Request::SubscribePollable { name: name.to_owned(), cursor }
         } else {
-            None
+            Request::Subscribe { name: name.to_owned(), cursor, wake }
         };
-        let request = Request::Subscribe { name: name.to_owned(), cursor, wake };
-        let theirs: Vec<_> = pair.iter().map(|(_, theirs)| theirs.as_fd()).collect();
-        let mut answer = session.control.ask(&request, &theirs, "subscribe to", name)?;
+        let mut answer = session.control.ask(&request, &[], "subscribe to", name)?;
         let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
             return answer.unexpected();
         };
         let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
+        let wake = if wake { answer.descriptor().map(|fd| Some(fd.into())) } else { Ok(None) };
+        // The producers' end, which this client hands to the next daemon.
+        let producers = wake.is_ok().then(|| answer.descriptor().ok()).flatten();
         answer.acknowledge()?;
-        let (head, entries) = match mapped {
+        let ((head, entries), wake) = match mapped.and_then(|mapped| Ok((mapped, wake?))) {
             Ok(mapped) => mapped,
             Err(e) => {
                 let request = Request::Unsubscribe { stream, id, cursor };
@@ -150,13 +147,10 @@ impl Subscription {
         let at = Attached { head, entries, stream, id, entry, owner_word: OwnerWord(owner_word), waits };
         tensorlend_layout::crash_point!("subscribe: in the stream");
         forget_wake(session, cursor);
-        Ok((
-            at,
-            pair.map(|(ours, theirs)| {
-                session.descriptors().insert(Item::Wake { stream, id, cursor }, theirs);
-                ours
-            }),
-        ))
+        if let Some(producers) = producers {
+            session.descriptors().insert(Item::Wake { stream, id, cursor }, producers);
+        }
+        Ok((at, wake))
     }
 
     fn begin(&mut self, start: Start) {
@@ -243,7 +237,7 @@ impl Subscription {
     pub(crate) fn arm(&self) {
         if let Some(wake) = &self.wake {
             let mut byte = [0u8; 8];
-            while let Ok((_, 1..)) = rustix::net::recv(wake, &mut byte, RecvFlags::DONTWAIT) {}
+            while let Ok(1..) = packet::take(wake, &mut byte) {}
             wake::declare(&self.words().parked, 2);
         }
     }
@@ -386,9 +380,7 @@ impl Subscription {
             other => other?,
         };
         self.at = at;
-        if wake.is_some() {
-            self.wake = wake.map(Arc::new);
-        }
+        self.wake = wake.map(Arc::new);
         self.begin(Start::Oldest);
         Ok(())
     }
@@ -501,7 +493,7 @@ impl Subscription {
 
     /// Returns the wake descriptor. It changes each time that the stream is opened again.
     #[cfg(feature = "tokio")]
-    pub(crate) fn wake(&self) -> Option<&Arc<OwnedFd>> {
+    pub(crate) fn wake(&self) -> Option<&Arc<ClosedApart>> {
         self.wake.as_ref()
     }
 }

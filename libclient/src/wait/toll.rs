@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use tensorlend_os::mutex::lock;
+use tensorlend_os::thread::ClosedApart;
 use tensorlend_os::toll::Toll;
 
 /// The number of owners above which the session removes the entries of owners that have ended.
@@ -39,39 +40,27 @@ impl Tolls {
 
 /// A wake descriptor.
 pub struct Waking {
-    /// `None` only during the drop.
-    fd: Option<OwnedFd>,
+    /// The last close notifies the watches of the other end. It also waits for an epoll instance in which an earlier producer
+    /// watches this end.
+    fd: ClosedApart,
     toll: Arc<Mutex<Toll>>,
 }
 
 impl Waking {
     /// Creates a wake descriptor that adds its cost to its owner's cost so far.
     pub fn new(fd: OwnedFd, toll: Arc<Mutex<Toll>>) -> Self {
-        Self { fd: Some(fd), toll }
+        Self { fd: fd.into(), toll }
     }
 
     /// Wakes the subscriber. Returns false if the caller must not use this owner's descriptors any more.
     pub fn wake(&self) -> bool {
         let mut toll = lock(&self.toll);
-        if let Some(fd) = self.fd.as_ref().filter(|_| !toll.is_excessive()) {
+        if !toll.is_excessive() {
+            let fd = &self.fd;
             // DONTWAIT on this side: this call never blocks, whatever the subscriber does with its end. If the socket
             // is full, the subscriber already has enough wake-ups.
             let _ = toll.run(|| rustix::net::send(fd, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL));
         }
         !toll.is_excessive()
-    }
-}
-
-impl Drop for Waking {
-    fn drop(&mut self) {
-        let Some(fd) = self.fd.take() else { return };
-        let mut toll = lock(&self.toll);
-        // The last close also notifies the watches of the other end.
-        if toll.is_excessive() {
-            // If this process cannot start a thread, this call closes `fd` here.
-            let _ = tensorlend_os::thread::spawn("tensorlend-close", move || drop(fd));
-        } else {
-            toll.run(|| drop(fd));
-        }
     }
 }

@@ -30,10 +30,10 @@ impl Sim {
             Effect::Create { mem, bytes, sheet, background, .. } => {
                 self.order(Order::Create { mem, bytes, sheet }, background);
             }
-            Effect::Allocate { mem, at, bytes, background } => {
+            Effect::Allocate { mem, at, bytes } => {
                 let whole = self.memory[&self.called(mem)].bytes;
                 assert!(at + bytes <= whole && at.is_multiple_of(4096), "a part lies inside its memory");
-                self.order(Order::Allocate { mem, at }, background);
+                self.order(Order::Allocate { mem, at }, true);
             }
             Effect::Probe { mem } => {
                 assert!(self.names.contains_key(&mem), "{mem:?} is looked at, and it is gone");
@@ -54,6 +54,10 @@ impl Sim {
                 } else {
                     self.order(Order::Exited { conn }, false);
                 }
+            }
+            Effect::CreateWake { mem, .. } => {
+                let file = self.file(Mem::new(Kind::Wake, 0, None));
+                self.call(mem, file);
             }
             Effect::Release { mem } => self.release(mem),
             Effect::Seal { conn, mem } => self.seal(conn, mem),
@@ -85,13 +89,13 @@ impl Sim {
                 let actor = self.actor_of(conn);
                 self.hung_up_on(actor);
             }
-            Effect::Spill { mem, file, bytes } => {
+            Effect::Spill { mem, file, bytes, .. } => {
                 let source = self.called(mem);
                 assert!(self.memory[&source].kind == Kind::Segment && self.memory[&source].bytes == bytes);
                 self.check_order_of_spill(source);
                 self.order(Order::Spill { source, file, bytes }, true);
             }
-            Effect::Recall { mem, file, bytes } => {
+            Effect::Recall { mem, file, bytes, .. } => {
                 let source = self.called(file);
                 assert!(self.memory[&source].kind == Kind::File && self.memory[&source].bytes == bytes);
                 self.order(Order::Recall { mem, source, bytes }, true);
@@ -395,7 +399,8 @@ impl Sim {
             return;
         }
         if how != Lending::Write {
-            let own = how == Lending::Wake || file == here || (memory.view.is_none() && !user_mode);
+            let own =
+                matches!(how, Lending::Wake | Lending::Woken) || file == here || (memory.view.is_none() && !user_mode);
             assert!(own || memory.sealed, "{file:?} is shown to client {actor} before it is sealed");
             return;
         }

@@ -116,8 +116,7 @@ impl Sim {
         }
         self.note(|| format!("liar {actor} sends {request:?}"));
         let mut bytes = encode(request);
-        let mut descriptors =
-            usize::from(matches!(request, Request::Subscribe { wake: true, .. } | Request::HandBack { .. }));
+        let mut descriptors = usize::from(matches!(request, Request::HandBack { .. }));
         let mut truncated = false;
         match self.rng.below(60) {
             0 => {
@@ -164,6 +163,7 @@ impl Sim {
                 let capacity = self.rng.pick(&[0, 1, 4, 1 << 16, u32::MAX]);
                 Request::StreamOpen { name: list, capacity, policy: Policy::Block }
             }
+            22 if self.rng.chance(50) => Request::SubscribePollable { name: list, cursor },
             22 => Request::Subscribe { name: list, cursor, wake: self.rng.chance(50) },
             23 => Request::Unsubscribe { stream, id, cursor },
             24 => Request::WakeDescriptor { stream, catalogue, cursor },

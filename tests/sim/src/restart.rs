@@ -252,9 +252,7 @@ impl Sim {
     /// Returns a stored descriptor under its new id.
     fn inherit(&mut self, label: Label, file: File) -> Preserved {
         let number = self.names.len() as u64 + 1;
-        let wakes = matches!(label, Label::Wake { .. });
-        self.received += u64::from(wakes);
-        let mem = if wakes { MemId::received(self.received) } else { MemId(number) };
+        let mem = MemId(number);
         self.call(mem, file);
         self.note(|| format!("{file:?} comes back as {mem:?}: {label}"));
         self.life.kept.insert(mem, (label.clone(), file));

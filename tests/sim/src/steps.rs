@@ -33,8 +33,7 @@ impl Sim {
     /// Sends a request.
     pub fn tell(&mut self, actor: usize, request: &Request) {
         self.note(|| format!("client {actor} sends {request:?}"));
-        let descriptors = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
-        let packet = Packet { bytes: encode(request), descriptors, file: None, wakes: true, truncated: false };
+        let packet = Packet { bytes: encode(request), descriptors: 0, file: None, wakes: true, truncated: false };
         self.actors[actor].outbox.push_back(packet);
     }
 
@@ -589,8 +588,12 @@ impl Sim {
             9 => Request::ListDelete { list: collection },
             10 => Request::ListRename { from: collection, to: other },
             11 | 12 => {
-                let (cursor, wake) = (self.rng.below(2) as u16, self.rng.chance(50));
-                Request::Subscribe { name: collection, cursor, wake }
+                let cursor = self.rng.below(2) as u16;
+                if self.rng.chance(50) {
+                    Request::SubscribePollable { name: collection, cursor }
+                } else {
+                    Request::Subscribe { name: collection, cursor, wake: false }
+                }
             }
             _ => Request::Ping,
         };

@@ -142,7 +142,7 @@ impl Attacker {
             }
             // jam: fills the eventfd by which the victim wakes this process, and clears its non-blocking flag
             ["jam"] => jam(self.bell.as_ref().ok_or("no bell")?).map(|()| String::new()),
-            // trap STREAM: subscribes as a sleeper with a jammed wake descriptor; also jams the daemon's wakeup eventfd
+            // trap STREAM: subscribes as a sleeper that never reads its wake descriptor; also jams the daemon's wakeup eventfd
             ["trap", stream] => self.trap(stream),
             // hoard: maps its own memory so that children inherit it
             ["hoard"] => self.hoard(),
@@ -245,16 +245,12 @@ impl Attacker {
 
     fn trap(&mut self, stream: &str) -> Answer {
         let hand = self.hand()?;
-        let kind = SocketType::STREAM;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        let cursor = &hand.leases.cursors[0];
-        cursor.parked.set(2);
-        hand.subscribe(stream, 0, theirs.as_fd())?;
-        rustix::io::ioctl_fionbio(&theirs, true)?;
-        while rustix::io::write(&theirs, &[0; 4096]).is_ok() {}
-        rustix::io::ioctl_fionbio(&theirs, false)?;
+        hand.leases.cursors[0].parked.set(2);
+        let (.., ours) = hand.subscribe(stream, 0)?;
+        // It never reads: the producer's bytes fill the queue.
+        rustix::io::ioctl_fionbio(&ours, false)?;
         jam(&hand.wakeup)?;
-        self.kept.extend([ours, theirs]);
+        self.kept.push(ours);
         Ok(String::new())
     }
 

@@ -113,13 +113,15 @@ impl Segments {
 
     /// Orders the write of a segment to a file.
     pub fn spill(env: &mut Env, members: &mut Members, whose: Whose) {
-        let segment = members.me(whose.catalogue).segments.get_mut(whose.base).expect("it is a candidate");
+        let client = members.me(whose.catalogue);
+        let uid = client.uid;
+        let segment = client.segments.get_mut(whose.base).expect("it is a candidate");
         segment.residence = Residence::Leaving { lent: false };
         segment.tried_ns = Some(env.clock.now_ns());
         env.spills.begin(SpillWrite { whose, mem: segment.mem });
         let (mem, bytes) = (segment.mem, segment.bytes);
         let file = env.orders.new_id();
-        env.effects.push(Effect::Spill { mem, file, bytes });
+        env.effects.push(Effect::Spill { mem, file, bytes, uid });
     }
 
     /// Completes the write of a segment, if no process held the segment during it. Returns true if
@@ -201,7 +203,7 @@ impl Segments {
             env.release(mem);
         }
         let mem = env.orders.order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
-        env.effects.push(Effect::Recall { mem, file: segment.mem, bytes });
+        env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, uid });
         let making =
             Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
         segment.residence = Residence::Returning { making };

@@ -113,7 +113,7 @@ impl Core {
             unreachable!("it waits in a line")
         };
         let (request, since_ns) = (Request::Queue(request.clone()), *since_ns);
-        match self.perform(conn, &request, None, since_ns) {
+        match self.perform(conn, &request, since_ns) {
             Ok(Outcome::Blocked) => Served::Waits,
             Ok(Outcome::Later(wait)) => {
                 self.put_off(conn, wait);

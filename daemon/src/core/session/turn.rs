@@ -24,10 +24,7 @@ impl Core {
         self.waiting.remove(conn);
         self.unblock(conn);
         let state = self.conns.get_mut(&conn).expect("checked above");
-        if let Phase::Later { request, wake, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
-            if let Some(wake) = wake {
-                self.env.release(wake);
-            }
+        if let Phase::Later { request, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
             self.unreserve(conn, &request);
         }
         let state = self.conns.remove(&conn).expect("checked above");
@@ -134,6 +131,7 @@ impl Core {
                 // The end of every turn does the work of these timers.
                 Timer::Retry | Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores.has_fired(),
+                Timer::Wakes => self.env.close_ended_wakes(at),
                 Timer::Returned(mem) => {
                     self.env.probes.repeat(&mut self.env.effects, mem);
                 }
@@ -219,8 +217,8 @@ impl Core {
     pub(super) fn retry(&mut self) {
         while let Some(conn) = self.waiting.next() {
             let Some(state) = self.conns.get_mut(&conn) else { continue };
-            if let Phase::Later { request, wake, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
-                self.ask(conn, request, wake, since_ns);
+            if let Phase::Later { request, since_ns } = std::mem::replace(&mut state.phase, Phase::Idle) {
+                self.ask(conn, request, since_ns);
             }
         }
         if self.waiting.has_untried() {
@@ -297,6 +295,7 @@ impl Core {
                 Probing::Ended(..) | Probing::Disconnected(..) | Probing::Draining(..) => {}
             }
         }
+        self.env.close_ended_wakes(u64::MAX);
         self.env.pool.drain();
         for device in self.env.devices.iter_mut() {
             device.pool.drain();

@@ -102,7 +102,7 @@ fn descriptors_of_sessions_segments_and_subscribers_are_counted_and_come_back() 
     w.segment(&a);
     w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Block });
     assert_eq!(figures(&mut w, &a).uids[0].descriptors, before + 3, "a segment, its slots, a ring");
-    w.say_with(a.conn, &Request::Subscribe { name: "s".into(), cursor: 0, wake: true }, 1);
+    w.say(a.conn, &Request::SubscribePollable { name: "s".into(), cursor: 0 });
     assert!(matches!(w.hear(a.conn), Some((Reply::Stream { .. }, _))));
     w.say(a.conn, &Request::Ack);
     assert_eq!(figures(&mut w, &a).uids[0].descriptors, before + 4, "and a wake descriptor");

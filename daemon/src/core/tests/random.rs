@@ -1,5 +1,6 @@
 //! Random clients that obey some rules and break others: the core neither panics nor loses a byte.
 
+use super::streams::subscribe;
 use super::world::{World, settings};
 use crate::core::settings::Mode;
 use crate::core::{ConnId, Event, MemId};
@@ -50,7 +51,7 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Request::Notices),
         1 => Just(Request::Wait),
         2 => (name(), 0..9u32).prop_map(|(name, capacity)| Request::StreamOpen { name, capacity, policy: Policy::Block }),
-        2 => (name(), 0..3u16, any::<bool>()).prop_map(|(name, cursor, wake)| Request::Subscribe { name, cursor, wake }),
+        2 => (name(), 0..3u16, any::<bool>()).prop_map(|(name, cursor, wake)| subscribe(&name, cursor, wake)),
         1 => (0..3u32, 0..5u64, 0..3u16).prop_map(|(stream, id, cursor)| Request::Unsubscribe { stream, id, cursor }),
         1 => (0..3u32, catalogue, 0..3u16).prop_map(|(stream, catalogue, cursor)| Request::WakeDescriptor { stream, catalogue, cursor }),
         1 => name().prop_map(|name| Request::StreamDelete { name }),
@@ -150,8 +151,7 @@ fn play(mode: Mode, steps: Vec<Step>) {
                 }
                 // The daemon closes a connection on which it has not answered the last request.
                 if !w.closed.contains(&conn) {
-                    let wakes = usize::from(matches!(request, Request::Subscribe { wake: true, .. }));
-                    w.say_with(conn, &request, wakes);
+                    w.say(conn, &request);
                 }
             }
             Step::Rude(i, request) => {

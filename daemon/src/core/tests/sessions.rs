@@ -183,7 +183,7 @@ fn rule_breakers_are_disconnected_and_nobody_else() {
     });
     violation(&|w| {
         let client = w.join(1);
-        w.say(client.conn, &Request::Subscribe { name: "s".into(), cursor: 0, wake: true });
+        w.say_with(client.conn, &Request::SubscribePollable { name: "s".into(), cursor: 0 }, 1);
         client.conn
     });
     violation(&|w| {
@@ -203,13 +203,13 @@ fn rule_breakers_are_disconnected_and_nobody_else() {
 }
 
 #[test]
-fn a_descriptor_that_wakes_nobody_is_refused() {
+fn a_wake_descriptor_of_an_earlier_client_is_refused_and_closed() {
     let mut w = World::new(settings());
     let a = w.join(1);
     let mem = MemId::received(77);
     w.memory.insert(mem, (0, None));
     let bytes = encode(&Request::Subscribe { name: "s".into(), cursor: 0, wake: true });
-    let descriptors = vec![Received { mem, wakes: false, own: None }];
+    let descriptors = vec![Received { mem, wakes: true, own: None }];
     w.happen(Event::Packet { conn: a.conn, bytes, descriptors, truncated: false });
     assert!(matches!(w.refusal(a.conn), Refusal::Bad(_)));
     assert!(!w.memory.contains_key(&mem));

@@ -11,8 +11,9 @@ fn open(name: &str) -> Request {
     Request::StreamOpen { name: name.into(), capacity: 3, policy: Policy::DropOldest }
 }
 
-fn subscribe(name: &str, cursor: u16, wake: bool) -> Request {
-    Request::Subscribe { name: name.into(), cursor, wake }
+pub fn subscribe(name: &str, cursor: u16, wake: bool) -> Request {
+    let name = name.into();
+    if wake { Request::SubscribePollable { name, cursor } } else { Request::Subscribe { name, cursor, wake } }
 }
 
 fn stream(reply: Reply) -> (u32, u64) {
@@ -38,9 +39,10 @@ fn a_stream_has_one_live_producer_and_listed_subscribers() {
     assert_eq!((owner_word.catalogue(), owner_word.cell()), (a.number(), place));
     assert_eq!(w.ask(&b, &open("s")), Reply::Refused(Refusal::StreamTaken("s".into())));
 
-    w.say_with(b.conn, &subscribe("s", 5, true), 1);
+    w.say(b.conn, &subscribe("s", 5, true));
     let (reply, lend) = w.hear(b.conn).unwrap();
-    assert_eq!((stream(reply), lend[0].1), ((place, id), Lending::Read));
+    let how: Vec<Lending> = lend.iter().map(|it| it.1).collect();
+    assert_eq!((stream(reply), &how[..2]), ((place, id), &[Lending::Read, Lending::Woken][..]));
     w.say(b.conn, &Request::Ack);
     let listed = subscribers(&a, place);
     assert_eq!((listed[0].catalogue(), listed[0].cursor(), listed[0].has_wake()), (b.number(), 5, true));

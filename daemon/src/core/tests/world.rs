@@ -26,7 +26,7 @@ pub struct World {
     pub sealed: BTreeSet<MemId>,
     /// Memory that a process can still write.
     pub loud: BTreeSet<MemId>,
-    /// Whether memory from worker threads stays on order until [`World::finish`].
+    /// Whether memory from lanes stays on order until [`World::finish`].
     pub slow: bool,
     /// Whether probes wait until [`World::finish`], and the memory that they are for.
     pub late: bool,
@@ -221,6 +221,7 @@ impl World {
                 }
                 return Some(self.make(mem, bytes, sheet));
             }
+            Effect::CreateWake { mem, .. } => drop(self.memory.insert(mem, (0, None))),
             Effect::CreateOnDevice { mem, bytes, .. } => {
                 if self.slow {
                     self.device_orders.push((mem, bytes));
@@ -231,7 +232,7 @@ impl World {
             Effect::AwaitExit { conn } => {
                 assert!(self.watches && self.awaited.insert(conn), "a process that can be watched is, once");
             }
-            Effect::Spill { mem, file, bytes } => {
+            Effect::Spill { mem, file, bytes, .. } => {
                 assert_eq!(self.memory[&mem].0, bytes);
                 if self.slow_spill {
                     self.spills.push((mem, file, bytes));
@@ -239,7 +240,7 @@ impl World {
                 }
                 return Some(self.write(mem, file, bytes));
             }
-            Effect::Recall { mem, file, bytes } => {
+            Effect::Recall { mem, file, bytes, .. } => {
                 assert_eq!(self.files[&file].1, bytes);
                 self.recalled += 1;
                 if self.slow {

@@ -7,6 +7,7 @@ use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 use crate::sys::device::DeviceMemory;
 use crate::sys::fd_store::{FdStore, Stored};
+use crate::sys::lanes::{Lane, Lanes};
 use crate::sys::spill::Spilled;
 
 use rustix::fs::{SealFlags, Stat, fstat};
@@ -42,6 +43,22 @@ fn magic(label: &Label) -> Option<Magic> {
     })
 }
 
+/// Returns the lane for memory with this label.
+fn lane_of(label: &Label, lanes: &Lanes) -> Lane {
+    let namespace = label.namespace();
+    match *label {
+        Label::Orphaned { uid, .. } | Label::DeviceOrphaned { uid, .. } => lanes.of(uid),
+        Label::Catalogue { owner, .. }
+        | Label::Leases { owner, .. }
+        | Label::Cells { owner, .. }
+        | Label::Segment { owner, .. }
+        | Label::Slots { owner, .. }
+        | Label::DeviceSegment { owner, .. }
+        | Label::Wake { catalogue: owner, .. } => Lane::Recovered(namespace, owner),
+        _ => Lane::Recovered(namespace, 0),
+    }
+}
+
 fn size(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(io::Error::other)
 }
@@ -57,6 +74,7 @@ pub fn adopt(
     (memories, files): Stores<'_>,
     fd_store: &mut FdStore,
     making: Making,
+    lanes: &Lanes,
 ) -> Vec<Preserved> {
     // The previous daemon may have been killed while it copied a directory. A daemon stores a copy
     // only when the copy is complete, so the latest stored copy is valid.
@@ -77,9 +95,9 @@ pub fn adopt(
         let name = label.to_string();
         let number = preserved.len() as u64 + 1;
         let adopted = if is_copied(&label, &fd) {
-            adopt_copy(label, fd, memories, fd_store, (making, &mut pauses), number)
+            adopt_copy(label, fd, memories, fd_store, (making, &mut pauses), (number, lanes))
         } else {
-            adopt_one(label, fd, (memories, files), fd_store, number).map(Some)
+            adopt_one(label, fd, (memories, files), fd_store, number, lanes).map(Some)
         };
         match adopted {
             Ok(it) => preserved.extend(it),
@@ -108,7 +126,7 @@ fn adopt_copy(
     memories: &mut Memories,
     fd_store: &mut FdStore,
     (making, pauses): (Making, &mut u32),
-    number: u64,
+    (number, lanes): (u64, &Lanes),
 ) -> io::Result<Option<Preserved>> {
     let name = label.to_string();
     if let Label::Orphaned { .. } = label {
@@ -144,7 +162,7 @@ fn adopt_copy(
         (Some(_), None) => Some(map::sheet(&copy, size(bytes)?, Access::Read)?),
         (_, writable) => writable,
     };
-    memories.insert(mem, copy, view.as_ref(), is_directory);
+    memories.insert(mem, copy, view.as_ref(), is_directory, lane_of(&label, lanes));
     Ok(Some(Preserved { label, mem, view, bytes, acked: true, copied: false }))
 }
 
@@ -154,16 +172,19 @@ fn adopt_one(
     (memories, files): Stores<'_>,
     fd_store: &mut FdStore,
     number: u64,
+    lanes: &Lanes,
 ) -> io::Result<Preserved> {
+    let (mem, lane) = (MemId(number), lane_of(&label, lanes));
     if let Label::Wake { .. } = label {
-        let mem = memories.receive(fd).mem;
+        if !memories.adopt_wake(mem, fd, lane, lanes) {
+            return Err(io::Error::other("it is no wake descriptor"));
+        }
         fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes: 0, acked: true, copied: false });
     }
-    let mem = MemId(number);
     if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
         // The descriptor of device memory has no length, no seals and no shared words. Only its label describes it.
-        memories.insert_on_device(mem, DeviceMemory { fd, keeps: None });
+        memories.insert_on_device(mem, DeviceMemory { fd, keeps: None }, lane);
         fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     }
@@ -181,7 +202,7 @@ fn adopt_one(
             Label::Orphaned { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
             _ => None,
         };
-        memories.insert(mem, fd, view.as_ref(), false);
+        memories.insert(mem, fd, view.as_ref(), false, lane);
         fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     };
@@ -192,7 +213,7 @@ fn adopt_one(
     if let Label::Directory { namespace, life, uid, name } = label {
         if let Ok(view) = map::sheet(&fd, length, Access::Write) {
             let label = Label::Directory { namespace, life, uid, name };
-            memories.insert(mem, fd, Some(&view), true);
+            memories.insert(mem, fd, Some(&view), true, lane);
             fd_store.has(mem, &label);
             return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
         }
@@ -203,11 +224,11 @@ fn adopt_one(
         if fd_store.keep(mem, &label, copy.as_fd()) {
             fd_store.forget_name(&before.to_string());
         }
-        memories.insert(mem, copy, Some(&view), true);
+        memories.insert(mem, copy, Some(&view), true, lane);
         return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }
     let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
-    memories.insert(mem, fd, Some(&view), false);
+    memories.insert(mem, fd, Some(&view), false, lane);
     fd_store.has(mem, &label);
     Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
 }

@@ -189,7 +189,7 @@ mod tests {
             segment(&mut ahead, 128 << 10, 69632);
             refill(&mut ahead);
             assert_eq!(waiting(&ahead), [128 << 10, 69632]);
-            // A worker thread makes the segment itself.
+            // A lane makes the segment itself.
             segment(&mut ahead, long, 36864);
             assert_eq!((waiting(&ahead), ahead.due_ns()), (vec![128 << 10, 69632], None));
         }
