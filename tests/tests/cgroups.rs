@@ -243,3 +243,66 @@ fn a_daemon_whose_group_is_full_refuses_and_lives() {
     writer.exit();
     reader.exit();
 }
+
+/// Puts the pages of a segment into the queues of sockets that nobody reads, without a copy.
+fn splice_away(segment: &std::os::fd::OwnedFd, bytes: u64) -> Vec<[std::os::unix::net::UnixStream; 2]> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let mut queues = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let (from, to) = std::os::unix::net::UnixStream::pair().unwrap();
+        from.set_nonblocking(true).unwrap();
+        while at < bytes && rustix::fs::sendfile(&from, segment, Some(&mut at), 1 << 20).is_ok_and(|sent| sent > 0) {}
+        queues.push([from, to]);
+        assert!(queues.len() < 2000, "the queues take too little");
+    }
+    queues
+}
+
+#[test]
+fn pages_that_a_client_keeps_in_a_queue_are_logged_with_its_uid() {
+    if skip_without_groups() || skip_without("setpriv") {
+        return;
+    }
+    const MALLORY: u32 = 64_003;
+    let config = "mode = \"system\"\n[pool]\nsegment_bytes = \"8MiB\"\nspare_segments = 0\nidle_bytes_max = 0\n";
+    let all = Groups::start("queued", config);
+    let hand = tensorlend_tests::users::acting_as(MALLORY, || {
+        tensorlend_tests::hand::Hand::join(&all.daemon.socket(), None).unwrap()
+    });
+    let log = || all.daemon.log();
+    let expected = format!("uid={MALLORY}");
+    let has_logged = || log().lines().any(|line| line.contains("returned pages") && line.contains(&expected));
+    let take = |keeps: bool| {
+        let lent = hand.segment(128 * MIB, 4, |lent| Ok((lent.base, lent.segment.try_clone()?)));
+        let (base, segment) = lent.unwrap();
+        let mut queues = splice_away(&segment, 128 * MIB);
+        if !keeps {
+            queues.clear();
+        }
+        drop(segment);
+        hand.ask(&tensorlend_layout::wire::Request::ReturnSegment { base }).unwrap();
+        queues
+    };
+    // Returned memory that nobody keeps is not logged.
+    take(false);
+    eventually("the memory is free", || all.shared() < 32 * MIB);
+    assert!(!has_logged(), "{}", log());
+    let queues = take(true);
+    eventually("the memory is free", || all.shared() < 32 * MIB);
+    // The daemon compares once a second, after it has freed memory.
+    eventually("a line in the log", || {
+        take_and_return(&hand);
+        has_logged()
+    });
+    drop(queues);
+}
+
+/// Takes and returns a short segment.
+fn take_and_return(hand: &tensorlend_tests::hand::Hand) {
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let base = hand.segment(MIB, 4, |lent| Ok(lent.base)).unwrap();
+    hand.ask(&tensorlend_layout::wire::Request::ReturnSegment { base }).unwrap();
+}

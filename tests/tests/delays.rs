@@ -333,3 +333,172 @@ fn what_many_connections_of_one_user_cost_another_user() {
     });
     print_rounds("400 appends of 1,024 items at once", appends.collect());
 }
+
+/// A limit of memory that a few clients reach, so that their orders and returns follow each other.
+const ATTACKED: &str = "mode = \"system\"\n[pool]\nbytes_max = \"2GiB\"\nsheet_bytes_max = \"2GiB\"\nsegment_bytes = \"64MiB\"\n\
+                        [uid]\nshare = false\nsessions_max = 4000\n[namespace_default]\nnames_max = 4194304\nmembers_max = 1000\n";
+const CAROL: u32 = 64_004;
+
+/// Duration of an attack.
+const ATTACK: Duration = Duration::from_secs(2);
+
+/// Runs an attack of ALICE. Returns the times of BOB's pings, and of CAROL's connects.
+fn others_during(daemon: &Daemon, act: impl FnOnce() + Send) -> (Vec<Duration>, Vec<Duration>) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let carol = scope.spawn(|| {
+            acting_as(CAROL, || {
+                let mut connects = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    // The daemon may have no descriptor left.
+                    if Hand::join(&daemon.socket(), None).is_ok() {
+                        connects.push(start.elapsed());
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                connects
+            })
+        });
+        let pings = pings_during(daemon, act);
+        over.store(true, Ordering::Relaxed);
+        (pings, carol.join().unwrap())
+    })
+}
+
+/// Grows the cells of a client, while other threads write into each new part before it is acknowledged.
+fn write_before_acknowledging(daemon: &Daemon, writers: usize) {
+    let end = Instant::now() + ATTACK;
+    let bytes = vec![1u8; 128 << 10];
+    while Instant::now() < end {
+        let Ok(hand) = Hand::join(&daemon.socket(), None) else { continue };
+        for _ in 0..4 {
+            let Ok((Reply::Cells { .. }, parts)) = hand::ask(&hand.socket, &Request::GrowCells, &[]) else { break };
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for _ in 0..writers {
+                    scope.spawn(|| {
+                        while !over.load(Ordering::Relaxed) && rustix::io::pwrite(&parts[0], &bytes, 0).is_ok() {
+                            std::hint::spin_loop();
+                        }
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                hand.acknowledge().unwrap();
+                // The daemon has handled the acknowledgement when it replies.
+                let _ = hand::ask(&hand.socket, &Request::Ping, &[]);
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+/// Connects again and again, and leaves sockets in the daemon's queue whose close takes ten minutes.
+fn send_lingering(daemon: &Daemon) {
+    let end = Instant::now() + ATTACK;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut peers = Vec::new();
+    while Instant::now() < end {
+        let evil = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        peers.push(listener.accept().unwrap());
+        rustix::net::sockopt::set_socket_linger(&evil, Some(Duration::from_mins(10))).unwrap();
+        evil.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &evil, &[0; 4096]).is_ok() {}
+        let Ok(socket) = dial(&daemon.socket()) else { continue };
+        let _ = packet::send(&socket, &[1], &[std::os::fd::AsFd::as_fd(&evil)], SendFlags::DONTWAIT);
+    }
+}
+
+/// Orders and returns long segments on some connections without a pause.
+fn hog(daemon: &Daemon) {
+    let end = Instant::now() + ATTACK;
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                // A scope's thread has the test's user, and becomes ALICE.
+                acting_as(ALICE, || {
+                    let Ok(hand) = Hand::join(&daemon.socket(), None) else { return };
+                    while Instant::now() < end {
+                        let Ok(base) = hand.segment(200 << 20, 4, |lent| Ok(lent.base)) else { continue };
+                        let _ = hand.ask(&Request::ReturnSegment { base });
+                    }
+                });
+            });
+        }
+    });
+}
+
+/// The program of a member that maps its directory very often.
+#[test]
+#[ignore = "started by the measurement"]
+fn mapper() {
+    let Ok(socket) = std::env::var("TENSORLEND_MAPPED") else { return };
+    let hand = Hand::join(socket.as_ref(), None).unwrap();
+    let mut views = Vec::new();
+    while let Ok(view) = hand::map(&hand.directory_fd, Access::Read) {
+        views.push(view);
+        if views.len() == 60_000 {
+            break;
+        }
+    }
+    println!("\nready");
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn what_attacks_cost_other_users() {
+    if skip_without_root() || skip_without("setpriv") {
+        return;
+    }
+    let programs = Programs::copy(&["tensorlendd"]);
+    // Where every user can run it.
+    let folder = tempfile::tempdir().unwrap();
+    tensorlend_tests::open_to_all(folder.path());
+    let own = folder.path().join("delays");
+    std::fs::copy(std::env::current_exe().unwrap(), &own).unwrap();
+    tensorlend_tests::open_to_all(&own);
+    let rounds = budget(5, 15);
+    println!("| attack | pings or connects | % above 10 ms | p99 ms | worst ms |\n|---|---|---|---|---|");
+    let measure = |what: &str, attack: &(dyn Fn(&Daemon) + Sync)| {
+        let all: Vec<_> = (0..rounds)
+            .map(|_| {
+                let daemon = Daemon::start_as(ATTACKED, |_| as_user(DAEMON, &programs.path("tensorlendd")));
+                others_during(&daemon, || attack(&daemon))
+            })
+            .collect();
+        let (pings, connects) = all.into_iter().unzip();
+        print_rounds(&format!("{what}: pings"), pings);
+        print_rounds(&format!("{what}: connects"), connects);
+    };
+    measure("nothing", &|_| std::thread::sleep(ATTACK));
+    measure("64 writers of a sheet", &|daemon| write_before_acknowledging(daemon, 64));
+    measure("400 writers of a sheet", &|daemon| write_before_acknowledging(daemon, 400));
+    measure("lingering sockets", &send_lingering);
+    measure("six hogs", &hog);
+    measure("8 processes that map the names 60,000 times each", &|daemon| {
+        let spawn = |_| {
+            let mut command = as_user(ALICE, &own);
+            command.args(["mapper", "--exact", "--ignored", "--nocapture"]).env("TENSORLEND_MAPPED", daemon.socket());
+            let mut child = command
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("the program of this test runs");
+            let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("piped")));
+            assert!(lines.map_while(Result::ok).any(|line| line == "ready"));
+            child
+        };
+        let children: Vec<_> = (0..8).map(spawn).collect();
+        let hand = Hand::join(&daemon.socket(), None).unwrap();
+        // The table of names grows again and again, and the daemon discards the former one.
+        for number in 0..60_000u32 {
+            let name = format!("a name of some length that is number {number}");
+            let _ = hand.ask(&Request::Bind { name, cell: number % 4096 });
+        }
+        for mut child in children {
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    });
+}

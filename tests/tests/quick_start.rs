@@ -51,7 +51,7 @@ fn the_demo_uses_a_running_daemon_and_leaves_nothing() {
         } else {
             // A directory in which no file can be created.
             demo.current_dir("/proc");
-            "\nNo plot: tensorlend-demo.svg cannot be written"
+            "\nNo plot: cannot write tensorlend-demo.svg"
         };
         let output = run(&mut demo);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
