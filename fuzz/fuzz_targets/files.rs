@@ -4,6 +4,8 @@
 
 #[path = "../../cli/src/files/mod.rs"]
 mod files;
+#[path = "../../cli/src/interrupt.rs"]
+mod interrupt;
 #[path = "../../cli/src/meminfo.rs"]
 mod meminfo;
 /// The tool counts bytes for its progress bars. This target has none.

@@ -36,7 +36,8 @@ fuzz_target!(|data: &[u8]| {
         }
         _ => {
             let &[codec, element, low, high, ref packed @ ..] = data else { return };
-            let codec = [Codec::Plain, Codec::Lz4, Codec::Zstd, Codec::ShuffledZstd { element }][usize::from(codec) % 4];
+            let codec =
+                [Codec::Plain, Codec::Lz4, Codec::Zstd, Codec::ShuffledZstd { element }][usize::from(codec) % 4];
             let bytes = usize::from(u16::from_le_bytes([low, high])).min(CHUNK_BYTES_MAX);
             let (left, right) = packed.split_at(packed.len() / 2);
             let body = Body::pieces(vec![Bytes::copy_from_slice(left), Bytes::copy_from_slice(right)]);

@@ -11,7 +11,7 @@ use tensorlend::header::{Magic, SheetHeader};
 use tensorlend::leases::{LeaseTable, SHARD_ENTRIES, SHARDS};
 use tensorlend::name;
 use tensorlend::raw::View;
-use tensorlend::stream::{HeaderSummary, Found, Ring, RingEntry, StreamRing};
+use tensorlend::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend::tensor::{SlotInfo, check_extent};
 use tensorlend::word::{Absorbed, Cell, MemberState, Word};
 use tensorlend::{DType, Device};
