@@ -9,8 +9,9 @@
 //!
 //! The process must not die with its daemon, so it is small. After its start it allocates no
 //! memory, and it does not interpret the names. A second thread closes the removed descriptors, because
-//! the last close of memory takes time, and the last close of a wake pair runs the callbacks of all watchers. If the process is killed, the daemon continues,
-//! connects to the next such process, and stores everything again (`sys/fd_store.rs`).
+//! the last close of memory takes time, and the last close of a wake pair runs the callbacks of all
+//! watchers. If the process is killed, the daemon continues, connects to the next such process, and
+//! stores everything again (`sys/fd_store.rs`).
 
 use crate::sys::fd_store::channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
 use crate::sys::{DaemonError, Listener, Order, Orders, Signals, limits, notify};

@@ -91,12 +91,20 @@ pub fn take(socket: impl AsFd, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let message = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = part {
-            close_apart(received.collect::<Vec<_>>());
-        }
+    let descriptors = descriptors_of(&mut control);
+    if !descriptors.is_empty() {
+        close_apart(descriptors);
     }
     Ok(message.bytes)
+}
+
+/// Takes the descriptors of a received message.
+fn descriptors_of(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let rights = control.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(received) => Some(received),
+        _ => None,
+    });
+    rights.flatten().collect()
 }
 
 /// The kernel's maximum number of descriptors in one packet.
@@ -117,12 +125,7 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> rustix::io::Result<Packet
             other => break other?,
         }
     };
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = part {
-            descriptors.extend(received);
-        }
-    }
+    let descriptors = descriptors_of(&mut control);
     bytes.truncate(message.bytes);
     let cut = message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     let truncated = cut || bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX;

@@ -407,11 +407,6 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns true for a request that begins or continues a session.
-    pub fn begins(&self) -> bool {
-        matches!(self, Self::Hello(_) | Self::Return(_) | Self::HandBack { .. })
-    }
-
     /// Returns true if the client may repeat the request after a lost reply. The second request
     /// then has the same effect, and its reply the same meaning.
     pub fn is_repeatable(&self) -> bool {

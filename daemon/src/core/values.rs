@@ -34,21 +34,15 @@ impl Members {
             if records >= RECORDS_MAX {
                 break;
             }
-            let value = if bindings.has_memory(name.entry) {
-                self.value_at(context, *name, &mut records)
-            } else {
-                records += 1;
-                ValueAt::Unknown
-            };
-            values.push(value);
+            values.push(self.value_at(context, bindings, *name, &mut records));
         }
         Ok(Outcome::Reply(Reply::Values(values)))
     }
 
-    fn value_at(&self, context: &Context, name: NameAt, records: &mut usize) -> ValueAt {
+    fn value_at(&self, context: &Context, bindings: &Bindings, name: NameAt, records: &mut usize) -> ValueAt {
         *records += 1;
         let (directory, owner_word) = (&context.directory, OwnerWord(name.owner_word));
-        let entry = directory.names.get(name.entry as usize);
+        let entry = directory.names.get(name.entry as usize).filter(|_| bindings.has_memory(name.entry));
         let Some(entry) = entry.filter(|entry| entry.owner_word.peek() == owner_word.0 && owner_word.is_live()) else {
             return ValueAt::Unknown;
         };

@@ -177,9 +177,7 @@ impl Shell {
             // No bytes: the client has closed the connection, or has sent an empty packet. An empty
             // packet may carry descriptors whose last close may block.
             Ok(packet) if packet.bytes.is_empty() => {
-                if !packet.descriptors.is_empty() {
-                    self.lanes.close(self.lanes.of(connection.uid), packet.descriptors);
-                }
+                self.lanes.close_descriptors(self.lanes.of(connection.uid), packet.descriptors);
                 if self.awaits_reload(token) {
                     // With `busy` set, epoll still reports when the peer closes its socket.
                     self.connections.get_mut(&token).expect("found above").busy = true;
@@ -190,9 +188,7 @@ impl Shell {
             // A client must receive descriptors before it acknowledges them.
             Ok(packet) if unread => {
                 let uid = connection.uid;
-                if !packet.descriptors.is_empty() {
-                    self.lanes.close(self.lanes.of(uid), packet.descriptors);
-                }
+                self.lanes.close_descriptors(self.lanes.of(uid), packet.descriptors);
                 let why = "a request before the client has received the last reply's descriptors";
                 tracing::warn!(uid, "disconnected {}: {why}", self.core.who(ConnId(token)));
                 let refusal = Refusal::Violation(why.into());
@@ -269,16 +265,12 @@ impl Shell {
         {
             let seconds = (until_ns - now_ns).div_ceil(1_000_000_000);
             let why = format!("messages to processes of your user took too long: connect again in {seconds} s");
-            let refusal = Refusal::Violation(why);
-            self.core.count_refusal(&refusal);
-            self.lanes.close(lane, Farewell::to_stranger(fd, refusal));
+            self.turn_away(fd, lane, why);
             return;
         }
         if self.unread.is_full(lane) && !self.is_own(credentials.uid()) {
             let why = "ended sessions of your user have descriptors that their programs have not received: end these programs";
-            let refusal = Refusal::Violation(why.into());
-            self.core.count_refusal(&refusal);
-            self.lanes.close(lane, Farewell::to_stranger(fd, refusal));
+            self.turn_away(fd, lane, why.into());
             return;
         }
         self.find_unknown();
@@ -311,6 +303,13 @@ impl Shell {
         let former = self.connections.insert(token, Connection::new(fd, uid, process));
         debug_assert!(former.is_none() && token & (PROCESS | WAKEUP) == 0, "each token is of one connection");
         self.deliver(Event::Connected { conn: ConnId(token), peer });
+    }
+
+    /// Closes a socket that becomes no connection, and tells the client the reason.
+    fn turn_away(&mut self, fd: OwnedFd, lane: Lane, why: String) {
+        let refusal = Refusal::Violation(why);
+        self.core.count_refusal(&refusal);
+        self.lanes.close(lane, Farewell::to_stranger(fd, refusal));
     }
 
     /// Returns true if this user administers the daemon. The superuser does, and also the daemon's

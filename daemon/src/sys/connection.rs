@@ -116,9 +116,7 @@ impl Connection {
             && !self.toll.is_excessive()
             && let Ok(packet) = self.receive()
         {
-            if !packet.descriptors.is_empty() {
-                lanes.close(lanes.of(self.uid), packet.descriptors);
-            }
+            lanes.close_descriptors(lanes.of(self.uid), packet.descriptors);
             if packet.bytes.is_empty() {
                 break;
             }
@@ -158,10 +156,7 @@ impl Connection {
 fn close(mut descriptors: Descriptors, lane: Lane, lanes: &Lanes) {
     let is_foreign =
         |(_, how): &mut (OwnedFd, Lending)| matches!(how, Lending::Wake | Lending::Woken | Lending::Device);
-    let foreign: Vec<_> = descriptors.extract_if(.., is_foreign).collect();
-    if !foreign.is_empty() {
-        lanes.close(lane, foreign);
-    }
+    lanes.close_descriptors(lane, descriptors.extract_if(.., is_foreign).map(|(fd, _)| fd).collect());
 }
 
 /// Maximum number of ended connections of a user whose clients have not received their last reply.
@@ -179,10 +174,7 @@ impl Unread {
             return;
         }
         for (&lane, sockets) in &mut self.0 {
-            let read: Vec<_> = sockets.extract_if(.., |fd| !packet::has_unread(fd.as_fd())).collect();
-            if !read.is_empty() {
-                lanes.close(lane, read);
-            }
+            lanes.close_descriptors(lane, sockets.extract_if(.., |fd| !packet::has_unread(fd.as_fd())).collect());
         }
         self.0.retain(|_, sockets| !sockets.is_empty());
         if let Ok(fd) = connection.fd.as_fd().try_clone_to_owned() {

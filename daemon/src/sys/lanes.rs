@@ -14,6 +14,7 @@ use crate::core::account::NamespaceId;
 use crate::core::owners::Owners;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
@@ -152,6 +153,13 @@ impl Lanes {
     /// Drops an object of another process.
     pub fn close(&self, lane: Lane, thing: impl Send + 'static) {
         self.add((lane, Queue::Closing), Step::Order, Box::new(move || drop(thing)));
+    }
+
+    /// Closes descriptors that a client has sent or shares, if there are any.
+    pub fn close_descriptors(&self, lane: Lane, descriptors: Vec<OwnedFd>) {
+        if !descriptors.is_empty() {
+            self.close(lane, descriptors);
+        }
     }
 
     /// Drops a value whose drop frees memory.

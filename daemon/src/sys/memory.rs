@@ -319,8 +319,10 @@ impl Memories {
     pub fn release(&mut self, mem: MemId, lanes: &Lanes) {
         let Some(Memory { fd, view, kind, lane, keeps }) = self.table.remove(&mem) else { return };
         match kind {
-            Kind::Segment => lanes.free(lane, Retired { fd, _view: None, is_sheet: false, punches: self.system, lane }),
-            Kind::Sheet => lanes.free(lane, Retired { fd, _view: view, is_sheet: true, punches: self.system, lane }),
+            Kind::Segment | Kind::Sheet => {
+                let is_sheet = kind == Kind::Sheet;
+                lanes.free(lane, Retired { fd, _view: view, is_sheet, punches: self.system, lane });
+            }
             Kind::Received => lanes.close(lane, fd),
             Kind::Wake => lanes.close(lane, (fd, self.woken.remove(&mem))),
             // The descriptor is dropped before `keeps`, because the code that frees the memory may

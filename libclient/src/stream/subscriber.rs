@@ -121,7 +121,7 @@ impl Subscription {
             session.control.needs_protocol(PROTOCOL_WAKE_PAIRS, "subscribe to", name)?;
             Request::SubscribePollable { name: name.to_owned(), cursor }
         } else {
-            Request::Subscribe { name: name.to_owned(), cursor, wake }
+            Request::Subscribe { name: name.to_owned(), cursor, wake: false }
         };
         let mut answer = session.control.ask(&request, &[], "subscribe to", name)?;
         let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {

@@ -2,7 +2,7 @@
 
 use super::world::{Client, World, hello, settings};
 use crate::core::ConnId;
-use crate::core::session::requests::{self as rule, Registration, Right};
+use crate::core::session::requests::{Registration, Right, rule};
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{
     Inspect, LendingId, NameAt, PROTOCOL_VERSION, Policy, QueueClaim, QueueItem, QueueRequest, Refusal, Reply, Request,
@@ -127,7 +127,7 @@ fn before_it_has_joined_a_client_can_only_join_or_observe() {
             let conn = w.dial(3, gids);
             let reply = send(&mut w, conn, &request);
             let is_violation = matches!(reply, Some(Reply::Refused(Refusal::Violation(_))));
-            let is_first = rule::rule(&request).registration != Registration::After;
+            let is_first = rule(&request).registration != Registration::After;
             assert_eq!(is_violation, !is_first, "{request:?}: {reply:?}");
             match request {
                 Request::Hello(_) => assert!(matches!(reply, Some(Reply::Welcome(_))), "its own namespace"),
@@ -161,12 +161,12 @@ fn a_reader_changes_nothing() {
         let is_violation = matches!(refusal, Some(Refusal::Violation(_)));
         // Nothing is lent, and no claim waits, that it could acknowledge or stop.
         let is_out_of_turn = matches!(request, Request::Ack | Request::Queue(QueueRequest::Stop));
-        let registration = rule::rule(&request).registration;
+        let registration = rule(&request).registration;
         if !is_out_of_turn {
             assert_eq!(is_violation, registration == Registration::Before, "{request:?}: {reply:?}");
         }
         let is_refused = matches!(refusal, Some(Refusal::ReadOnly(_)));
-        assert_eq!(is_refused, rule::rule(&request).right == Right::Write, "{request:?}: {reply:?}");
+        assert_eq!(is_refused, rule(&request).right == Right::Write, "{request:?}: {reply:?}");
         if !w.closed.contains(&reader.conn) {
             w.say(reader.conn, &Request::Ack);
             w.happen(crate::core::Event::HungUp { conn: reader.conn });
@@ -182,7 +182,7 @@ fn writers_alone_may_take_memory_and_change_names() {
     let mut w = World::new(settings());
     let writer = lab(&mut w);
     let samples = samples(&writer);
-    let of_writers: Vec<&Request> = samples.iter().filter(|it| rule::rule(it).right == Right::Write).collect();
+    let of_writers: Vec<&Request> = samples.iter().filter(|it| rule(it).right == Right::Write).collect();
     let names: Vec<String> =
         of_writers.iter().map(|it| format!("{it:?}").split([' ', '{']).next().unwrap_or_default().to_owned()).collect();
     assert_eq!(

@@ -2,7 +2,7 @@
 //!
 //! A client can put the pages of a segment into a queue without a copy, for example with sendfile(2) into a socket that
 //! nobody reads, and then return the segment. The daemon frees the pages. The kernel keeps them for the queue, and charges
-//! them to the process that allocated them. No call tells which queue keeps a page. So the daemon compares the sums, and
+//! them to the process that allocated them. The kernel reports no queue that keeps a page. So the daemon compares the sums, and
 //! logs the difference with the user who returned memory last.
 
 use std::sync::Mutex;
