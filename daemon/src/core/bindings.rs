@@ -161,17 +161,24 @@ impl Bindings {
         }
     }
 
-    /// Returns true if `names` new names have memory now. Otherwise orders the memory.
-    pub fn names_ready(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, names: u64) -> bool {
+    /// Returns true if `names` new names have memory now, of which `key` is the longest. Otherwise orders the memory.
+    pub fn names_ready(
+        &mut self,
+        env: &mut Env,
+        context: &mut Context,
+        members: &mut Members,
+        names: u64,
+        key: &[u8],
+    ) -> bool {
         let more = names.saturating_add(Self::announced(members));
-        if self.names.ready() < more && more > names {
+        if self.names.ready(key.len()) < more && more > names {
             // Absorbed announcements need no further memory, and clients need not wake the daemon for them.
             self.absorb_turn(env, context, members);
         }
         let more = names.saturating_add(Self::announced(members));
-        let ready = self.names.ready() >= more;
+        let ready = self.names.ready(key.len()) >= more;
         self.prepare_names(env, context, more);
-        ready || self.names.ready() >= more
+        ready || self.names.ready(key.len()) >= more
     }
 
     /// Returns true if this entry of the directory has memory. A client may name any entry.

@@ -195,11 +195,12 @@ impl Names {
         &self.owned
     }
 
-    /// Returns the number of new names that have memory now. Further names must wait for
-    /// [`Names::order`]. Returns `u64::MAX` after a failed allocation, because waiting would not
+    /// Returns the number of new names that have memory now, if the longest key has this many bytes. Further names must wait
+    /// for [`Names::order`]. Returns `u64::MAX` after a failed allocation, because waiting would not
     /// help.
-    pub fn ready(&self) -> u64 {
-        let ready = self.entries.free().min(self.table.room());
+    pub fn ready(&self, key_bytes: usize) -> u64 {
+        let has_block = key_bytes <= INLINE_BYTES || self.blocks.is_ready();
+        let ready = if has_block { self.entries.free().min(self.table.room()) } else { 0 };
         if ready >= self.room() || self.failed.is_some() { u64::MAX } else { ready }
     }
 

@@ -242,7 +242,7 @@ impl Streams {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
         self.stream_place(env, context, members, bindings, catalogue, name)?;
-        if !bindings.names_ready(env, context, members, 1) {
+        if !bindings.names_ready(env, context, members, 1, &stream_key(name)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.max(1).next_power_of_two();

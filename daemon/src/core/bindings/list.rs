@@ -257,7 +257,7 @@ impl Bindings {
         let known = self.lists.by_name.contains_key(list);
         self.check_name_share(context, members, catalogue, cells.len() as u64)?;
         self.check_room(context, members, cells.len() as u64 + u64::from(!known))?;
-        if !self.names_ready(env, context, members, cells.len() as u64 + 1) {
+        if !self.names_ready(env, context, members, cells.len() as u64 + 1, &list_key(list)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
@@ -425,7 +425,7 @@ impl Bindings {
         if !self.lists.by_name.contains_key(from) {
             return Err(Refusal::NotFound(format!("list {from:?}")));
         }
-        if !self.names_ready(env, context, members, 1) {
+        if !self.names_ready(env, context, members, 1, &list_key(to)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if from != to {

@@ -37,7 +37,7 @@ impl Bindings {
             self.unreserve(context, name.as_bytes());
             return Ok(Outcome::Reply(Reply::Bound { entry, owner_word }));
         }
-        if !self.names_ready(env, context, members, 1) {
+        if !self.names_ready(env, context, members, 1, name.as_bytes()) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !self.settle(env, context, members, members.uid_of(catalogue), name.as_bytes(), since_ns)? {
@@ -135,7 +135,7 @@ impl Bindings {
         since_ns: u64,
     ) -> Answer {
         name::check(from).and_then(|()| name::check(to))?;
-        if !self.names_ready(env, context, members, 1) {
+        if !self.names_ready(env, context, members, 1, to.as_bytes()) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !self.absorb_all(env, context, members, since_ns) {

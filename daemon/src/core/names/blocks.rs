@@ -42,6 +42,11 @@ impl Blocks {
         })
     }
 
+    /// Returns true if a free block has memory, or none ever will.
+    pub fn is_ready(&self) -> bool {
+        !self.free.is_empty() || self.fresh < self.there || self.are_all_there()
+    }
+
     /// Frees a block; 0 stands for no block.
     pub fn give(&mut self, block: u32) {
         if block != 0 {
