@@ -320,6 +320,9 @@ fn the_log_counts_names_whose_memory_is_lost() {
 
 /// Returns the warnings that this step logs.
 fn log_of(step: impl FnOnce()) -> String {
+    // While there is only one subscriber, `tracing` asks the thread that first reaches a log call whether anybody wants it, and
+    // keeps the answer for all threads. Threads of other tests would say no.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
     let (reader, writer) = std::io::pipe().unwrap();
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
     tracing::subscriber::with_default(log.with_writer(move || writer.try_clone().unwrap()).finish(), step);
