@@ -80,7 +80,7 @@ impl Client {
         assert_eq!((bytes, length(&fds[0]) as u64), (self.welcome.segment_bytes, bytes));
         self.segments.push(map::segment(&fds[0], bytes as usize, Access::Write, false).unwrap());
         let slots = map::sheet(&fds[1], length(&fds[1]), Access::Write).unwrap();
-        slots.at::<tensorlend_layout::header::SheetHeader>(0).unwrap().check(Magic::Slots).unwrap();
+        tensorlend_layout::header::SheetHeader::check(&slots, Magic::Slots).unwrap();
         say(&self.socket, &Request::Ack);
         base
     }

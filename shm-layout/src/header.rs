@@ -2,8 +2,12 @@
 
 use crate::describe::structure;
 #[cfg(not(loom))]
+use crate::raw::View;
+#[cfg(not(loom))]
 use crate::versions::Layout;
 use crate::word::Word;
+#[cfg(not(loom))]
+use core::mem::offset_of;
 
 structure! {
     /// The first cache line of every sheet. The daemon writes it before it lends the sheet; no process changes it
@@ -70,19 +74,19 @@ impl SheetHeader {
         self.magic.set(magic as u64);
     }
 
-    /// Checks that this sheet has the expected kind, and a layout that this program understands.
+    /// Checks that a sheet has the expected kind, and a layout that this program understands.
     ///
     /// # Errors
-    /// [`WrongSheet`] if the kind or the layout differs.
-    pub fn check(&self, expected: Magic) -> Result<(), WrongSheet> {
+    /// [`WrongSheet`] if the kind or the layout differs, or if the sheet is too short.
+    pub fn check(sheet: &View, expected: Magic) -> Result<(), WrongSheet> {
         let wrong = |what| Err(WrongSheet { expected, version: Layout::OLDEST.version, what });
-        if self.magic.read() != expected as u64 {
+        if sheet.word(offset_of!(Self, magic)) != Some(expected as u64) {
             return wrong("magic number differs");
         }
-        if self.version.peek() != u64::from(Layout::OLDEST.version) {
+        if sheet.word(offset_of!(Self, version)) != Some(u64::from(Layout::OLDEST.version)) {
             return wrong("layout version differs");
         }
-        if self.hash.peek() != Layout::OLDEST.hash {
+        if sheet.word(offset_of!(Self, hash)) != Some(Layout::OLDEST.hash) {
             return wrong("layout hash differs");
         }
         Ok(())

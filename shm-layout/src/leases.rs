@@ -12,8 +12,12 @@
 
 use crate::describe::{pad, structure};
 use crate::header::SheetHeader;
+#[cfg(not(loom))]
+use crate::raw::View;
 use crate::sync::{Ordering, fence};
 use crate::word::{Bell, LeaseWord, Word};
+#[cfg(not(loom))]
+use core::mem::offset_of;
 
 /// Number of entries of a shard.
 pub const SHARD_ENTRIES: usize = if cfg!(loom) { 2 } else { 64 };
@@ -209,21 +213,44 @@ impl LeaseTable {
     /// Calls `found` for every lease in the table. Ends with a fence, after which the caller may
     /// reuse slots without leases.
     pub fn scan(&self, mut found: impl FnMut(LeaseWord)) {
-        let mut shards = self.shards_used.read();
-        while shards != 0 {
-            let shard = shards.trailing_zeros() as usize % SHARDS;
-            shards &= shards - 1;
+        for shard in shards(self.shards_used.read()) {
             let used = (self.high_water[shard].read() as usize).min(SHARD_ENTRIES);
-            for entry in &self.entries[shard][..used] {
-                let lease = entry.peek();
-                if lease != 0 {
-                    found(LeaseWord(lease));
-                }
-            }
+            self.entries[shard][..used].iter().map(Word::peek).for_each(|word| note(word, &mut found));
         }
         // Acquire: a reader's last read of the bytes precedes the store that clears its lease. That
         // store precedes the reuse of the slot.
         fence(Ordering::Acquire);
+    }
+
+    /// Scans a table like [`LeaseTable::scan`], through a view that may copy words in parts. This is safe: the scan must find
+    /// the leases that were stored before the caller's [`scan_fence`], and no word of these changes until the reader releases
+    /// the lease. Each bit of `shards_used` counts alone, and `high_water` is one byte.
+    #[cfg(not(loom))]
+    pub fn scan_view(table: &View, mut found: impl FnMut(LeaseWord)) {
+        let (mut used, mut high_water, mut leases) = ([0], [0; SHARDS], [0; SHARD_ENTRIES]);
+        table.words(offset_of!(Self, shards_used), &mut used);
+        table.words(offset_of!(Self, high_water), &mut high_water);
+        for shard in shards(used[0]) {
+            let leases = &mut leases[..(high_water[shard] as usize).min(SHARD_ENTRIES)];
+            // The copies end with a fence, as the other scan does.
+            table.words(offset_of!(Self, entries) + shard * size_of::<[Word; SHARD_ENTRIES]>(), leases);
+            leases.iter().for_each(|&word| note(word, &mut found));
+        }
+    }
+}
+
+/// Returns the numbers of the bits that are set.
+fn shards(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let shard = (bits != 0).then(|| bits.trailing_zeros() as usize % SHARDS)?;
+        bits &= bits - 1;
+        Some(shard)
+    })
+}
+
+fn note(word: u64, found: &mut impl FnMut(LeaseWord)) {
+    if word != 0 {
+        found(LeaseWord(word));
     }
 }
 

@@ -1,12 +1,16 @@
-//! All unsafe access to shared memory: typed views over a mapping.
+//! All unsafe access to shared memory: typed views over a mapping. Views without a mapping copy the words that they read.
 #![allow(unsafe_code)]
 
+use crate::sync::{Ordering, fence};
 use crate::word::{Bell, Word};
 use core::any::Any;
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
+
+/// Maximum number of copies of a word in search of two equal ones.
+const ATTEMPTS_MAX: usize = 16;
 
 /// A type that may lie in memory that other processes write.
 ///
@@ -24,12 +28,30 @@ unsafe impl Shared for Bell {}
 // Arrays add no padding.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
-/// A mapped sheet: its address, its length, and the object that keeps it mapped.
+/// Memory whose bytes a view copies, because the memory is not mapped.
+pub trait Source: Send + Sync {
+    /// Returns the length of the memory in bytes.
+    fn bytes(&self) -> usize;
+
+    /// Copies `into.len()` bytes from `offset` on. They lie inside the memory.
+    fn copy(&self, offset: usize, into: &mut [u8]);
+}
+
+#[derive(Clone)]
+enum Keep {
+    /// The object that keeps the memory mapped.
+    Mapping(#[expect(dead_code, reason = "its drop ends the mapping")] Arc<dyn Any + Send + Sync>),
+    Source(Arc<dyn Source>),
+}
+
+/// A sheet. A mapped one has an address, a length, and the object that keeps it mapped. Of another one, only
+/// [`View::word`] and [`View::words`] read.
 #[derive(Clone)]
 pub struct View {
     start: NonNull<u8>,
+    /// Number of mapped bytes.
     bytes: usize,
-    _keep: Arc<dyn Any + Send + Sync>,
+    keep: Keep,
 }
 
 // SAFETY: a view returns atomics only, and the object that keeps the mapping alive is itself Send and Sync.
@@ -48,7 +70,12 @@ impl View {
     ///    process, without harm to the memory.)
     pub unsafe fn new(start: NonNull<u8>, bytes: usize, keep: Arc<dyn Any + Send + Sync>) -> Self {
         assert_eq!(start.as_ptr() as usize % 64, 0, "a sheet begins on a cache line");
-        Self { start, bytes, _keep: keep }
+        Self { start, bytes, keep: Keep::Mapping(keep) }
+    }
+
+    /// Creates a view without a mapping. Each read copies from the source.
+    pub fn unmapped(source: Arc<dyn Source>) -> Self {
+        Self { start: NonNull::dangling(), bytes: 0, keep: Keep::Source(source) }
     }
 
     /// Returns zeroed private memory in a sheet's shape, for tests and simulations.
@@ -71,7 +98,52 @@ impl View {
 
     /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        match &self.keep {
+            Keep::Mapping(_) => self.bytes,
+            Keep::Source(source) => source.bytes(),
+        }
+    }
+
+    /// Reads the word at `offset`, with Acquire ordering. Returns `None` if the word would lie outside the sheet or misaligned.
+    pub fn word(&self, offset: usize) -> Option<u64> {
+        let Keep::Source(_) = self.keep else { return Some(self.at::<Word>(offset)?.read()) };
+        let mut words = [0; 2];
+        // The kernel may copy a word in several parts, while its writer stores it. A writer stores a word in one step, so of
+        // two equal copies in succession none is a mixture. A word that never stands still is of a hostile writer.
+        for attempt in 0..ATTEMPTS_MAX {
+            self.words(offset, &mut words[attempt % 2..][..1]).then_some(())?;
+            if attempt > 0 && words[0] == words[1] {
+                break;
+            }
+        }
+        Some(words[0])
+    }
+
+    /// Copies the words from `offset` on. A word that changes at the same time may be copied in parts, in a view without a
+    /// mapping. A later access of this thread is not done before the copy. Returns false if the words would lie outside the
+    /// sheet or misaligned.
+    pub fn words(&self, offset: usize, into: &mut [u64]) -> bool {
+        let end = into.len().checked_mul(size_of::<Word>()).and_then(|bytes| bytes.checked_add(offset));
+        if !offset.is_multiple_of(align_of::<Word>()) || end.is_none_or(|end| end > self.bytes()) {
+            return false;
+        }
+        match &self.keep {
+            Keep::Mapping(_) => {
+                let words: &[Word] = self.array(offset, into.len()).unwrap_or_default();
+                into.iter_mut().zip(words).for_each(|(into, word)| *into = word.peek());
+            }
+            Keep::Source(source) => {
+                let mut bytes = [0; 64 * size_of::<Word>()];
+                for (part, into) in into.chunks_mut(64).enumerate() {
+                    let bytes = &mut bytes[..size_of_val(into)];
+                    source.copy(offset + part * 64 * size_of::<Word>(), bytes);
+                    let (words, _) = bytes.as_chunks();
+                    into.iter_mut().zip(words).for_each(|(into, word)| *into = u64::from_ne_bytes(*word));
+                }
+            }
+        }
+        fence(Ordering::Acquire);
+        true
     }
 
     /// Returns the `T` at `offset`. Returns `None` if the `T` would lie outside the sheet or
@@ -99,7 +171,7 @@ impl View {
 
 impl core::fmt::Debug for View {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "View of {} bytes", self.bytes)
+        write!(f, "View of {} bytes", self.bytes())
     }
 }
 
@@ -235,6 +307,41 @@ mod tests {
             s.spawn(|| other.at::<Word>(64).unwrap().set(8));
         });
         assert_eq!(other.at::<Word>(64).unwrap().read(), 8);
+    }
+
+    /// Memory of which every word differs at each copy for some copies, as under a hostile writer or in a copy in parts.
+    struct Unsteady(core::sync::atomic::AtomicU8, u8);
+
+    impl Source for Unsteady {
+        fn bytes(&self) -> usize {
+            1024
+        }
+
+        fn copy(&self, offset: usize, into: &mut [u8]) {
+            let copies = self.0.fetch_add(1, Ordering::Relaxed);
+            into.fill(copies.min(self.1));
+            assert!(offset + into.len() <= self.bytes());
+        }
+    }
+
+    #[test]
+    fn a_view_without_a_mapping_copies_what_lies_inside_it_and_no_word_in_parts() {
+        let view = |steady_after| View::unmapped(Arc::new(Unsteady(0.into(), steady_after)));
+        assert_eq!(view(0).bytes(), 1024);
+        assert!(view(0).at::<Word>(0).is_none(), "nothing is mapped");
+        assert_eq!((view(0).word(1016), view(0).word(1017), view(0).word(1024)), (Some(0), None, None));
+        assert_eq!(view(3).word(0), Some(u64::from_ne_bytes([3; 8])), "of the first copies no two are equal");
+        assert!(view(u8::MAX).word(0).is_some(), "the number of copies is limited");
+        let mut words = [9; 128];
+        assert!(view(0).words(0, &mut words));
+        assert_eq!(words, [0; 128]);
+        for offset in [8, 4, 1024, usize::MAX] {
+            assert!(!view(0).words(offset, &mut words), "{offset}");
+        }
+        let mapped = View::anonymous(1024);
+        mapped.at::<Word>(64).unwrap().set(7);
+        assert!(mapped.words(0, &mut words));
+        assert_eq!((words[8], mapped.word(64), mapped.word(1020)), (7, Some(7), None));
     }
 
     #[test]

@@ -142,6 +142,32 @@ fn can_refuse() -> bool {
     can
 }
 
+/// A process that punches holes into a sheet delays each access through a mapping of this sheet, without a limit. A read(2)
+/// does not wait.
+#[test]
+fn the_daemon_maps_no_memory_that_a_client_may_write() {
+    let Some((mut daemon, _programs)) = system_daemon("") else { return };
+    let use_all = || {
+        let hand = Hand::join_announcer(&daemon.socket(), None).unwrap();
+        hand.segment(1 << 20, 4, |lent| Ok(lent.base)).unwrap();
+        assert!(matches!(ask_in_time(&hand, &Request::GrowCells), Reply::Cells { .. }));
+        hand.acknowledge().unwrap();
+        hand.stream("ring", 64).unwrap();
+        assert!(matches!(ask_in_time(&hand, &Request::Bind { name: "x".into(), cell: 4096 }), Reply::Bound { .. }));
+        hand
+    };
+    let maps = |daemon: &Daemon| {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", daemon.pid())).unwrap();
+        let maps: Vec<_> = maps.lines().filter_map(|line| Some(line.split_once("/memfd:")?.1.to_owned())).collect();
+        assert!(maps.iter().any(|name| name.starts_with("tensorlend-directory")), "{maps:?}");
+        maps.into_iter().filter(|name| !name.starts_with("tensorlend-directory")).collect::<Vec<_>>()
+    };
+    let hand = acting_as(MALLORY, use_all);
+    assert_eq!(maps(&daemon), Vec::<String>::new());
+    drop(hand);
+    assert!(daemon.stop().success(), "{}", daemon.log());
+}
+
 #[test]
 fn no_descriptor_of_a_client_reaches_the_daemon() {
     let Some((daemon, _programs)) = system_daemon("") else { return };

@@ -7,9 +7,11 @@ use super::settings::Role;
 use super::versions::Versions;
 use super::who::Who;
 use std::collections::{BTreeSet, VecDeque};
-use tensorlend_layout::catalogue::Catalogue;
+use std::mem::offset_of;
+use tensorlend_layout::catalogue::{Catalogue, CellRecord, RING};
 use tensorlend_layout::leases::LeaseTable;
-use tensorlend_layout::word::{Cell, Member};
+use tensorlend_layout::raw::View;
+use tensorlend_layout::word::{Cell, Member, Word};
 
 mod announcements;
 mod segments;
@@ -171,7 +173,7 @@ impl Client {
 
     /// Returns true if the client reports announcements that are not in the directory yet.
     pub fn has_announced(&self) -> bool {
-        self.announces() && self.words().ring_head.read() != self.announcements.absorbed()
+        self.announces() && self.ring_head() != self.announcements.absorbed()
     }
 
     /// Returns true if the client has ended and its memory is quiescent.
@@ -179,25 +181,43 @@ impl Client {
         matches!(self.state, ClientState::Frozen { .. })
     }
 
-    /// Returns the first part of the client's catalogue.
-    pub fn words(&self) -> &Catalogue {
-        self.sheets.catalogue()
+    /// Returns the number of announcements that the client reports to have made.
+    pub fn ring_head(&self) -> u64 {
+        self.sheets.catalogue_word(offset_of!(Catalogue, ring_head))
     }
 
-    /// Returns the client's lease table. Returns `None` once its leases no longer count.
-    pub fn lease_table(&self) -> Option<&LeaseTable> {
-        self.sheets.lease_table()
+    /// Returns an announcement, as the client reports it.
+    pub fn announcement(&self, number: u64) -> u64 {
+        let at = (number % RING as u64) as usize;
+        self.sheets.catalogue_word(offset_of!(Catalogue, ring) + at * size_of::<Word>())
+    }
+
+    /// Returns the hash of the name that the client reports to be publishing for the first time, or 0.
+    pub fn claim(&self) -> u64 {
+        self.sheets.catalogue_word(offset_of!(Catalogue, claim))
+    }
+
+    /// Returns the view of the client's lease table. Returns `None` once its leases no longer count.
+    pub fn lease_table(&self) -> Option<&View> {
+        self.sheets.leases().map(|part| &part.view)
+    }
+
+    /// Returns the word for which the client's threads sleep. 0: none sleeps.
+    pub fn parked(&self) -> u64 {
+        self.lease_table().and_then(|table| table.word(offset_of!(LeaseTable, parked))).unwrap_or(0)
     }
 
     /// Returns true if the client's leases count for forked children. The client reports this in
     /// its lease table.
     pub fn has_children(&self) -> bool {
-        !self.is_revoked && self.lease_table().is_some_and(|table| table.inherited.peek() != 0)
+        let inherited = self.lease_table().and_then(|table| table.word(offset_of!(LeaseTable, inherited)));
+        !self.is_revoked && inherited.is_some_and(|word| word != 0)
     }
 
     /// Returns the value of a cell. The value is an allegation of the client.
     pub fn value(&self, cell: u32) -> Option<Cell> {
-        self.sheets.cell(cell).map(|record| Cell(record.cell.read()))
+        let (view, record) = self.sheets.cell(cell)?;
+        view.word(record + offset_of!(CellRecord, cell)).map(Cell)
     }
 
     /// Returns the segment of a slot, and the segment's first slot number.

@@ -20,7 +20,7 @@ use super::env::Env;
 use super::members::LEASES_PAUSE_NS;
 use super::namespace::Namespace;
 use super::range::SegmentId;
-use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::word::OwnerWord;
 
 const LEASES_PAUSE_NS_MAX: u64 = 30_000_000_000;
@@ -143,7 +143,7 @@ impl Namespace {
             return false;
         }
         if let Some(table) = table {
-            table.scan(|lease| {
+            LeaseTable::scan_view(table, |lease| {
                 if lease.catalogue() == catalogue {
                     survey.roots.push((lease.slot(), None));
                 }

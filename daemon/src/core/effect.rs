@@ -22,11 +22,11 @@ pub struct SheetPlan {
 }
 
 impl SheetPlan {
-    /// Writes the header of a fresh sheet. The system layer does this through a writable mapping,
-    /// before the daemon lends the sheet.
-    pub fn initialise(&self, view: &View) {
+    /// Writes the header of a fresh sheet of `bytes` bytes, before the daemon lends the sheet. The view contains at least
+    /// the header.
+    pub fn initialise(&self, view: &View, bytes: u64) {
         let head: &SheetHeader = view.at(0).expect("a sheet is longer than its header");
-        head.initialise(self.magic, view.bytes() as u64, self.owner, self.count, self.first);
+        head.initialise(self.magic, bytes, self.owner, self.count, self.first);
     }
 }
 

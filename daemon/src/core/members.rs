@@ -16,7 +16,7 @@ use super::event::ConnId;
 use numbers::Numbers;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
 
@@ -256,7 +256,7 @@ impl Members {
         scan_fence();
         let mut slots = Vec::new();
         for table in self.values().filter_map(Client::lease_table) {
-            table.scan(|lease| {
+            LeaseTable::scan_view(table, |lease| {
                 if lease.catalogue() == catalogue {
                     slots.push(lease.slot());
                 }
@@ -278,7 +278,7 @@ impl Members {
             return;
         }
         news_fence();
-        let asleep = |c: &Client| c.waits && c.lease_table().is_some_and(|table| table.parked.peek() & news != 0);
+        let asleep = |c: &Client| c.waits && c.parked() & news != 0;
         if self.values().any(asleep) {
             head.bell.ring();
             env.effects.push(Effect::Wake { directory: context.directory.mem() });

@@ -21,6 +21,7 @@ use super::counters::Counter;
 use super::env::Env;
 use super::members::Members;
 use std::collections::{BTreeMap, BTreeSet};
+use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::size::bytes_exact;
 use tensorlend_layout::word::LeaseWord;
 
@@ -158,7 +159,7 @@ impl Members {
     pub fn leases_of_uid(&self, uid: u32) -> u64 {
         let mut count = 0;
         for table in self.values().filter(|c| c.uid == uid).filter_map(Client::lease_table) {
-            table.scan(|_| count += 1);
+            LeaseTable::scan_view(table, |_| count += 1);
         }
         count
     }

@@ -4,7 +4,7 @@ use super::client::Client;
 use super::namespace::Namespace;
 use std::collections::BTreeMap;
 use tensorlend_layout::dataset::MEMBERS_MAX;
-use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::tensor::{NDIM_INLINE, SlotInfo, SlotKind};
 use tensorlend_layout::wire::{
@@ -85,7 +85,7 @@ impl Namespace {
         for (read, (holder, table)) in tables.enumerate() {
             let mut held: BTreeMap<u64, u32> = BTreeMap::new();
             if read < TABLES_MAX {
-                table.scan(|lease| *held.entry(lease.0).or_default() += 1);
+                LeaseTable::scan_view(table, |lease| *held.entry(lease.0).or_default() += 1);
             }
             if read == TABLES_MAX || !leases.is_empty() && leases.len() + held.len() > LEASES_SHOWN_MAX {
                 return Shown::Leases { leases, next: Some(holder), truncated };

@@ -15,6 +15,7 @@ use super::names::live_owner_word;
 use super::orders::{Making, Part};
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::offset_of;
 use tensorlend_layout::directory::SUBSCRIBERS;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::CURSORS;
@@ -79,12 +80,22 @@ impl Stream {
 
     /// Returns true if the producer reports that the stream is closed.
     fn is_closed(&self) -> bool {
-        self.ring.view.at::<StreamRing>(0).is_none_or(|head| head.closed.read() != 0)
+        self.ring.view.word(offset_of!(StreamRing, closed)) != Some(0)
     }
 
-    /// Returns the entries of the stream's ring.
-    fn entries(&self) -> &[RingEntry] {
-        self.ring.view.array(size_of::<StreamRing>(), self.capacity as usize).unwrap_or_default()
+    /// Returns the first value in the entries of the stream's ring from `first` on, and the number of its entry. A value that
+    /// the producer replaces at the same time may be a mixture of two.
+    fn find_value(&self, first: usize) -> Option<(usize, Cell)> {
+        let mut entries = [0; RUN * ENTRY_WORDS];
+        (first..self.capacity as usize).step_by(RUN).find_map(|at| {
+            let count = RUN.min(self.capacity as usize - at);
+            let entries = &mut entries[..count * ENTRY_WORDS];
+            self.ring.view.words(size_of::<StreamRing>() + at * size_of::<RingEntry>(), entries).then_some(())?;
+            let entries = entries.chunks(ENTRY_WORDS);
+            let cells = entries.map(|entry| Cell(entry[offset_of!(RingEntry, cell) / size_of::<u64>()]));
+            let (index, value) = cells.enumerate().find(|(_, cell)| cell.is_value())?;
+            Some((at + index, value))
+        })
     }
 }
 
@@ -93,6 +104,10 @@ mod retire;
 mod shown;
 
 pub use restore::{RingId, Rings, Wakes};
+
+/// Number of entries of a ring that the daemon copies at a time.
+const RUN: usize = 8;
+const ENTRY_WORDS: usize = size_of::<RingEntry>() / size_of::<u64>();
 
 /// A namespace's streams.
 #[derive(Debug)]
@@ -216,11 +231,9 @@ impl Streams {
     /// value.
     pub fn value_from(&self, place: u32, entry: usize) -> (usize, Option<Cell>) {
         let Some(stream) = self.table.get(&place) else { return (entry, None) };
-        let entries = stream.entries();
-        let mut cells = entries.iter().map(|it| Cell(it.cell.peek())).enumerate().skip(entry);
-        match cells.find(|(_, cell)| cell.is_value()) {
-            Some((at, cell)) => (at + 1, Some(cell)),
-            None => (entries.len().max(entry), None),
+        match stream.find_value(entry) {
+            Some((at, value)) => (at + 1, Some(value)),
+            None => (entry.max(stream.capacity as usize), None),
         }
     }
 }

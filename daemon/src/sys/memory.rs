@@ -3,6 +3,7 @@
 pub mod adopt;
 pub mod ahead;
 mod recreated;
+mod unmapped;
 mod unreturned;
 mod wake;
 
@@ -18,8 +19,9 @@ use rustix::net::sockopt::socket_domain;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use tensorlend_layout::directory::DirectoryHead;
-use tensorlend_layout::header::Magic;
+use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::word::Bell;
 use tensorlend_os::map;
@@ -28,7 +30,8 @@ use wake::WakePair;
 
 #[derive(Debug)]
 struct Memory {
-    fd: OwnedFd,
+    /// The descriptor, which the core's view of a client's sheet shares.
+    fd: Arc<OwnedFd>,
     /// The mapping of a directory, whose bells the system layer rings. `None` for other memory.
     view: Option<View>,
     kind: Kind,
@@ -90,7 +93,7 @@ pub fn lend(fd: &OwnedFd, how: Lending) -> io::Result<OwnedFd> {
 
 /// Memory that a lane is about to close.
 struct Retired {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// A directory's mapping, which may be long.
     _view: Option<View>,
     is_sheet: bool,
@@ -132,7 +135,7 @@ pub struct Memories {
 }
 
 /// A new memfd, and its view for the core.
-pub type Made = io::Result<(OwnedFd, Option<View>)>;
+pub type Made = io::Result<(Arc<OwnedFd>, Option<View>)>;
 
 /// The parameters of new memory.
 #[derive(Clone, Copy, Debug)]
@@ -194,11 +197,11 @@ fn directory(plan: Plan, sheet: SheetPlan, (system, backing): Making, go_on: &dy
     let writable = map_sheet(plan.bytes, &fd, Access::Write)?;
     backing.ask(&writable);
     backing.allocate(fd.as_fd(), &writable, 0, plan.bytes_first, plan.claim(), go_on)?;
-    sheet.initialise(&writable);
+    sheet.initialise(&writable, plan.bytes);
     if !system {
         memfd::seal_writers(fd.as_fd())?;
     }
-    Ok((fd, Some(writable)))
+    Ok((fd.into(), Some(writable)))
 }
 
 /// Creates zeroed memory of this length and kind, other than a directory.
@@ -216,12 +219,17 @@ fn blank(plan: Plan, (system, backing): Making, go_on: &dyn Fn() -> bool) -> io:
     Ok(fd)
 }
 
-/// Writes the header of a sheet, through a temporary mapping. After that, the daemon maps the sheet read-only.
+/// Writes the header of a sheet.
 fn finish(plan: Plan, blank: OwnedFd) -> Made {
-    let Some(sheet) = plan.sheet else { return Ok((blank, None)) };
-    sheet.initialise(&map_sheet(plan.bytes, &blank, Access::Write)?);
-    let view = map_sheet(plan.bytes, &blank, Access::Read)?;
-    Ok((blank, Some(view)))
+    let fd = Arc::new(blank);
+    let Some(sheet) = plan.sheet else { return Ok((fd, None)) };
+    let header = View::anonymous(size_of::<SheetHeader>());
+    sheet.initialise(&header, plan.bytes);
+    let mut words = [0; size_of::<SheetHeader>() / size_of::<u64>()];
+    header.words(0, &mut words);
+    recreated::write_all(fd.as_fd(), words.map(u64::to_ne_bytes).as_flattened(), 0)?;
+    let view = unmapped::view(&fd, usize::try_from(plan.bytes).map_err(io::Error::other)?);
+    Ok((fd, Some(view)))
 }
 
 fn empty_sheet(bytes: u64, sheet: SheetPlan, system: bool) -> io::Result<OwnedFd> {
@@ -243,25 +251,32 @@ impl Memories {
     }
 
     /// Adds new host memory to the table.
-    pub fn insert(&mut self, mem: MemId, fd: OwnedFd, view: Option<&View>, directory: bool, lane: Lane) {
+    pub fn insert(
+        &mut self,
+        mem: MemId,
+        fd: impl Into<Arc<OwnedFd>>,
+        view: Option<&View>,
+        directory: bool,
+        lane: Lane,
+    ) {
         let kind = if view.is_none() { Kind::Segment } else { Kind::Sheet };
         let view = view.filter(|_| directory).cloned();
         let lane = if directory { Lane::Directory(mem) } else { lane };
-        let before = self.table.insert(mem, Memory { fd, view, kind, lane, keeps: None });
+        let before = self.table.insert(mem, Memory { fd: fd.into(), view, kind, lane, keeps: None });
         assert!(before.is_none(), "memory is made once");
     }
 
     /// Adds device memory to the table.
     pub fn insert_on_device(&mut self, mem: MemId, DeviceMemory { fd, keeps }: DeviceMemory, lane: Lane) {
         let keeps = keeps.map(Keeps);
-        let before = self.table.insert(mem, Memory { fd, view: None, kind: Kind::Device, lane, keeps });
+        let before = self.table.insert(mem, Memory { fd: fd.into(), view: None, kind: Kind::Device, lane, keeps });
         assert!(before.is_none(), "memory is made once");
     }
 
     /// Makes a wake pair. The subscriber's end waits until [`Memories::lend`] hands it out.
     pub fn make_wake(&mut self, mem: MemId, lane: Lane) -> io::Result<()> {
         let WakePair { producers, subscriber } = wake::pair()?;
-        self.table.insert(mem, Memory { fd: producers, view: None, kind: Kind::Wake, lane, keeps: None });
+        self.table.insert(mem, Memory { fd: producers.into(), view: None, kind: Kind::Wake, lane, keeps: None });
         self.woken.insert(mem, subscriber);
         Ok(())
     }
@@ -290,7 +305,7 @@ impl Memories {
             return false;
         };
         lanes.close(lane, leftover);
-        self.table.insert(mem, Memory { fd, view: None, kind: Kind::Wake, lane, keeps: None });
+        self.table.insert(mem, Memory { fd: fd.into(), view: None, kind: Kind::Wake, lane, keeps: None });
         true
     }
 
@@ -310,7 +325,7 @@ impl Memories {
         let own = self
             .takes_back
             .and_then(|most| adopt::own(mem, &fd, most, &mut self.copies, &|m| self.table.contains_key(&m)));
-        let (fd, view, own) = own.map_or((fd, None, None), |(fd, view, own)| (fd, view, Some(own)));
+        let (fd, view, own) = own.map_or_else(|| (fd.into(), None, None), |(fd, view, own)| (fd, view, Some(own)));
         self.table.insert(mem, Memory { fd, view, kind: Kind::Received, lane, keeps: None });
         Received { mem, wakes: false, own }
     }
@@ -345,7 +360,7 @@ impl Memories {
     }
 
     fn get(&self, mem: MemId) -> io::Result<&OwnedFd> {
-        self.table.get(&mem).map(|m| &m.fd).ok_or_else(|| io::Error::other("no such memory"))
+        self.table.get(&mem).map(|m| &*m.fd).ok_or_else(|| io::Error::other("no such memory"))
     }
 
     /// Returns a descriptor to send to a client, like [`lend`].
@@ -419,9 +434,9 @@ mod tests {
         let plan = Plan { bytes: 69632, bytes_first: 69632, sheet: Some(plan), reserved: false };
         let (fd, view) = make(plan, (true, Backing::default()), &|| true).unwrap();
         assert!(memfd::is_quiescent(fd.as_fd()).unwrap());
-        let head: &tensorlend_layout::header::SheetHeader = view.as_ref().unwrap().at(0).unwrap();
-        assert!(head.check(Magic::Leases).is_ok());
-        assert_eq!(head.owner.peek(), 3);
+        let view = view.unwrap();
+        assert!(SheetHeader::check(&view, Magic::Leases).is_ok());
+        assert_eq!(view.word(std::mem::offset_of!(SheetHeader, owner)), Some(3));
     }
 
     #[test]
@@ -493,7 +508,7 @@ mod tests {
     fn directory(sealed: bool) -> OwnedFd {
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan), reserved: false };
-        make(plan, (!sealed, Backing::default()), &|| true).unwrap().0
+        Arc::into_inner(make(plan, (!sealed, Backing::default()), &|| true).unwrap().0).unwrap()
     }
 
     #[test]
@@ -513,7 +528,7 @@ mod tests {
         let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
         for (bytes, taken) in [(69632, true), (1 << 46, false)] {
             let fd = memfd::create_empty(name_of(Magic::Leases), bytes).unwrap();
-            plan.initialise(&map::sheet(&fd, bytes as usize, Access::Write).unwrap());
+            plan.initialise(&map::sheet(&fd, bytes as usize, Access::Write).unwrap(), bytes);
             assert_eq!(own(fd).is_some(), taken, "{bytes}");
         }
         assert_eq!(own(directory(false)), None, "somebody can write it still");

@@ -21,9 +21,8 @@ const MARGIN: u64 = 8 << 20;
 /// that damages its header must not keep other clients from reading elsewhere. The kernel reports a sheet's length.
 pub fn sheet(fd: &OwnedFd, access: Access, magic: Magic, bytes: usize) -> Result<View> {
     let view = map::sheet(fd, bytes, access).map_err(Error::system("map shared memory"))?;
-    let header: &SheetHeader = view.at(0).ok_or(Error::Protocol { doing: "map shared memory" })?;
     if access == Access::Write || magic == Magic::Directory {
-        header.check(magic)?;
+        SheetHeader::check(&view, magic)?;
     }
     Ok(view)
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use std::os::fd::OwnedFd;
-use tensorlend_layout::header::Magic;
+use tensorlend_layout::header::{Magic, SheetHeader};
 use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{RingEntry, StreamRing};
 use tensorlend_os::map;
@@ -21,7 +21,7 @@ pub fn map_ring(fd: &OwnedFd, capacity: u32, access: Access) -> Result<(Sheet<St
     // The daemon may have freed the ring and its pages since its reply. A subscriber then reads zeros, and finds in
     // the directory that the stream has ended.
     if access == Access::Write {
-        head.sheet.check(Magic::Stream)?;
+        SheetHeader::check(head.view(), Magic::Stream)?;
     }
     Ok((head, entries))
 }

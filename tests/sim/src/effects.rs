@@ -129,7 +129,7 @@ impl Sim {
             Order::Create { mem, bytes, sheet } => {
                 let view = sheet.map(|plan| {
                     let view = View::anonymous(bytes as usize);
-                    plan.initialise(&view);
+                    plan.initialise(&view, view.bytes() as u64);
                     view
                 });
                 let kind = sheet.map_or(Kind::Segment, |plan| Kind::Sheet(plan.magic));

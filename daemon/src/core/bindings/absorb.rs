@@ -3,12 +3,14 @@
 //! a claim on an item of a queue.
 
 use super::{Binding, Bindings, is_own};
+use crate::core::client::Sheets;
 use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::{Full, find, live_owner_word};
-use tensorlend_layout::catalogue::RING;
+use std::mem::offset_of;
+use tensorlend_layout::catalogue::{CELL_NAME_WORDS, CellRecord, RING};
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::Refusal;
@@ -34,8 +36,8 @@ impl Bindings {
         let announced = members.announcing().map(|(_, c)| {
             // The claim is read before the ring, because a client removes a name from its claim
             // only after the name is in its ring.
-            let claims = u64::from(c.words().claim.read() != 0);
-            let waiting = c.words().ring_head.read().wrapping_sub(c.announcements.absorbed());
+            let claims = u64::from(c.claim() != 0);
+            let waiting = c.ring_head().wrapping_sub(c.announcements.absorbed());
             // A number larger than the ring is false. The daemon ends a client with a false number
             // when it absorbs the ring.
             claims + if waiting > RING as u64 { 0 } else { waiting }
@@ -78,7 +80,7 @@ impl Bindings {
         // owner word. Either daemon D sees the claim, or P sees the owner word.
         scan_fence();
         let hash = context.directory.hash(key);
-        let claimant = members.announcing().find(|(_, c)| c.words().claim.read() == hash);
+        let claimant = members.announcing().find(|(_, c)| c.claim() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
             // No client claims the key now. If a client has published the name, that client's ring
             // contains the name.
@@ -177,7 +179,7 @@ impl Bindings {
         most: u64,
     ) -> bool {
         let client = members.me(catalogue);
-        let (head, mut index) = (client.words().ring_head.read(), client.announcements.absorbed());
+        let (head, mut index) = (client.ring_head(), client.announcements.absorbed());
         if head.wrapping_sub(index) > RING as u64 {
             members.fault(catalogue, "its ring of announcements is out of order");
             return true;
@@ -195,9 +197,9 @@ impl Bindings {
         }
         while index != end {
             let client = members.me(catalogue);
-            let word = client.words().ring[(index % RING as u64) as usize].peek();
+            let word = client.announcement(index);
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
-            if let Some(key) = client.sheets.cell(cell).and_then(announced_name)
+            if let Some(key) = announced_name(&client.sheets, cell)
                 && context.directory.hash(&key) >> 24 == tag
             {
                 let found = find(&context.directory, &key);
@@ -275,9 +277,13 @@ impl Bindings {
 
 /// Returns the name in a cell's record, as its client reports it. Returns `None` for a name of more
 /// than 64 bytes, because the record has no room for it.
-fn announced_name(record: &tensorlend_layout::catalogue::CellRecord) -> Option<Vec<u8>> {
-    let bytes = record.name_bytes.peek() as usize;
-    let mut name: Vec<u8> = record.name.iter().flat_map(|w| w.peek().to_le_bytes()).collect();
+fn announced_name(sheets: &Sheets, cell: u32) -> Option<Vec<u8>> {
+    let (view, record) = sheets.cell(cell)?;
+    let mut words = [0u64; 1 + CELL_NAME_WORDS];
+    // The name follows its length.
+    view.words(record + offset_of!(CellRecord, name_bytes), &mut words).then_some(())?;
+    let bytes = words[0] as usize;
+    let mut name: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
     if bytes > name.len() {
         return None;
     }

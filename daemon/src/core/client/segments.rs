@@ -5,7 +5,7 @@ use crate::core::device::OnDevice;
 use crate::core::event::MemId;
 use crate::core::orders::{Making, Part};
 use std::collections::{BTreeMap, btree_map};
-use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::catalogue::{SlotRecord, SlotsPart};
 use tensorlend_layout::word::SLOTS_MAX;
 
 /// The location of a segment's bytes.
@@ -114,8 +114,9 @@ impl ClientSegments {
     /// of the client.
     pub fn slot(&self, slot: u32) -> Option<(u32, [u64; 16])> {
         let (base, segment) = self.containing(slot)?;
-        let records: &[SlotRecord] = segment.slots.view.array(4096, 1 << segment.slots_log2)?;
-        Some((base, records[(slot - base) as usize].copy()))
+        let mut record = [0; 16];
+        let at = size_of::<SlotsPart>() + (slot - base) as usize * size_of::<SlotRecord>();
+        segment.slots.view.words(at, &mut record).then_some((base, record))
     }
 
     /// Returns the first free aligned range of 2^`log2` slot numbers.

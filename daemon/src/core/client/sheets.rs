@@ -2,8 +2,9 @@
 
 use crate::core::event::MemId;
 use crate::core::orders::Part;
-use tensorlend_layout::catalogue::{Catalogue, CellRecord, cell_place, cells_count, cells_first};
-use tensorlend_layout::leases::LeaseTable;
+use std::mem::offset_of;
+use tensorlend_layout::catalogue::{Catalogue, CellRecord, CellsPart, cell_place, cells_count, cells_first};
+use tensorlend_layout::raw::View;
 
 /// The sheets of a client.
 #[derive(Debug)]
@@ -22,14 +23,9 @@ impl Sheets {
         Self { catalogue, leases, cells }
     }
 
-    /// Returns the first part of the catalogue.
-    pub fn catalogue(&self) -> &Catalogue {
-        self.catalogue.view.at(0).expect("the daemon made it long enough")
-    }
-
-    /// Returns the lease table. Returns `None` once the client's leases no longer count.
-    pub fn lease_table(&self) -> Option<&LeaseTable> {
-        self.leases().map(|part| part.view.at(0).expect("the daemon made it long enough"))
+    /// Returns a word of the first part of the catalogue.
+    pub fn catalogue_word(&self, offset: usize) -> u64 {
+        self.catalogue.view.word(offset).expect("the daemon made it long enough")
     }
 
     /// Returns the sheet of the lease table. Returns `None` once the client's leases no longer
@@ -74,15 +70,13 @@ impl Sheets {
         (cells_first(part) + cells_count(part)) as u32
     }
 
-    /// Returns a cell's record if the client may use the cell. A part counts as soon as the daemon
-    /// has lent it, because the client uses the part before the daemon receives the
+    /// Returns the view of the part with a cell, and the offset of the cell's record, if the client may use the cell. A part
+    /// counts as soon as the daemon has lent it, because the client uses the part before the daemon receives the
     /// acknowledgement.
-    pub fn cell(&self, cell: u32) -> Option<&CellRecord> {
+    pub fn cell(&self, cell: u32) -> Option<(&View, usize)> {
         let (part, at) = cell_place(cell);
-        match part {
-            0 => self.catalogue().cells.get(at),
-            part => self.part(part)?.view.array(4096, cells_count(part))?.get(at),
-        }
+        let first = if part == 0 { offset_of!(Catalogue, cells) } else { size_of::<CellsPart>() };
+        (at < cells_count(part)).then_some((&self.part(part)?.view, first + at * size_of::<CellRecord>()))
     }
 
     /// Returns true if the client has mapped its first sheets.

@@ -15,7 +15,7 @@ use crate::core::members::Members;
 use crate::core::stream::Streams;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
-use tensorlend_layout::leases::scan_fence;
+use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::tensor::SlotInfo;
 use tensorlend_layout::word::{Cell, LeaseWord, OwnerWord, SLOT_NONE};
 
@@ -217,7 +217,7 @@ impl Pressure {
         // This fence pairs with reader R's fence. A lease of R that daemon D does not see here may
         // still become valid. The next scan sees that lease.
         scan_fence();
-        table.scan(|lease| {
+        LeaseTable::scan_view(table, |lease| {
             if lease.catalogue() != holder && !lease.is_of_segment() {
                 found += 1;
                 scan.leases.entry(lease.catalogue()).or_default().insert(Held { holder, word: lease.0 });
@@ -261,11 +261,10 @@ impl Pressure {
             return;
         }
         let absorbed = client.announcements.absorbed();
-        let waiting = client.words().ring_head.read().wrapping_sub(absorbed).min(RING as u64);
+        let waiting = client.ring_head().wrapping_sub(absorbed).min(RING as u64);
         env.chores.spend(waiting as u32);
         for number in absorbed..absorbed + waiting {
-            let word = client.words().ring[(number % RING as u64) as usize].peek();
-            if let Some(value) = client.value(word as u32 & 0xFF_FFFF) {
+            if let Some(value) = client.value(client.announcement(number) as u32 & 0xFF_FFFF) {
                 scan.note(owner, client, value);
             }
         }

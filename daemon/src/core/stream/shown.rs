@@ -3,7 +3,8 @@
 use super::super::client::Client;
 use super::super::members::Members;
 use super::{Stream, Streams, Subscriber};
-use tensorlend_layout::leases::CURSORS;
+use std::mem::offset_of;
+use tensorlend_layout::leases::{CURSORS, Cursor, LeaseTable};
 use tensorlend_layout::stream::StreamRing;
 use tensorlend_layout::wire::{STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown};
 
@@ -18,8 +19,8 @@ impl Streams {
 
 impl Stream {
     fn show(&self, members: &Members, index: u32) -> StreamShown {
-        let (tail, sent) =
-            self.ring.view.at::<StreamRing>(0).map_or((0, 0), |head| (head.tail.read(), head.head.read()));
+        let word = |offset| self.ring.view.word(offset).unwrap_or(0);
+        let (tail, sent) = (word(offset_of!(StreamRing, tail)), word(offset_of!(StreamRing, head)));
         let subscribers = self.subscribers.iter().flatten().map(|it| it.show(members, self.id, sent));
         StreamShown {
             name: self.name.clone(),
@@ -40,13 +41,11 @@ impl Subscriber {
     fn show(&self, members: &Members, stream: u64, sent: u64) -> SubscriberShown {
         let Self { catalogue: client, cursor, .. } = *self;
         let table = members.get(client).and_then(Client::lease_table);
-        let words = table.filter(|_| usize::from(cursor) < CURSORS).map(|table| &table.cursors[usize::from(cursor)]);
-        let begun = words.filter(|it| it.stream.read() == stream && it.next.read() != u64::MAX);
-        SubscriberShown {
-            client,
-            cursor,
-            lag: begun.map(|it| sent.saturating_sub(it.next.read())),
-            lost: begun.map_or(0, |it| it.lost.read()),
-        }
+        let at = offset_of!(LeaseTable, cursors) + usize::from(cursor) * size_of::<Cursor>();
+        let word = |offset| table.filter(|_| usize::from(cursor) < CURSORS)?.word(at + offset);
+        let follows = word(offset_of!(Cursor, stream)) == Some(stream);
+        let next = word(offset_of!(Cursor, next)).filter(|&next| follows && next != u64::MAX);
+        let lost = next.and_then(|_| word(offset_of!(Cursor, lost))).unwrap_or(0);
+        SubscriberShown { client, cursor, lag: next.map(|next| sent.saturating_sub(next)), lost }
     }
 }

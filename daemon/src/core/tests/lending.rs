@@ -22,7 +22,7 @@ fn segments_have_ranges_and_readers_get_them_after_the_writer() {
     let first = w.segment(&a);
     assert_eq!(first.base, 0);
     let header: &SheetHeader = first.slots.at(0).unwrap();
-    header.check(Magic::Slots).unwrap();
+    SheetHeader::check(&first.slots, Magic::Slots).unwrap();
     assert_eq!((header.owner.peek(), header.count.peek(), header.first.peek()), (1, 16, 0));
     assert!(w.sealed.contains(&first.segment), "user mode seals the segment");
     let big = w.ask(&a, &Request::Segment { bytes: 3 * SEGMENT + 1, slots_log2: 6 });

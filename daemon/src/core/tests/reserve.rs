@@ -110,7 +110,7 @@ fn an_administrator_is_admitted_before_those_who_waited_longer() {
         w.say(conn, &hello);
     }
     let view = View::anonymous(bytes as usize);
-    plan.initialise(&view);
+    plan.initialise(&view, view.bytes() as u64);
     w.memory.insert(mem, (bytes, Some(view.clone())));
     let effects = w.core.step(w.now_ns, Event::Created { mem, made: Ok(Some(view)) });
     let first = effects.iter().find_map(|effect| match effect {

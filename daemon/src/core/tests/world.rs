@@ -358,7 +358,7 @@ impl World {
         }
         let view = sheet.map(|plan| {
             let view = View::anonymous(bytes as usize);
-            plan.initialise(&view);
+            plan.initialise(&view, view.bytes() as u64);
             view
         });
         let before = self.memory.insert(mem, (bytes, view.clone()));

@@ -2,7 +2,7 @@
 //! passes or clients hand back. `core/recovery/restore.rs` restores the state from them.
 
 use super::recreated::{self, copy_data};
-use super::{self as memory, Making, Memories};
+use super::{self as memory, Making, Memories, unmapped};
 use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 use crate::sys::device::DeviceMemory;
@@ -128,7 +128,7 @@ fn adopt_copy(
     (making, pauses): (Making, &mut u32),
     (number, lanes): (u64, &Lanes),
 ) -> io::Result<Option<Preserved>> {
-    let name = label.to_string();
+    let (name, fd) = (label.to_string(), Arc::new(fd));
     if let Label::Orphaned { .. } = label {
         fd_store.forget_name(&name);
         return Ok(None);
@@ -136,11 +136,10 @@ fn adopt_copy(
     let (mem, magic) = (MemId(number), magic(&label));
     if let Some(magic) = magic {
         let length = size(fstat(&fd)?.st_size as u64)?;
-        let original = map::sheet(&fd, length, Access::Read)?;
-        let header: &SheetHeader = original.at(0).ok_or_else(|| io::Error::other("it is too short"))?;
-        header.check(magic).map_err(io::Error::other)?;
+        SheetHeader::check(&unmapped::view(&fd, length), magic).map_err(io::Error::other)?;
     }
     let (copy, writable) = recreated::copy(&fd, magic, making, boottime_ns(), pauses)?;
+    let copy = Arc::new(copy);
     drop(fd);
     let label = match label {
         Label::Directory { namespace, life, uid, name: named } => {
@@ -159,7 +158,7 @@ fn adopt_copy(
     let bytes = fstat(&copy)?.st_size as u64;
     let is_directory = writable.is_some();
     let view = match (magic, writable) {
-        (Some(_), None) => Some(map::sheet(&copy, size(bytes)?, Access::Read)?),
+        (Some(_), None) => Some(unmapped::view(&copy, size(bytes)?)),
         (_, writable) => writable,
     };
     memories.insert(mem, copy, view.as_ref(), is_directory, lane_of(&label, lanes));
@@ -195,21 +194,18 @@ fn adopt_one(
         fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     }
-    let bytes = fstat(&fd)?.st_size as u64;
+    let (bytes, fd) = (fstat(&fd)?.st_size as u64, Arc::new(fd));
     let Some(magic) = magic(&label) else {
-        // An orphaned sheet is mapped, so that the daemon later closes it as a sheet.
-        let view = match label {
-            Label::Orphaned { segment: false, .. } => Some(map::sheet(&fd, size(bytes)?, Access::Read)?),
-            _ => None,
-        };
+        // An orphaned sheet has a view, so that the daemon later closes it as a sheet.
+        let is_sheet = matches!(label, Label::Orphaned { segment: false, .. });
+        let view = is_sheet.then(|| Ok::<_, io::Error>(unmapped::view(&fd, size(bytes)?))).transpose()?;
         memories.insert(mem, fd, view.as_ref(), false, lane);
         fd_store.has(mem, &label);
         return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
     };
     let length = size(bytes)?;
-    let view = map::sheet(&fd, length, Access::Read)?;
-    let header: &SheetHeader = view.at(0).ok_or_else(|| io::Error::other("it is too short"))?;
-    header.check(magic).map_err(io::Error::other)?;
+    let view = unmapped::view(&fd, length);
+    SheetHeader::check(&view, magic).map_err(io::Error::other)?;
     if let Label::Directory { namespace, life, uid, name } = label {
         if let Ok(view) = map::sheet(&fd, length, Access::Write) {
             let label = Label::Directory { namespace, life, uid, name };
@@ -301,7 +297,7 @@ pub fn own(
     segment_bytes_max: u64,
     copies: &mut Copies,
     is_there: &dyn Fn(MemId) -> bool,
-) -> Option<(OwnedFd, Option<View>, Own)> {
+) -> Option<(Arc<OwnedFd>, Option<View>, Own)> {
     // The seals are checked first. Only memfds have seals, and the kernel handles the query without
     // a call into a file system. Any other operation on a file of a client's own file system may
     // block without limit.
@@ -326,13 +322,12 @@ pub fn own(
     // The file is reopened, because the client could change the flags of its own descriptor, and
     // because that descriptor would count as a writer. If the client has a file lease on the file,
     // the reopening fails, and the daemon rejects the descriptor.
-    let preserved = memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?;
+    let preserved = Arc::new(memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?);
     let Some(magic) = magic else {
         return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
     };
-    let view = map::sheet(&preserved, size(bytes).ok()?, Access::Read).ok()?;
-    let header: &SheetHeader = view.at(0)?;
-    header.check(magic).ok()?;
+    let view = unmapped::view(&preserved, size(bytes).ok()?);
+    SheetHeader::check(&view, magic).ok()?;
     let acked = memfd::is_sealed(preserved.as_fd()).ok()?;
     if magic != Magic::Directory {
         return Some((preserved, None, Own { magic: Some(magic), bytes, view: Some(view), acked, copied: false }));
@@ -342,7 +337,7 @@ pub fn own(
     }
     let its = |view| Own { magic: Some(magic), bytes, view, acked, copied: true };
     match copies.copy(mem, &preserved, &stat, is_there) {
-        Some((copy, view)) => Some((copy, Some(view.clone()), its(Some(view)))),
+        Some((copy, view)) => Some((copy.into(), Some(view.clone()), its(Some(view)))),
         None => Some((preserved, None, its(None))),
     }
 }

@@ -143,7 +143,7 @@ pub fn copy_data(from: &OwnedFd, to: BorrowedFd<'_>, bytes: u64, hole: usize) ->
     Ok(())
 }
 
-fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+pub fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = rustix::io::pwrite(to, bytes, at)?;
         (bytes, at) = (&bytes[written..], at + written as u64);
