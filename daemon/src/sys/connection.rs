@@ -132,8 +132,11 @@ impl Connection {
     pub fn flush(&mut self, lanes: &Lanes) -> rustix::io::Result<()> {
         let Some((bytes, descriptors)) = &self.stuck else { return Ok(()) };
         let borrowed: Vec<_> = descriptors.iter().map(|(fd, _)| fd.as_fd()).collect();
-        let fd = &self.fd;
-        match self.toll.run(|| packet::send(fd, bytes, &borrowed, SendFlags::DONTWAIT)) {
+        let send = || packet::send(&self.fd, bytes, &borrowed, SendFlags::DONTWAIT);
+        // The kernel's collector of Unix sockets in flight delays a message with a socket in it. Any user can keep the
+        // collector busy, so this time is not the receiver's. A receiver with too many watches costs as much elsewhere.
+        let has_sockets = descriptors.iter().any(|(_, how)| matches!(how, Lending::Wake | Lending::Woken));
+        match if has_sockets { send() } else { self.toll.run(send) } {
             Ok(()) => {
                 if let Some((_, descriptors)) = self.stuck.take() {
                     self.lent = !descriptors.is_empty();
