@@ -114,7 +114,7 @@ const CAROL: u32 = 64_004;
 
 /// A limit of memory that a few clients reach, so that their orders and returns follow each other.
 const ATTACKED: &str = "mode = \"system\"\n[pool]\nbytes_max = \"2GiB\"\nsheet_bytes_max = \"2GiB\"\nsegment_bytes = \"64MiB\"\n\
-                        [uid]\nshare = false\nsessions_max = 4000\n[namespace_default]\nnames_max = 4194304\nmembers_max = 1000\n";
+                        [namespace_default]\nnames_max = 262144\nmembers_max = 1000\n";
 
 /// Duration of an attack in the table of single attacks.
 const ATTACK: Duration = Duration::from_secs(2);
@@ -231,7 +231,12 @@ fn punch(socket: &Path, end: Instant) {
         std::thread::scope(|scope| {
             // The other thread brings the page back into the mappings, so that the next punch removes it from all.
             scope.spawn(|| {
-                views.iter().cycle().step_by(7919).take_while(|_| !is_over()).for_each(|view| drop(view.word(8)))
+                views
+                    .iter()
+                    .cycle()
+                    .step_by(7919)
+                    .take_while(|_| !is_over())
+                    .for_each(|view| assert!(view.word(8).is_some()))
             });
             while !is_over() {
                 let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -419,15 +424,7 @@ fn what_each_attack_costs_other_users() {
 fn machine() -> Machine {
     let mut machine = Machine::configured("system");
     let store = machine.path("store");
-    std::fs::write(
-        machine.path("config.toml"),
-        format!(
-            "fd_store = \"{}\"\n{}",
-            store.display(),
-            ATTACKED.replace("share = false\n", "").replace("4194304", "262144")
-        ),
-    )
-    .unwrap();
+    std::fs::write(machine.path("config.toml"), format!("fd_store = \"{}\"\n{ATTACKED}", store.display())).unwrap();
     machine.start_store();
     machine.start_daemon();
     machine
