@@ -19,6 +19,8 @@ mod ahead;
 mod audience;
 mod entry;
 mod geometry;
+#[cfg(not(loom))]
+mod life;
 mod search;
 mod wanted;
 
@@ -118,7 +120,14 @@ structure! {
         /// UUIDs of the devices whose memory the daemon lends in this namespace, in the order of their bytes; 0: none.
         424 devices: [Word; 2 * DEVICES],
         /// Reserved; always 0.
-        680 reserved5: [Word; pad(427)],
+        680 reserved5: [Word; pad(3)],
+        /// The entry whose owner word and lifetime the daemon is changing, as `directory/life.rs` packs it. 0: none.
+        /// Writer: the daemon. Reader: the next daemon. Since version 7.
+        704 change: Word,
+        /// The lifetime of the entry before the change, and after it. The daemon stores both before `change`. Since version 7.
+        712 change_lives: [Word; 2],
+        /// Reserved; always 0.
+        728 reserved6: [Word; pad(421)],
         /// Bit (i mod 32768): the daemon wants segment i of the table of segments out of memory, and cannot move its bytes to a
         /// file while a process has it mapped. A hint. Since version 6.
         4096 wanted_segments: [Word; WANTED_WORDS],
@@ -320,18 +329,6 @@ impl Directory {
             && (table.first() == 0 || table.first() == half);
         let lies = said.iter().zip(offsets).all(|((at, count), there)| (at.peek(), *count as u64) == there);
         (geometry.members > 0 && lies && is_table && bytes == geometry.bytes()).then_some(geometry)
-    }
-
-    /// Daemon: stores every word again that a version after [`crate::versions::LAYOUT_OLDEST`] has
-    /// added. A daemon calls this when it takes over a directory, because an older daemon may have
-    /// changed the directory. The older daemon leaves these words as they were.
-    pub fn renew_added(&self) {
-        for list in &*self.lists {
-            list.set_end(list.end.peek());
-        }
-        for word in &self.head.wanted_segments {
-            word.set(0);
-        }
     }
 
     /// Returns the directory's head.

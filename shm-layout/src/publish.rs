@@ -1,7 +1,32 @@
 //! Replacing a name's value.
 
 use crate::sync::fence_after_swap;
-use crate::word::{Cell, Word};
+use crate::word::{Cell, LifeWord, Word};
+
+/// Owner: returns true if the value of a name has no lifetime, so that the owner may overwrite it by [`overwrite`]. Call this
+/// before it.
+///
+/// Only the daemon ends a lifetime, and it does so after it has stored the owner word of the next owner or of none. The
+/// Acquire load pairs with that store of the lifetime: an owner that finds no lifetime any more finds the later owner word,
+/// too, and its overwrite fails.
+#[inline]
+pub fn is_lasting(life: &Word) -> bool {
+    life.read() == LifeWord::FOREVER.0
+}
+
+/// Daemon: changes an entry's owner by `change`, and then the lifetime is `after`. The lifetime is 0 only while the value of
+/// the present owner has none. So a new lifetime is stored before the owner word, and the end of a lifetime after it.
+pub fn change_owner<R>(life: &Word, after: LifeWord, change: impl FnOnce() -> R) -> R {
+    if after != LifeWord::FOREVER {
+        life.set(after.0);
+    }
+    let done = change();
+    if after == LifeWord::FOREVER {
+        crate::crash_point!("daemon: lifetime about to end");
+        life.set(LifeWord::FOREVER.0);
+    }
+    done
+}
 
 /// Owner: stores `new` in its cell, if the name still belongs to this cell.
 ///

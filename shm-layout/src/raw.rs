@@ -268,8 +268,9 @@ impl<T: Shared> Deref for Records<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::catalogue::SlotRecord;
-    use crate::leases::Cursor;
+
+    /// A structure of 128 bytes.
+    type Line = [Word; 16];
 
     #[test]
     fn a_view_gives_what_lies_inside_it_and_nothing_else() {
@@ -310,7 +311,7 @@ mod tests {
     }
 
     /// Memory of which every word differs at each copy for some copies, as under a hostile writer or in a copy in parts.
-    struct Unsteady(core::sync::atomic::AtomicU8, u8);
+    struct Unsteady(Word, u8);
 
     impl Source for Unsteady {
         fn bytes(&self) -> usize {
@@ -318,15 +319,16 @@ mod tests {
         }
 
         fn copy(&self, offset: usize, into: &mut [u8]) {
-            let copies = self.0.fetch_add(1, Ordering::Relaxed);
-            into.fill(copies.min(self.1));
+            let copies = self.0.peek();
+            self.0.set(copies + 1);
+            into.fill(copies.min(self.1.into()) as u8);
             assert!(offset + into.len() <= self.bytes());
         }
     }
 
     #[test]
     fn a_view_without_a_mapping_copies_what_lies_inside_it_and_no_word_in_parts() {
-        let view = |steady_after| View::unmapped(Arc::new(Unsteady(0.into(), steady_after)));
+        let view = |steady_after| View::unmapped(Arc::new(Unsteady(Word::new(0), steady_after)));
         assert_eq!(view(0).bytes(), 1024);
         assert!(view(0).at::<Word>(0).is_none(), "nothing is mapped");
         assert_eq!((view(0).word(1016), view(0).word(1017), view(0).word(1024)), (Some(0), None, None));
@@ -346,13 +348,13 @@ mod tests {
 
     #[test]
     fn a_sheet_needs_its_whole_head_and_keeps_it_mapped() {
-        assert!(Sheet::<Cursor>::new(View::anonymous(127)).is_none());
-        let sheet = Sheet::<Cursor>::new(View::anonymous(128)).unwrap();
+        assert!(Sheet::<Line>::new(View::anonymous(127)).is_none());
+        let sheet = Sheet::<Line>::new(View::anonymous(128)).unwrap();
         let clone = sheet.clone();
-        sheet.next.set(5);
-        sheet.bell.ring();
+        sheet[0].set(5);
+        sheet[15].set(1);
         drop(sheet);
-        assert_eq!((clone.next.read(), clone.bell.read()), (5, 1));
+        assert_eq!((clone[0].read(), clone[15].read()), (5, 1));
         assert_eq!(clone.view().bytes(), 128);
         assert_eq!(clone.view().at::<Word>(0).unwrap().peek(), 5);
     }
@@ -360,17 +362,17 @@ mod tests {
     #[test]
     fn records_lie_side_by_side_inside_their_view() {
         let view = View::anonymous(128 * 3);
-        assert!(Records::<SlotRecord>::new(&view, 0, 4).is_none());
-        assert!(Records::<SlotRecord>::new(&view, 128, 3).is_none());
-        assert!(Records::<SlotRecord>::new(&view, 4, 1).is_none());
-        assert!(Records::<SlotRecord>::new(&view, 0, usize::MAX).is_none());
-        assert!(Records::<SlotRecord>::new(&view, 384, 0).unwrap().is_empty());
-        let records = Records::<SlotRecord>::new(&view, 128, 2).unwrap();
-        records[1].words[15].set(9);
+        assert!(Records::<Line>::new(&view, 0, 4).is_none());
+        assert!(Records::<Line>::new(&view, 128, 3).is_none());
+        assert!(Records::<Line>::new(&view, 4, 1).is_none());
+        assert!(Records::<Line>::new(&view, 0, usize::MAX).is_none());
+        assert!(Records::<Line>::new(&view, 384, 0).unwrap().is_empty());
+        let records = Records::<Line>::new(&view, 128, 2).unwrap();
+        records[1][15].set(9);
         assert_eq!(view.at::<Word>(376).unwrap().read(), 9);
         drop(view);
         let clone = records.clone();
         drop(records);
-        assert_eq!((clone.len(), clone[1].words[15].read(), clone.view().bytes()), (2, 9, 384));
+        assert_eq!((clone.len(), clone[1][15].read(), clone.view().bytes()), (2, 9, 384));
     }
 }

@@ -112,10 +112,13 @@ pub enum OwnerKind {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OwnerWord(pub u64);
 
+/// Versions of owner words count modulo 2^22.
+pub const VERSION_MASK: u32 = 0x3F_FFFF;
+
 impl OwnerWord {
     /// Returns the next word of an entry, whose version follows that of `before`.
     pub const fn after(before: Self, kind: OwnerKind, catalogue: u16, cell: u32) -> Self {
-        let version = (field(before.0, 40, 22) + 1) & 0x3F_FFFF;
+        let version = (field(before.0, 40, 22) + 1) & VERSION_MASK as u64;
         let (kind, low) = match kind {
             OwnerKind::Tomb => (0, 0),
             OwnerKind::Live => (1, (catalogue as u64) << 24 | (cell & 0xFF_FFFF) as u64),

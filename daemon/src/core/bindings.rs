@@ -234,15 +234,19 @@ impl Bindings {
         Binding { catalogue, cell, life }: Binding,
     ) -> OwnerWord {
         let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        // The lifetime is stored before the owner word. So an owner that sees the new owner word
-        // sees the new lifetime.
-        self.set_life(context, entry, before, OwnerWord::after(before, OwnerKind::Live, catalogue, cell), life);
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
+            self.lifetimes.move_to(context, entry, before, before, life);
+            context.directory.names[entry as usize].life.set(life.0);
             return before;
         }
-        tensorlend_layout::crash_point!("daemon: name about to be bound");
-        let owner_word = self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, cell);
-        tensorlend_layout::crash_point!("daemon: name bound");
+        let after = OwnerWord::after(before, OwnerKind::Live, catalogue, cell);
+        let life_before = self.lifetimes.move_to(context, entry, before, after, life);
+        let owner_word = context.directory.change_owner(entry, [life_before, life], || {
+            tensorlend_layout::crash_point!("daemon: name about to be bound");
+            let owner_word = self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, cell);
+            tensorlend_layout::crash_point!("daemon: name bound");
+            owner_word
+        });
         context.directory.announce(PARKED_ANY);
         members.surveyed(catalogue, cell);
         if before.is_live() {
@@ -264,10 +268,11 @@ impl Bindings {
         let item = item.and_then(|key| item_of(&key));
         let ephemeral = context.directory.life(entry).is_ephemeral();
         tensorlend_layout::crash_point!("daemon: name about to be removed");
-        self.names.bury(&context.directory, entry);
-        // The lifetime ends after the owner word changes. So an owner that still sees its name
-        // alive also sees the lifetime, and sends a request to the daemon.
-        self.end_life(context, entry, owner_word);
+        // While an owner sees its name alive, it sees the lifetime too, and sends a request to the daemon.
+        let life = self.lifetimes.end(context, entry, owner_word);
+        context.directory.change_owner(entry, [life, LifeWord::FOREVER], || {
+            self.names.bury(&context.directory, entry);
+        });
         context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));
         if tell {
             self.disown(env, context, members, owner_word);

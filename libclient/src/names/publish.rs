@@ -4,9 +4,9 @@ use super::NameTable;
 use crate::error::{Error, Result};
 use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
-use tensorlend_layout::publish::overwrite;
+use tensorlend_layout::publish::{is_lasting, overwrite};
 use tensorlend_layout::wire::{Reply, Request};
-use tensorlend_layout::word::{Cell, LifeWord, OwnerWord, parked_bit};
+use tensorlend_layout::word::{Cell, OwnerWord, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
@@ -190,9 +190,8 @@ impl NameTable {
                 return Own::NotOurs;
             }
             let entry = &self.directory.names[found.entry as usize];
-            // Only the daemon ends a lifetime, so a value without a lifetime needs a request. The daemon stores the lifetime
-            // before the owner word, so this check cannot miss a lifetime.
-            if ends == Ends::Never && entry.life.peek() != LifeWord::FOREVER.0 {
+            // Only the daemon ends a lifetime, so a value without a lifetime needs a request.
+            if ends == Ends::Never && !is_lasting(&entry.life) {
                 return Own::NotOurs;
             }
             let owner_word = &entry.owner_word;

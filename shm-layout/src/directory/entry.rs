@@ -22,8 +22,8 @@ structure! {
         /// Length of the key 16 . block of its tail 48 (for keys above 96 bytes).
         16 key: Word,
         /// The lifetime of the name's present value, as [`crate::word::LifeWord`] packs it. 0: the value has no end of
-        /// its own. The daemon stores this word before the owner word that it belongs to. An owner overwrites or
-        /// deletes the name without a request only if this word is 0, or if the name keeps its lifetime.
+        /// its own. The daemon stores a lifetime before the owner word that it belongs to, and ends one after it. An owner
+        /// overwrites the name without a request only if this word is 0, or if the name keeps its lifetime.
         24 life: Word,
         /// The key's first 96 bytes, zero-filled.
         32 name: [Word; ENTRY_NAME_WORDS],
@@ -129,6 +129,7 @@ impl NameEntry {
         if long {
             fill(&long_names[block as usize].bytes);
         }
+        debug_assert_eq!(self.life.peek(), 0, "a name that ended has no lifetime");
         self.key.put(key.len() as u64 | if long { u64::from(block) << 16 } else { 0 });
         self.hash.put(hash);
     }

@@ -4,8 +4,8 @@ use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spaw
 use std::sync::Arc;
 use tensorlend_layout::describe::Model;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
-use tensorlend_layout::publish::overwrite;
-use tensorlend_layout::word::{Cell, OwnerKind, OwnerWord, Word};
+use tensorlend_layout::publish::{change_owner, is_lasting, overwrite};
+use tensorlend_layout::word::{Cell, LifeWord, OwnerKind, OwnerWord, Word};
 
 const RIVAL: u16 = 2;
 /// The rival's value.
@@ -164,5 +164,56 @@ fn a_cell_alone_is_no_route() {
         }
         owner.join().unwrap();
         daemon.join().unwrap();
+    });
+}
+
+/// A lifetime ends while the owner overwrites the name with a value that has none. The owner does so only without a lifetime.
+fn ended(is_lasting: fn(&Word) -> bool) {
+    let (w, life) = (World::new(), Arc::new(Word::new(LifeWord::new(1, false).0)));
+    let daemon = {
+        let (w, life) = (w.clone(), life.clone());
+        spawn(move || {
+            change_owner(&life, LifeWord::FOREVER, || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Tomb, 0, 0)));
+        })
+    };
+    if is_lasting(&life) {
+        reached();
+        let put = overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1));
+        assert!(put.is_none(), "a put succeeds on a name that has ended");
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_owner_that_sees_no_lifetime_sees_the_end_of_the_name() {
+    holds("a name ends, and its owner overwrites it", None, || ended(is_lasting));
+    refuted("lifetime read without Acquire", "name that has ended", || ended(|life| life.peek() == 0));
+}
+
+/// A rival takes a lasting name with a lifetime, and overwrites it with a value that has none.
+fn timed(change: fn(&Word, &World)) {
+    let (w, life) = (World::new(), Arc::new(Word::new(LifeWord::FOREVER.0)));
+    let daemon = {
+        let (w, life) = (w.clone(), life.clone());
+        spawn(move || change(&life, &w))
+    };
+    if OwnerWord(w.owner_word.read()).catalogue() == RIVAL {
+        reached();
+        assert!(!is_lasting(&life), "the owner misses the lifetime");
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn an_owner_that_sees_its_name_sees_the_lifetime() {
+    const LIFE: LifeWord = LifeWord::new(1, false);
+    holds("a name is taken for a time", None, || {
+        timed(|life, w| change_owner(life, LIFE, || w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0))));
+    });
+    refuted("lifetime stored after the owner word", "misses the lifetime", || {
+        timed(|life, w| {
+            w.owner_word.set(then(live(OWNER, 0), OwnerKind::Live, RIVAL, 0));
+            life.set(LIFE.0);
+        });
     });
 }

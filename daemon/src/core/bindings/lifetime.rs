@@ -78,6 +78,28 @@ impl Lifetimes {
         }
     }
 
+    /// Records that an entry gets this lifetime and the owner word `after`. Returns the lifetime that it had with `before`.
+    pub fn move_to(
+        &mut self,
+        context: &Context,
+        entry: u32,
+        before: OwnerWord,
+        after: OwnerWord,
+        life: LifeWord,
+    ) -> LifeWord {
+        let life_before = self.end(context, entry, before);
+        self.insert(entry, after, life);
+        life_before
+    }
+
+    /// Records that the lifetime of an entry ends. `before` is the owner word that the entry had while the name was live.
+    /// Returns the lifetime.
+    pub fn end(&mut self, context: &Context, entry: u32, before: OwnerWord) -> LifeWord {
+        let life = context.directory.life(entry);
+        self.remove(entry, before, life);
+        life
+    }
+
     fn next_due(&self, now_ns: u64) -> Option<u32> {
         self.due.first().filter(|(at, _)| *at <= now_ns).map(|&(_, entry)| entry)
     }
@@ -100,32 +122,6 @@ impl Lifetimes {
 }
 
 impl Bindings {
-    /// Stores the lifetime of an entry's name. The caller then changes the entry's owner word from
-    /// `before` to `owner_word`.
-    pub fn set_life(
-        &mut self,
-        context: &Context,
-        entry: u32,
-        before: OwnerWord,
-        owner_word: OwnerWord,
-        life: LifeWord,
-    ) {
-        self.end_life(context, entry, before);
-        if life != LifeWord::FOREVER {
-            context.directory.names[entry as usize].life.set(life.0);
-            self.lifetimes.insert(entry, owner_word, life);
-        }
-    }
-
-    /// Ends the lifetime of an entry's name. `owner_word` is the owner word that the entry had while the name was live.
-    pub fn end_life(&mut self, context: &Context, entry: u32, owner_word: OwnerWord) {
-        let life = context.directory.life(entry);
-        if life != LifeWord::FOREVER {
-            self.lifetimes.remove(entry, owner_word, life);
-            context.directory.names[entry as usize].life.set(LifeWord::FOREVER.0);
-        }
-    }
-
     /// Ends a client's ephemeral names at the end of the client's session.
     pub fn end_ephemeral(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
         if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
