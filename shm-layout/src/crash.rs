@@ -85,6 +85,7 @@ pub const POINTS: &[&str] = &[
     "daemon: name bound",
     "daemon: lifetime about to end",
     "daemon: former owner told",
+    "daemon: list has both names",
     "daemon: name reserved",
     "daemon: owner word before absorbed",
     "daemon: absorbed",

@@ -78,12 +78,15 @@ impl StreamBuilder {
         let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
         let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
         tensorlend_layout::crash_point!("stream: ring mapped");
+        // The descriptor is recorded first, while this thread has the connection: if the daemon ends after the
+        // acknowledgement, this client hands the ring to the next daemon.
+        let mapped = mapped.map(|(mapped, fd)| {
+            self.session.descriptors().insert(Item::Ring { stream, id }, fd);
+            mapped
+        });
         answer.acknowledge()?;
         let (head, entries) = match mapped {
-            Ok((mapped, fd)) => {
-                self.session.descriptors().insert(Item::Ring { stream, id }, fd);
-                mapped
-            }
+            Ok(mapped) => mapped,
             Err(e) => {
                 // The stream is open, but this client could not map its ring: delete the stream.
                 let request = Request::StreamDelete { name: self.name.clone() };

@@ -131,12 +131,19 @@ impl Subscription {
         let wake = if wake { answer.descriptor().map(|fd| Some(fd.into())) } else { Ok(None) };
         // The producers' end, which this client hands to the next daemon.
         let producers = wake.is_ok().then(|| answer.descriptor().ok()).flatten();
+        // It is recorded first, while this thread has the connection: if the daemon ends after the acknowledgement, this
+        // client hands it to the next daemon.
+        forget_wake(session, cursor);
+        if let Some(producers) = producers {
+            session.descriptors().insert(Item::Wake { stream, id, cursor }, producers);
+        }
         answer.acknowledge()?;
         let ((head, entries), wake) = match mapped.and_then(|mapped| Ok((mapped, wake?))) {
             Ok(mapped) => mapped,
             Err(e) => {
                 let request = Request::Unsubscribe { stream, id, cursor };
                 let left = session.control.call(&request, "unsubscribe from", name);
+                forget_wake(session, cursor);
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
         };
@@ -146,10 +153,6 @@ impl Subscription {
         let waits = policy != Policy::DropOldest;
         let at = Attached { head, entries, stream, id, entry, owner_word: OwnerWord(owner_word), waits };
         tensorlend_layout::crash_point!("subscribe: in the stream");
-        forget_wake(session, cursor);
-        if let Some(producers) = producers {
-            session.descriptors().insert(Item::Wake { stream, id, cursor }, producers);
-        }
         Ok((at, wake))
     }
 

@@ -351,6 +351,12 @@ impl Bindings {
         if let Some(found) = live_owner_word(&context.directory, &list_key(name)) {
             self.names.bury(&context.directory, found.entry);
         }
+        self.end_list(env, context, &list);
+        true
+    }
+
+    /// Ends a list to which no name leads any more.
+    fn end_list(&mut self, env: &mut Env, context: &mut Context, list: &List) {
         context.directory.lists[list.place as usize].id.set(0);
         self.lists.places.push(list.place);
         // The items' claims end with the items.
@@ -366,7 +372,6 @@ impl Bindings {
         };
         env.chores.take_on(&mut env.clock, context.ledger.id(), Chore::Items(DeletedList { id: list.id, left }));
         context.directory.announce(u64::MAX);
-        true
     }
 
     /// Removes items of a deleted list until this step has spent its units. Returns the list if
@@ -430,15 +435,20 @@ impl Bindings {
         }
         if from != to {
             self.check_room(context, members, 1)?;
-            self.list_remove(env, context, to);
             let uid = self.lists.by_name.get(from).and_then(|list| list.uid);
             let entry = self.place(context, members, uid, &list_key(to))?;
+            // One store moves the name from the former list to this one. A daemon that is killed before it leaves both lists.
+            let former = self.lists.remove(to);
             let list = self.lists.remove(from).expect("checked above");
             self.names.set(&context.directory, entry, OwnerKind::Live, 0, list.place);
+            tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);
             if let Some(found) = live_owner_word(&context.directory, &list_key(from)) {
                 self.names.bury(&context.directory, found.entry);
+            }
+            if let Some(former) = former {
+                self.end_list(env, context, &former);
             }
             context.directory.announce(u64::MAX);
         }
