@@ -2,11 +2,12 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 use tensorlend::{Error, Refusal, ValueKind};
 use tensorlend_layout::size::bytes_text;
+use tensorlend_os::stderr;
 
 use crate::files::FileError;
 
@@ -349,8 +350,7 @@ pub fn exit_usage(text: &str) -> u8 {
 /// Writes an error as one line of JSON to standard error.
 fn tell_json(text: &str, code: &str, status: u8) {
     let error = serde_json::json!({ "error": text, "code": code, "status": status });
-    // A failed write to standard error cannot be reported.
-    let _ = writeln!(io::stderr(), "{error}");
+    stderr::say(&error.to_string());
 }
 
 #[cfg(test)]

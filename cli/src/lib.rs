@@ -28,6 +28,7 @@ mod trace;
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
+use tensorlend_os::stderr::{self, Stderr};
 
 /// Runs a command line and returns the exit status. Its first argument is the program's name.
 /// `program` is a command (a program and its first arguments) that calls this function again. The
@@ -46,7 +47,13 @@ pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
         Err(error) if is_json && error.use_stderr() => return failure::exit_usage(error.to_string().trim_end()),
         Err(error) => error.exit(),
     };
-    failure::exit(commands::run(&args), is_json)
+    if args.command.runs_until_stopped() {
+        // Nobody may read the notes of a command in the background.
+        stderr::start(|lines| output::note(&stderr::dropped_text(lines)));
+    }
+    let status = failure::exit(commands::run(&args), is_json);
+    stderr::flush();
+    status
 }
 
 /// Returns the clap command, for manual pages and completions.
@@ -63,5 +70,5 @@ pub fn completions(shell: clap_complete::Shell) -> String {
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENSORLEND_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Stderr).try_init();
 }

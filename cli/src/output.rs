@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 use tensorlend::Refusals;
+use tensorlend_os::stderr;
 
 use crate::failure::Failure;
 
@@ -51,8 +52,7 @@ pub fn text_block(text: &str) -> Result<(), Failure> {
 
 /// Prints a note on standard error.
 pub fn note(text: &str) {
-    // A failed write to standard error cannot be reported.
-    let _ = writeln!(io::stderr(), "tensorlend: {text}");
+    stderr::say(&format!("tensorlend: {text}"));
 }
 
 /// Escapes characters that would control a terminal, or disguise the rest of the line.

@@ -1,22 +1,25 @@
 //! The daemon's log: as text, as JSON, or in systemd's journal.
 
 mod floods;
+mod journal;
 
 use floods::Floods;
+use journal::{Entries, Journal};
 use rustix::fs::fstat;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
-use tracing_journald::{Priority, PriorityMappings};
+use tensorlend_os::log_queue::{FLUSH_MAX, LogQueue};
+use tensorlend_os::stderr::{self, Stderr};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// Prefix of the daemon's own fields in the journal.
-const FIELD_PREFIX: &str = "TENSORLEND";
-
 /// The rate limit of this process's log.
 static FLOODS: OnceLock<Floods> = OnceLock::new();
+
+/// The journal, if this process writes to it.
+static JOURNAL: OnceLock<LogQueue> = OnceLock::new();
 
 /// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -31,20 +34,26 @@ pub enum Format {
 
 /// Starts the log of this process. Without a format, the log goes to the journal if standard error
 /// is connected to the journal. Otherwise it goes to standard error as text.
+///
+/// No line waits for the reader of the log. Call [`flush`] at the end of the process.
 pub fn start(format: Option<Format>) -> io::Result<()> {
+    stderr::start(report_dropped);
     let filter = EnvFilter::try_from_env("TENSORLEND_LOG").unwrap_or_else(|_| "info".into());
     let floods = FLOODS.get_or_init(Floods::default).clone();
     let log = tracing_subscriber::registry().with(filter).with(floods);
     // If the journal is the default but cannot be reached, the log is text. systemd also reads
     // standard error.
     let journal = match format {
-        Some(Format::Journald) => Some(journal()?),
-        None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => journal().ok(),
+        Some(Format::Journald) => Some(Journal::open()?),
+        None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => Journal::open().ok(),
         _ => None,
     };
-    let lines = fmt::layer().with_writer(io::stderr).with_target(false);
+    let lines = fmt::layer().with_writer(|| Stderr).with_target(false);
     match journal {
-        Some(journal) => log.with(journal).init(),
+        Some(journal) => {
+            let queue = JOURNAL.get_or_init(|| LogQueue::new(journal, report_dropped));
+            log.with(Entries(queue.clone())).init();
+        }
         None if format == Some(Format::Json) => {
             log.with(lines.json().flatten_event(true).with_current_span(false).with_span_list(false)).init();
         }
@@ -61,14 +70,19 @@ pub fn tell_left_out() {
     }
 }
 
-fn journal() -> io::Result<tracing_journald::Layer> {
-    // This maps the levels to the priorities of the same name. The default would map INFO to
-    // "notice".
-    let priorities =
-        PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
-    let layer = tracing_journald::layer()?;
-    let layer = layer.with_field_prefix(Some(FIELD_PREFIX.into())).with_priority_mappings(priorities);
-    Ok(layer.with_syslog_identifier("tensorlendd".into()))
+/// Reports lines that were dropped because the log's reader did not read. The level is the highest,
+/// so that every filter lets the report pass.
+fn report_dropped(lines: u64) {
+    tracing::error!(dropped = lines, "{}", stderr::dropped_text(lines));
+}
+
+/// Waits until the log is written, for [`FLUSH_MAX`] at most for each destination. The process calls
+/// this function when it ends.
+pub fn flush() {
+    if let Some(journal) = JOURNAL.get() {
+        journal.flush(FLUSH_MAX);
+    }
+    stderr::flush();
 }
 
 /// Returns true if `file` is the stream that the variable JOURNAL_STREAM names. The service manager

@@ -5,6 +5,7 @@ use crate::{Config, DaemonError, log, service};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use tensorlend_os::stderr;
 
 /// Daemon that owns pooled shared memory and lends tensor slots to client processes.
 ///
@@ -76,8 +77,14 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     }
     #[cfg(feature = "crash-points")]
     tensorlend_os::crash::arm();
+    let status = run(arguments);
+    log::flush();
+    status
+}
+
+fn run(arguments: Arguments) -> u8 {
     if let Err(error) = log::start(arguments.log_format) {
-        eprintln!("tensorlendd: systemd's journal cannot be written: {error}");
+        stderr::say(&format!("tensorlendd: systemd's journal cannot be written: {error}"));
         return 1;
     }
     let serves = !arguments.check_config && arguments.reload.is_none();
@@ -85,7 +92,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         Ok(()) => 0,
         Err(error) => {
             // The text is trimmed, because the texts of the TOML parser end with a line feed.
-            eprintln!("tensorlendd: {} [{}]", error.to_string().trim_end(), error.code());
+            stderr::say(&format!("tensorlendd: {} [{}]", error.to_string().trim_end(), error.code()));
             if serves && notify::is_heard() {
                 service::pause_before_retry(&error);
             }

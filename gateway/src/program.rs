@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
+use tensorlend_os::stderr::{self, Stderr};
 
 /// Exit code for an invalid configuration, as in sysexits.h.
 const EX_CONFIG: u8 = 78;
@@ -26,8 +27,9 @@ pub fn main() -> ExitCode {
         print!("{EXAMPLE}");
         return ExitCode::SUCCESS;
     }
+    stderr::start(|lines| tracing::error!(dropped = lines, "{}", stderr::dropped_text(lines)));
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
+    let log = tracing_subscriber::fmt().with_writer(|| Stderr).with_ansi(colours);
     let log = log.with_env_filter(Args::filter());
     if Args::logs_json() {
         log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
@@ -41,13 +43,15 @@ pub fn main() -> ExitCode {
         report(panic);
         std::process::abort();
     }));
-    match run(&args) {
+    let status = match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(end) => {
             tracing::error!("{} [{}]", end.error().to_string().trim_end(), end.code());
             end.status()
         }
-    }
+    };
+    stderr::flush();
+    status
 }
 
 /// The reason why the program ends.

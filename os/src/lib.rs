@@ -13,6 +13,7 @@ pub mod futex;
 pub mod inbox;
 pub mod inherited;
 pub mod kernel;
+pub mod log_queue;
 pub mod map;
 pub mod memfd;
 pub mod mutex;
@@ -21,6 +22,7 @@ pub mod packet;
 #[doc(hidden)]
 pub mod skip;
 pub mod socket_file;
+pub mod stderr;
 pub mod thread;
 pub mod token;
 pub mod toll;

@@ -26,6 +26,7 @@ mod worker;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use tensorlend_os::stderr::{self, Stderr};
 
 /// Stable code of the program's own errors. Errors of the client library have codes of the library.
 const START_CODE: &str = "TL-1202";
@@ -34,8 +35,13 @@ const START_CODE: &str = "TL-1202";
 pub fn main() -> ExitCode {
     use clap::Parser;
     let args = args::Args::parse();
+    // A worker must not start a thread before its confinement. It needs none for its log, because the
+    // supervisor always reads it.
+    if args.worker.is_none() {
+        stderr::start(|lines| tracing::error!(dropped = lines, "{}", stderr::dropped_text(lines)));
+    }
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
+    let log = tracing_subscriber::fmt().with_writer(|| Stderr).with_ansi(colours);
     let log = log.with_env_filter(args.filter());
     if args::logs_json() {
         log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
@@ -46,13 +52,15 @@ pub fn main() -> ExitCode {
         Some(model) => worker::run(&args, model),
         None => supervisor::run(&args),
     };
-    match done {
+    let status = match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error} [{}]", code(&error));
             ExitCode::FAILURE
         }
-    }
+    };
+    stderr::flush();
+    status
 }
 
 /// Returns the stable code of an error that ends the program. The manual's page on errors explains it.

@@ -10,6 +10,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tensorlend::Version;
+use tensorlend_os::stderr;
 
 /// Time without a report after which a worker counts as hung. A worker reports four times a second.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -83,7 +84,7 @@ impl Post {
                 if is_json {
                     tracing::info!(model = name, "{line}");
                 } else {
-                    eprintln!("{name}: {line}");
+                    stderr::say(&format!("{name}: {line}"));
                 }
                 // The panic's hint about backtraces is skipped, so that the reason remains the last
                 // line.

@@ -75,6 +75,21 @@ pub enum Command {
     Complete(complete::CompleteArgs),
 }
 
+impl Command {
+    /// Returns true if the command usually runs until a signal stops it.
+    pub fn runs_until_stopped(&self) -> bool {
+        #[cfg(feature = "top")]
+        if matches!(self, Self::Top(_)) {
+            return true;
+        }
+        #[cfg(feature = "web")]
+        if matches!(self, Self::Web(_)) {
+            return true;
+        }
+        matches!(self, Self::Recv(_) | Self::Watch(_) | Self::Trace(_))
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let at: &Connection = &args.connection;

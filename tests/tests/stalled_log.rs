@@ -1,0 +1,205 @@
+//! A log whose reader does not read: the programs serve, and end when they are told to.
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use tensorlend::{Client, DType};
+use tensorlend_tests::{binary, eventually, signal};
+
+/// Number of clients whose lines are more than a pipe holds (64 KiB).
+const CLIENTS: usize = 400;
+
+/// Number of refusals whose lines are more than the pipe and the daemon's queue hold.
+const REFUSALS: usize = 15_000;
+
+/// A program whose standard error is a pipe that the test holds.
+struct Program {
+    child: Child,
+    log: BufReader<std::fs::File>,
+}
+
+impl Program {
+    fn start(command: &mut Command, is_full: bool) -> Self {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        if is_full {
+            fill(&writer);
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+        Self { child, log: BufReader::new(reader.into()) }
+    }
+
+    fn stop(&mut self) -> ExitStatus {
+        signal(self.child.id(), Signal::TERM);
+        let mut status = None;
+        eventually("the end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Fills a pipe with empty lines.
+fn fill(pipe: &OwnedFd) {
+    let flags = fcntl_getfl(pipe).unwrap();
+    fcntl_setfl(pipe, flags | OFlags::NONBLOCK).unwrap();
+    for bytes in [4096, 1] {
+        while rustix::io::write(pipe, &vec![b'\n'; bytes]) != Err(Errno::AGAIN) {}
+    }
+    fcntl_setfl(pipe, flags).unwrap();
+}
+
+fn daemon(folder: &Path, config: &str, level: &str) -> Command {
+    let file = folder.join("config.toml");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new(binary("tensorlendd"));
+    command.arg("--config").arg(file).arg("--socket").arg(folder.join("socket")).env("TENSORLEND_LOG", level);
+    command
+}
+
+/// Connects a client, as soon as the daemon listens.
+fn client(folder: &Path) -> Client {
+    let connect = || Client::builder().socket(folder.join("socket")).connect();
+    let mut client = None;
+    eventually("a connection", || {
+        client = connect().ok();
+        client.is_some()
+    });
+    client.unwrap()
+}
+
+/// Publishes a tensor with one client and reads it with another.
+fn serves(folder: &Path) {
+    let (producer, consumer) = (client(folder), client(folder));
+    let mut draft = producer.create(DType::U8, [4u64]).unwrap();
+    draft.bytes_mut().fill(7);
+    draft.publish("x").unwrap();
+    assert_eq!(consumer.get("x").unwrap().bytes(), [7; 4]);
+    producer.delete("x").unwrap();
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("tensorlend-test-").tempdir().unwrap()
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_serves_and_ends() {
+    let folder = folder();
+    for is_full in [false, true] {
+        let mut daemon = Program::start(&mut daemon(folder.path(), "", "info"), is_full);
+        for _ in 0..CLIENTS {
+            drop(client(folder.path()));
+        }
+        serves(folder.path());
+        assert!(daemon.stop().success());
+        // The pipe is full of lines, and nothing was lost before it was full.
+        let mut log = String::new();
+        daemon.log.read_to_string(&mut log).unwrap();
+        assert!(log.len() > 60_000, "{}", log.len());
+        assert_eq!(log.contains("joined namespace"), !is_full);
+    }
+}
+
+#[test]
+fn the_log_has_the_number_of_lines_that_its_reader_missed() {
+    let folder = folder();
+    let mut daemon = Program::start(&mut daemon(folder.path(), "[pool]\nbytes_max = \"64MiB\"\n", "debug"), false);
+    let greedy = client(folder.path());
+    for _ in 0..REFUSALS {
+        greedy.create(DType::U8, [1u64 << 50]).unwrap_err();
+    }
+    serves(folder.path());
+    // The reader reads again.
+    let mut line = String::new();
+    while !line.contains("lines of the log were dropped") {
+        line.clear();
+        assert_ne!(daemon.log.read_line(&mut line).unwrap(), 0, "the log ends");
+        assert!(line.ends_with('\n') && line.starts_with("20"), "a whole line: {line:?}");
+    }
+    let number = line.split("ERROR ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
+    assert!(number.parse::<usize>().unwrap() > 0 && line.contains(&format!("dropped={number}")), "{line}");
+    // The log continues.
+    serves(folder.path());
+    let reading = std::thread::scope(|scope| {
+        let log = &mut daemon.log;
+        let reading = scope.spawn(move || {
+            let mut rest = String::new();
+            log.read_to_string(&mut rest).unwrap();
+            rest
+        });
+        signal(daemon.child.id(), Signal::TERM);
+        reading.join().unwrap()
+    });
+    assert!(daemon.child.wait().unwrap().success());
+    assert!(reading.trim_end().ends_with("tensorlendd stops"), "{reading}");
+}
+
+#[test]
+fn an_fd_store_whose_log_nobody_reads_stores_and_ends() {
+    let folder = folder();
+    let path = folder.path().join("store");
+    let mut command = Command::new(binary("tensorlendd"));
+    let mut store = Program::start(command.arg("--fd-store").arg(&path), true);
+    let config = format!("fd_store = {path:?}\n");
+    let mut first = Program::start(&mut daemon(folder.path(), &config, "info"), true);
+    let holder = client(folder.path());
+    let mut draft = holder.create(DType::U8, [4u64]).unwrap();
+    draft.bytes_mut().fill(7);
+    draft.publish("kept").unwrap();
+    // The next daemon gets the tensor from the fd store.
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    let mut second = Program::start(&mut daemon(folder.path(), &config, "info"), true);
+    assert_eq!(client(folder.path()).get("kept").unwrap().bytes(), [7; 4]);
+    assert!(second.stop().success());
+    assert!(store.stop().success());
+}
+
+/// A program that cannot start ends, too.
+#[test]
+fn an_error_that_nobody_reads_ends_the_program() {
+    let folder = folder();
+    let mut daemon = Program::start(&mut daemon(folder.path(), "[pool]\nbytes = 1\n", "info"), true);
+    let mut status = None;
+    eventually("the end", || {
+        status = daemon.child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(2));
+}
+
+/// A dashboard that waits for a namespace notes this.
+#[test]
+fn a_dashboard_whose_notes_nobody_reads_serves_and_ends() {
+    let folder = folder();
+    let mut daemon = Program::start(&mut daemon(folder.path(), "", "info"), true);
+    eventually("the daemon's socket", || folder.path().join("socket").exists());
+    let listen = folder.path().join("web");
+    let mut command = Command::new(binary("tensorlend"));
+    command.arg("--socket").arg(folder.path().join("socket")).args(["web", "--observe"]);
+    command.arg(format!("--listen=unix:{}", listen.display()));
+    let mut web = Program::start(&mut command, true);
+    let tasks = PathBuf::from(format!("/proc/{}/task", web.child.id()));
+    eventually("a note that is stored", || {
+        let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        threads
+            .map(|it| std::fs::read_to_string(it.path().join("comm")))
+            .any(|name| name.is_ok_and(|it| it == "tensorlend-log\n"))
+    });
+    let _client = client(folder.path());
+    eventually("the dashboard", || std::os::unix::net::UnixStream::connect(&listen).is_ok());
+    web.stop();
+    assert!(daemon.stop().success());
+}
