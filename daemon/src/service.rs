@@ -17,6 +17,35 @@ const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 const SYSTEM_SOCKET: &str = "/run/tensorlend/tensorlend.sock";
 
+/// The result of the check of a configuration's values. A start, [`check`] and [`ask_to_reload`] do the same check.
+struct Checked {
+    settings: Settings,
+    backing: Backing,
+    /// Messages about users and groups of namespaces that were not found.
+    unknown: Vec<String>,
+    /// The reason why segments cannot be spilled.
+    spill: Option<ConfigError>,
+}
+
+impl Checked {
+    /// Checks the values. If the daemon can serve clients in spite of a fault, the fault is part of
+    /// the result, and not an error.
+    fn of(config: &Config, mode: Mode) -> Result<Self, DaemonError> {
+        let (settings, unknown) = limits::settings_and_unknown(config, mode)?;
+        let backing = limits::backing(config)?;
+        let spill = spill::check(&settings).err();
+        Ok(Self { settings, backing, unknown, spill })
+    }
+}
+
+/// Logs a warning for each user or group that does not exist. Returns the fault of a feature as an error.
+fn refuse_faults(unknown: Vec<String>, spill: Option<ConfigError>) -> Result<(), DaemonError> {
+    for it in unknown {
+        tracing::warn!("{it}: this entry would grant nothing");
+    }
+    spill.map_or(Ok(()), |fault| Err(fault.into()))
+}
+
 /// The results of the first half of a start.
 struct Parts {
     mode: Mode,
@@ -41,11 +70,9 @@ impl Parts {
                  mode = \"system\" or \"user\" in the configuration"
             );
         }
-        let (mut settings, unknown) = limits::settings_and_unknown(config, mode)?;
-        let backing = limits::backing(config)?;
+        let Checked { mut settings, backing, unknown, spill } = Checked::of(config, mode)?;
         limits::raise_descriptors();
         settings.descriptors_max = limits::descriptors();
-        let spill = spill::check(&settings).err();
         // The devices are opened after `raise_descriptors`, because the driver opens some
         // descriptors for each device.
         let devices = Devices::open(&config.cuda);
@@ -65,12 +92,7 @@ impl Parts {
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     limits::check_system()?;
     let Parts { mode, unknown, spill, .. } = Parts::gather(config)?;
-    for it in unknown {
-        tracing::warn!("{it}: this entry would grant nothing");
-    }
-    if let Some(fault) = spill {
-        return Err(fault.into());
-    }
+    refuse_faults(unknown, spill)?;
     let mut path = socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
         // The daemon would create this directory, so the check applies to its parent.
@@ -134,10 +156,10 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
 /// # Errors
 /// If the configuration is invalid, or the daemon does not respond.
 pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
-    // Only the options that a reload reads are checked. The running daemon has already opened its
-    // socket and devices.
-    limits::settings(config, limits::mode(config.mode))?;
-    limits::backing(config)?;
+    // This does not check the socket and the devices, because the running daemon has already opened
+    // them.
+    let Checked { unknown, spill, .. } = Checked::of(config, limits::mode(config.mode))?;
+    refuse_faults(unknown, spill)?;
     if !survives_hup(pid) {
         let path = socket_path(config, limits::mode(config.mode))?;
         let what = "it does not handle SIGHUP, and so is no daemon".to_owned();

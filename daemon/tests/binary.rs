@@ -102,6 +102,33 @@ fn the_configuration_is_printed_and_checked() {
     assert!(error.contains("--socket"), "{error}");
 }
 
+/// `--reload` accepts exactly the configurations that `--check-config` accepts.
+#[test]
+fn a_reload_refuses_what_the_check_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, file) = (folder.path().join("s"), folder.path().join("tensorlendd.toml"));
+    let (socket, path) = (socket.to_str().unwrap(), file.to_str().unwrap());
+    std::fs::write(&file, "").unwrap();
+    let daemon = tensorlendd().args(["--socket", socket, "--config", path]).spawn().unwrap();
+    is_alive(Path::new(socket));
+    let pid = daemon.id().to_string();
+    for (text, status) in [
+        ("[spill]\ndirectory = \"/no/such/directory\"", 2),
+        ("[pool]\nbytes = 1", 2),
+        ("[pool]\nbytes_max = \"1MiB\"\nsegment_bytes = \"2MiB\"", 2),
+        ("[namespace.lab]\nreaders = [\"no-such-user\"]", 0),
+        ("[pool]\nspare_segments = 3", 0),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        for how in [vec!["--check-config"], vec!["--reload", &pid]] {
+            let (code, _, error) = run(&[&how[..], &["--socket", socket, "--config", path]].concat());
+            assert_eq!(code, Some(status), "{how:?} {text}: {error}");
+            assert_eq!(error.contains("no-such-user"), text.contains("no-such-user"), "{how:?}: {error}");
+        }
+    }
+    assert_eq!(stop(daemon, rustix::process::Signal::TERM).0, Some(0));
+}
+
 #[test]
 fn it_serves_until_it_is_told_to_stop() {
     let folder = tempfile::tempdir().unwrap();
