@@ -138,6 +138,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
         None => Inherited { fd_store: FdStore::of_this_process(), stored },
     };
     let shell = Shell::new(listener, settings, Supply { backing, devices }, left)?.watched(Watchdog::asked_for());
+    let shell = shell.watching_its_socket();
     let reloader = Reloader::new(load, config, mode, pool).with_faults(unknown, spill);
     let status = reloader.status();
     tracing::info!("{status}");

@@ -1,7 +1,7 @@
 //! `tensorlendd` as a process: its command line, its socket, its end.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -243,4 +243,84 @@ fn an_idle_daemon_reports_to_a_watchdog() {
     is_alive(&manager.socket());
     let (code, log) = stop(daemon, rustix::process::Signal::TERM);
     assert_eq!(code, Some(0), "{log}");
+}
+
+/// Reads the log of a process up to a line with this text.
+fn log_until(log: &mut BufReader<std::process::ChildStderr>, text: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(text) {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ends without {text:?}");
+    }
+    line
+}
+
+fn kill(child: &Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn a_removed_socket_is_created_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    let path = inner.join("s");
+    let mut daemon = tensorlendd().args(["--socket", path.to_str().unwrap()]).spawn().unwrap();
+    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    is_alive(&path);
+    let early = reach(&path);
+    for way in 0..3 {
+        match way {
+            0 => std::fs::remove_file(&path).unwrap(),
+            1 => std::fs::rename(&path, folder.path().join("away")).unwrap(),
+            _ => {
+                // Another file replaces the socket, and goes.
+                let file = inner.join("file");
+                std::fs::write(&file, "precious").unwrap();
+                std::fs::rename(&file, &path).unwrap();
+                let line = log_until(&mut log, "cannot create the socket again");
+                assert!(line.contains(path.to_str().unwrap()) && line.contains("an ordinary file"), "{line}");
+                assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+                std::fs::remove_file(&path).unwrap();
+                kill(&daemon, rustix::process::Signal::HUP);
+            }
+        }
+        let line = log_until(&mut log, "created the socket again");
+        assert!(line.contains(" ERROR ") && line.contains(path.to_str().unwrap()), "{line}");
+        is_alive(&path);
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap()) & 0o777, socket_mode());
+        let (code, _, error) = run(&["--socket", path.to_str().unwrap()]);
+        assert!(code == Some(1) && error.contains("another daemon"), "{error}");
+    }
+    // The daemon cannot create the socket without its folder.
+    std::fs::remove_dir_all(&inner).unwrap();
+    log_until(&mut log, "cannot create the socket again");
+    std::fs::create_dir(&inner).unwrap();
+    kill(&daemon, rustix::process::Signal::HUP);
+    log_until(&mut log, "created the socket again");
+    is_alive(&path);
+    // The first connections still work.
+    packet::send(&early, &encode(&Request::Ping), &[], rustix::net::SendFlags::empty()).unwrap();
+    assert!(!packet::receive(&early, rustix::net::RecvFlags::empty()).unwrap().bytes.is_empty());
+    daemon.stderr = Some(log.into_inner());
+    assert_eq!(stop(daemon, rustix::process::Signal::TERM).0, Some(0));
+    assert!(!path.exists());
+}
+
+/// Returns the default permissions of the socket: root's daemon runs in system mode.
+fn socket_mode() -> u32 {
+    if rustix::process::getuid().is_root() { 0o666 } else { 0o600 }
+}
+
+#[test]
+fn a_removed_socket_of_a_service_manager_is_reported() {
+    let manager = Manager::new();
+    let mut daemon = manager.start(&[]);
+    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    is_alive(&manager.socket());
+    std::fs::remove_file(manager.socket()).unwrap();
+    let line = log_until(&mut log, "cannot create the socket again");
+    assert!(line.contains(manager.socket().to_str().unwrap()) && line.contains("tensorlendd.socket"), "{line}");
+    daemon.stderr = Some(log.into_inner());
+    assert_eq!(stop(daemon, rustix::process::Signal::TERM).0, Some(0));
 }

@@ -244,6 +244,13 @@ impl Shell {
         }
     }
 
+    /// Accepts all connections that wait.
+    pub(super) fn accept_waiting(&mut self) {
+        while let Ok(fd) = accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            self.welcome(fd);
+        }
+    }
+
     pub(super) fn accept_again(&mut self) {
         self.accept_after_ns = None;
         if let Err(error) = epoll::add(&self.epoll, &self.listener.fd, EventData::new_u64(LISTENER), EventFlags::IN) {

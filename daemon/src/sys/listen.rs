@@ -6,10 +6,12 @@ use rustix::fs::{Access, AtFlags, Mode};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, recv, shutdown,
-    socket_with,
+    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen,
+    recv, shutdown, socket_with,
 };
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend_os::fork::Unshared;
@@ -28,17 +30,45 @@ const BACKLOG: i32 = 128;
 #[derive(Debug)]
 pub struct Listener {
     pub fd: Unshared,
-    /// The socket's file, if the daemon removes the file at its end.
-    path: Option<(PathBuf, FileId)>,
+    /// The socket's file, as long as this value is responsible for it.
+    file: Option<SocketFile>,
     /// Whether this socket replaced the socket of a daemon that ended while it had clients.
     pub replaced: bool,
+}
+
+/// The file of a listening socket.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    id: FileId,
+    /// The file's permissions. `None` if the service manager has created the file, and removes it.
+    mode: Option<u32>,
 }
 
 impl Listener {
     /// Makes the drop of this value leave the socket file in place. The file shows the next daemon
     /// that this daemon had clients.
     pub fn leave(&mut self) {
-        self.path = None;
+        self.file = None;
+    }
+
+    /// Returns the path of the socket's file.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| &*file.path)
+    }
+
+    /// Returns true if the path leads to this socket. Without the path, this is not known, and the result is true.
+    pub fn has_file(&self) -> bool {
+        self.file.as_ref().is_none_or(|file| FileId::of(&file.path) == Ok(file.id))
+    }
+
+    /// Creates a socket at the path of this one, whose file is missing.
+    pub fn bind_again(&self) -> Result<Self, DaemonError> {
+        if let Some(SocketFile { path, mode: Some(mode), .. }) = &self.file {
+            return Self::bind(path, *mode);
+        }
+        let why = "only the service manager can create its file again: restart the socket unit (tensorlendd.socket)";
+        Err(DaemonError::Activation(std::io::Error::other(why)))
     }
 }
 
@@ -101,7 +131,8 @@ impl Listener {
         };
         let replaced = bound != path;
         let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
-        let mut listener = Self { fd: Unshared::new(fd), path: Some((bound.clone(), id)), replaced };
+        let file = SocketFile { path: bound.clone(), id, mode: Some(mode) };
+        let mut listener = Self { fd: Unshared::new(fd), file: Some(file), replaced };
         // The permissions are set before any client can connect.
         rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
@@ -109,7 +140,7 @@ impl Listener {
             if !socket_file::replace_stale(&lock, path, &bound).map_err(failed("is stale and cannot be replaced"))? {
                 return Err(replaceable(path).err().unwrap_or_else(|| DaemonError::Running(path.into())));
             }
-            listener.path = Some((path.into(), id));
+            listener.file = Some(SocketFile { path: path.into(), id, mode: Some(mode) });
         }
         Ok(listener)
     }
@@ -161,13 +192,17 @@ impl Listener {
             return Err(wrong("the socket must be SOCK_SEQPACKET: ListenSequentialPacket= in the socket unit"));
         }
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| DaemonError::Activation(e.into()))?;
-        Ok(Self { fd: Unshared::new(fd), path: None, replaced: false })
+        let address = getsockname(&fd).ok().and_then(|address| SocketAddrUnix::try_from(address).ok());
+        let path = address.and_then(|it| Some(PathBuf::from(OsStr::from_bytes(it.path()?.to_bytes()))));
+        // The service manager may have another view of the file system, without this path.
+        let file = path.and_then(|path| Some(SocketFile { id: FileId::of(&path).ok()?, path, mode: None }));
+        Ok(Self { fd: Unshared::new(fd), file, replaced: false })
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some((path, id)) = &self.path {
+        if let Some(SocketFile { path, id, mode: Some(_) }) = &self.file {
             let _ = socket_file::remove(path, *id);
         }
     }

@@ -20,6 +20,7 @@ mod reply;
 mod room;
 mod shares;
 mod signals;
+mod socket_watch;
 pub mod spill;
 mod turn;
 mod worker;
@@ -48,6 +49,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use rustix::time::Timespec;
 use shares::{BATCH, Shares};
+use socket_watch::SocketWatch;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,6 +65,7 @@ const ORDERS: u64 = 1;
 const WORKERS: u64 = 2;
 const FINDER: u64 = 3;
 const FD_STORE: u64 = 4;
+const SOCKET_FILE: u64 = 5;
 const FIRST_CONNECTION: u64 = 16;
 /// The bit in a token that marks the process of a connection.
 const PROCESS: u64 = 1 << 63;
@@ -89,6 +92,7 @@ pub struct Shell {
     /// End of the pause in which the daemon accepts no connections because its descriptors ran out.
     accept_after_ns: Option<u64>,
     watchdog: Option<Watchdog>,
+    socket_watch: Option<SocketWatch>,
     /// The time before which the daemon does not look up unknown users and groups again.
     find_after_ns: u64,
     reloader: Option<Reloader>,
@@ -186,6 +190,7 @@ impl Shell {
             listener,
             accept_after_ns: None,
             watchdog: None,
+            socket_watch: None,
             find_after_ns: 0,
             reloader: None,
             reloads: Reloads::default(),
@@ -318,6 +323,7 @@ impl Shell {
             }
             FINDER => self.found(),
             FD_STORE => self.fd_store.lost(),
+            SOCKET_FILE => self.socket_changed(),
             token => self.handle_share(token, flags),
         }
         None

@@ -172,6 +172,7 @@ impl Shell {
 
     /// Begins to read the configuration again. An invalid configuration changes nothing.
     pub(super) fn reload(&mut self) {
+        self.check_socket();
         let Some(reloader) = &mut self.reloader else { return };
         notify::reloading();
         self.reloads.follows = self.finder.is_running();
