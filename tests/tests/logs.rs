@@ -90,6 +90,34 @@ fn systemds_journal_gets_fields_behind_the_units_walls() {
     assert_eq!(journal.entry("pool.spare_segments: 2")["PRIORITY"], "6");
 }
 
+/// A journal that does not read stops neither clients nor the end of the daemon.
+#[test]
+fn a_journal_that_does_not_read_stops_nobody() {
+    if skip_without_systemd() || skip_without("systemd-sysusers") {
+        return;
+    }
+    // Of each kind of line, the daemon writes 200 at once. A journal's socket has room for some ten entries.
+    const CLIENTS: usize = 150;
+    let manager = Manager::start(Scope::System, "[Service]\nStandardError=journal");
+    manager.configure("[namespace.lab]\nwriters = [\"root\"]\n");
+    let journal = Journal::open(&manager);
+    manager.ok(&["start", SERVICE]);
+    let mut agent = manager.agent();
+    for _ in 0..CLIENTS {
+        agent.ok(&format!("connect {} lab", Scope::System.socket()));
+    }
+    // The journal reads again, and finds all entries.
+    let mut joined = 0;
+    while joined < CLIENTS {
+        joined += usize::from(journal.entry("client ")["MESSAGE"].contains("joined namespace lab"));
+    }
+    for _ in 0..CLIENTS / 2 {
+        agent.ok(&format!("connect {} lab", Scope::System.socket()));
+    }
+    manager.ok(&["stop", SERVICE]);
+    assert_eq!(manager.property(SERVICE, "Result"), "success");
+}
+
 /// The log names the client of a refusal and the reason. A client that repeats a refused request hides no lines of others.
 #[test]
 fn the_first_refusals_of_a_client_are_in_the_log() {

@@ -8,8 +8,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use tensorlend::{Client, DType};
-use tensorlend_tests::{binary, eventually, signal};
+use tensorlend_tests::{PATIENCE, binary, eventually, signal};
 
 /// Number of clients whose lines are more than a pipe holds (64 KiB).
 const CLIENTS: usize = 400;
@@ -20,7 +21,7 @@ const REFUSALS: usize = 15_000;
 /// A program whose standard error is a pipe that the test holds.
 struct Program {
     child: Child,
-    log: BufReader<std::fs::File>,
+    log: Option<BufReader<std::fs::File>>,
 }
 
 impl Program {
@@ -30,7 +31,15 @@ impl Program {
             fill(&writer);
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
-        Self { child, log: BufReader::new(reader.into()) }
+        Self { child, log: Some(BufReader::new(reader.into())) }
+    }
+
+    /// Reads the log from now on.
+    fn read(&mut self) -> Receiver<String> {
+        let log = self.log.take().unwrap();
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || log.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        receiver
     }
 
     fn stop(&mut self) -> ExitStatus {
@@ -106,7 +115,7 @@ fn a_daemon_whose_log_nobody_reads_serves_and_ends() {
         assert!(daemon.stop().success());
         // The pipe is full of lines, and nothing was lost before it was full.
         let mut log = String::new();
-        daemon.log.read_to_string(&mut log).unwrap();
+        daemon.log.take().unwrap().read_to_string(&mut log).unwrap();
         assert!(log.len() > 60_000, "{}", log.len());
         assert_eq!(log.contains("joined namespace"), !is_full);
     }
@@ -118,32 +127,24 @@ fn the_log_has_the_number_of_lines_that_its_reader_missed() {
     let mut daemon = Program::start(&mut daemon(folder.path(), "[pool]\nbytes_max = \"64MiB\"\n", "debug"), false);
     let greedy = client(folder.path());
     for _ in 0..REFUSALS {
-        greedy.create(DType::U8, [1u64 << 50]).unwrap_err();
+        assert!(greedy.create(DType::U8, [1u64 << 50]).unwrap_err().is_limit());
     }
     serves(folder.path());
     // The reader reads again.
-    let mut line = String::new();
-    while !line.contains("lines of the log were dropped") {
-        line.clear();
-        assert_ne!(daemon.log.read_line(&mut line).unwrap(), 0, "the log ends");
-        assert!(line.ends_with('\n') && line.starts_with("20"), "a whole line: {line:?}");
-    }
+    let lines = daemon.read();
+    let next = || lines.recv_timeout(PATIENCE).expect("the log continues");
+    let line = loop {
+        let line = next();
+        assert!(line.starts_with("20"), "a whole line: {line:?}");
+        if line.contains("lines of the log were dropped") {
+            break line;
+        }
+    };
     let number = line.split("ERROR ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
     assert!(number.parse::<usize>().unwrap() > 0 && line.contains(&format!("dropped={number}")), "{line}");
-    // The log continues.
     serves(folder.path());
-    let reading = std::thread::scope(|scope| {
-        let log = &mut daemon.log;
-        let reading = scope.spawn(move || {
-            let mut rest = String::new();
-            log.read_to_string(&mut rest).unwrap();
-            rest
-        });
-        signal(daemon.child.id(), Signal::TERM);
-        reading.join().unwrap()
-    });
-    assert!(daemon.child.wait().unwrap().success());
-    assert!(reading.trim_end().ends_with("tensorlendd stops"), "{reading}");
+    assert!(daemon.stop().success());
+    while !next().ends_with("tensorlendd stops") {}
 }
 
 #[test]
