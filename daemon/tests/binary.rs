@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Refusal, Reply, Request, decode, encode};
 use tensorlend_os::packet;
@@ -245,14 +246,27 @@ fn an_idle_daemon_reports_to_a_watchdog() {
     assert_eq!(code, Some(0), "{log}");
 }
 
-/// Reads the log of a process up to a line with this text.
-fn log_until(log: &mut BufReader<std::process::ChildStderr>, text: &str) -> String {
-    let mut line = String::new();
-    while !line.contains(text) {
-        line.clear();
-        assert_ne!(log.read_line(&mut line).unwrap(), 0, "the log ends without {text:?}");
+/// The lines of a running process's log.
+struct Log(Receiver<String>);
+
+impl Log {
+    fn of(child: &mut Child) -> Self {
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self(receiver)
     }
-    line
+
+    /// Waits for a line with this text.
+    fn until(&self, text: &str) -> String {
+        loop {
+            match self.0.recv_timeout(Duration::from_mins(5)) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(_) => {}
+                Err(error) => panic!("no line has {text:?}: {error}"),
+            }
+        }
+    }
 }
 
 fn kill(child: &Child, signal: rustix::process::Signal) {
@@ -266,7 +280,7 @@ fn a_removed_socket_is_created_again() {
     std::fs::create_dir(&inner).unwrap();
     let path = inner.join("s");
     let mut daemon = tensorlendd().args(["--socket", path.to_str().unwrap()]).spawn().unwrap();
-    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    let log = Log::of(&mut daemon);
     is_alive(&path);
     let early = reach(&path);
     for way in 0..3 {
@@ -278,14 +292,14 @@ fn a_removed_socket_is_created_again() {
                 let file = inner.join("file");
                 std::fs::write(&file, "precious").unwrap();
                 std::fs::rename(&file, &path).unwrap();
-                let line = log_until(&mut log, "cannot create the socket again");
+                let line = log.until("cannot create the socket again");
                 assert!(line.contains(path.to_str().unwrap()) && line.contains("an ordinary file"), "{line}");
                 assert_eq!(std::fs::read(&path).unwrap(), b"precious");
                 std::fs::remove_file(&path).unwrap();
                 kill(&daemon, rustix::process::Signal::HUP);
             }
         }
-        let line = log_until(&mut log, "created the socket again");
+        let line = log.until("created the socket again");
         assert!(line.contains(" ERROR ") && line.contains(path.to_str().unwrap()), "{line}");
         is_alive(&path);
         assert_eq!(std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap()) & 0o777, socket_mode());
@@ -294,16 +308,17 @@ fn a_removed_socket_is_created_again() {
     }
     // The daemon cannot create the socket without its folder.
     std::fs::remove_dir_all(&inner).unwrap();
-    log_until(&mut log, "cannot create the socket again");
+    log.until("cannot create the socket again");
     std::fs::create_dir(&inner).unwrap();
     kill(&daemon, rustix::process::Signal::HUP);
-    log_until(&mut log, "created the socket again");
+    log.until("created the socket again");
     is_alive(&path);
     // The first connections still work.
     packet::send(&early, &encode(&Request::Ping), &[], rustix::net::SendFlags::empty()).unwrap();
     assert!(!packet::receive(&early, rustix::net::RecvFlags::empty()).unwrap().bytes.is_empty());
-    daemon.stderr = Some(log.into_inner());
-    assert_eq!(stop(daemon, rustix::process::Signal::TERM).0, Some(0));
+    kill(&daemon, rustix::process::Signal::TERM);
+    log.until("tensorlendd stops");
+    assert!(daemon.wait().unwrap().success());
     assert!(!path.exists());
 }
 
@@ -316,11 +331,12 @@ fn socket_mode() -> u32 {
 fn a_removed_socket_of_a_service_manager_is_reported() {
     let manager = Manager::new();
     let mut daemon = manager.start(&[]);
-    let mut log = BufReader::new(daemon.stderr.take().unwrap());
+    let log = Log::of(&mut daemon);
     is_alive(&manager.socket());
     std::fs::remove_file(manager.socket()).unwrap();
-    let line = log_until(&mut log, "cannot create the socket again");
+    let line = log.until("cannot create the socket again");
     assert!(line.contains(manager.socket().to_str().unwrap()) && line.contains("tensorlendd.socket"), "{line}");
-    daemon.stderr = Some(log.into_inner());
-    assert_eq!(stop(daemon, rustix::process::Signal::TERM).0, Some(0));
+    kill(&daemon, rustix::process::Signal::TERM);
+    log.until("tensorlendd stops");
+    assert!(daemon.wait().unwrap().success());
 }

@@ -15,6 +15,7 @@ pub mod limits;
 mod listen;
 mod memory;
 pub mod notify;
+mod own_socket;
 pub mod reload;
 mod reply;
 mod room;
