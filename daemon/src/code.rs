@@ -12,7 +12,7 @@ impl ConfigError {
         match self {
             Self::Read { .. } => "TL-1101",
             Self::Parse { .. } => "TL-1102",
-            Self::Value(_) => "TL-1103",
+            Self::Value(_) | Self::ValueInFile { .. } => "TL-1103",
         }
     }
 }

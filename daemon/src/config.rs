@@ -1,9 +1,14 @@
 //! The configuration: a TOML file in which every limit has a default.
 
+mod error;
+mod source;
+
 use crate::core::device::UNIT;
 pub use crate::core::settings::Payer;
 use crate::core::settings::SpillMarks;
+pub use error::ConfigError;
 use serde::{Deserialize, Deserializer};
+pub use source::Source;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tensorlend_layout::Uuid;
@@ -113,6 +118,10 @@ pub struct Config {
     pub namespace_default: LimitsConfig,
     /// Shared namespaces, by name.
     pub namespace: BTreeMap<String, NamespaceConfig>,
+    /// The file from which [`Config::load`] has read this configuration. Errors name it. No
+    /// configuration file sets this field.
+    #[serde(skip)]
+    pub source: Source,
 }
 
 /// The section `[pool]`.
@@ -363,55 +372,6 @@ pub struct NamespaceConfig {
     pub charge: Option<Payer>,
 }
 
-/// The reason why a configuration is rejected.
-#[derive(thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {path:?}: {error}: name a file that this user can read with --config")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        error: std::io::Error,
-    },
-    /// The text is not valid TOML, or has an unknown option.
-    #[error("the configuration{} is wrong: {error}{}", .path.as_ref().map(|p| format!(" {}", p.display())).unwrap_or_default(), remedy(error))]
-    Parse {
-        /// Path of the file, if the text came from one.
-        path: Option<PathBuf>,
-        /// The parser's error.
-        error: Box<toml::de::Error>,
-    },
-    /// A value is out of its range.
-    #[error("the configuration is wrong: {0}")]
-    Value(String),
-}
-
-/// Returns what to do about an error whose text does not say so: the option of another section, or a
-/// section that begins twice.
-fn remedy(error: &toml::de::Error) -> String {
-    let message = error.message();
-    let field = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
-    match field {
-        Some(section) if EXAMPLE.lines().any(|line| line == format!("[{section}]")) => {
-            format!("; {section} is a section: write the option under the line [{section}], without {section}.")
-        }
-        None if message == "duplicate key" => {
-            "; a section or an option stands twice: write all options of a section under one line, such as [pool]"
-                .into()
-        }
-        _ => String::new(),
-    }
-}
-
-/// Prints the same text as `Display`, because `unwrap` and a `main` that returns this error print
-/// errors with `Debug`.
-impl std::fmt::Debug for ConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
-
 impl Config {
     /// Reads a configuration file, and checks its values like [`Config::parse`].
     ///
@@ -419,10 +379,12 @@ impl Config {
     /// The errors of [`Config::parse`], and [`ConfigError::Read`] if the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Read { path: path.into(), error })?;
-        Self::parse(&text).map_err(|e| match e {
-            ConfigError::Parse { error, .. } => ConfigError::Parse { path: Some(path.into()), error },
-            other => other,
-        })
+        let source = Source::of(path, &text);
+        match Self::parse(&text) {
+            Ok(config) => Ok(Self { source, ..config }),
+            Err(ConfigError::Parse { error, .. }) => Err(ConfigError::Parse { path: Some(path.into()), error }),
+            Err(error) => Err(error.in_file(&source)),
+        }
     }
 
     /// Parses the text of a configuration, and checks the ranges of its values.

@@ -93,6 +93,7 @@ fn options(config: &Config) -> Options {
         streams,
         namespace_default,
         namespace,
+        source: _,
     } = config;
     let mut all = Options::new();
     let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));

@@ -30,18 +30,20 @@ struct Checked {
 impl Checked {
     /// Checks the values. If the daemon can serve clients in spite of a fault, the fault is part of
     /// the result, and not an error.
-    fn of(config: &Config, mode: Mode) -> Result<Self, DaemonError> {
-        let (settings, unknown) = limits::settings_and_unknown(config, mode)?;
-        let backing = limits::backing(config)?;
-        let spill = spill::check(&settings).err();
+    fn of(config: &Config, mode: Mode) -> Result<Self, ConfigError> {
+        let in_file = |error: ConfigError| error.in_file(&config.source);
+        let (settings, unknown) = limits::settings_and_unknown(config, mode).map_err(in_file)?;
+        let backing = limits::backing(config).map_err(in_file)?;
+        let spill = spill::check(&settings).err().map(in_file);
         Ok(Self { settings, backing, unknown, spill })
     }
 }
 
 /// Logs a warning for each user or group that does not exist. Returns the fault of a feature as an error.
-fn refuse_faults(unknown: Vec<String>, spill: Option<ConfigError>) -> Result<(), DaemonError> {
+fn refuse_faults(config: &Config, unknown: Vec<String>, spill: Option<ConfigError>) -> Result<(), DaemonError> {
     for it in unknown {
-        tracing::warn!("{it}: this entry would grant nothing");
+        let place = config.source.place_of(&it);
+        tracing::warn!("{place}{it}: this entry would grant nothing");
     }
     spill.map_or(Ok(()), |fault| Err(fault.into()))
 }
@@ -92,7 +94,7 @@ impl Parts {
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     limits::check_system()?;
     let Parts { mode, unknown, spill, .. } = Parts::gather(config)?;
-    refuse_faults(unknown, spill)?;
+    refuse_faults(config, unknown, spill)?;
     let mut path = socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
         // The daemon would create this directory, so the check applies to its parent.
@@ -160,7 +162,7 @@ pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
     // This does not check the socket and the devices, because the running daemon has already opened
     // them.
     let Checked { unknown, spill, .. } = Checked::of(config, limits::mode(config.mode))?;
-    refuse_faults(unknown, spill)?;
+    refuse_faults(config, unknown, spill)?;
     if !survives_hup(pid) {
         let path = socket_path(config, limits::mode(config.mode))?;
         let what = "it does not handle SIGHUP, and so is no daemon".to_owned();

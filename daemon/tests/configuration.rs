@@ -206,8 +206,9 @@ fn a_wrong_configuration_has_a_code() {
     let twice = check(Some("pool.bytes_max = 3\n[pool]\nspare_segments = 1\n"));
     assert!(twice.contains("duplicate key") && twice.ends_with("under one line, such as [pool] [TL-1102]"), "{twice}");
     let range = check(Some("[spill]\nhigh_water_percent = 100\n"));
-    assert_eq!(
-        range,
-        "tensorlendd: the configuration is wrong: spill.high_water_percent is 100: use 1 to 99 [TL-1103]"
+    let expected = format!(
+        "tensorlendd: the configuration {} is wrong, line 2: spill.high_water_percent is 100: use 1 to 99 [TL-1103]",
+        file.display()
     );
+    assert_eq!(range, expected);
 }

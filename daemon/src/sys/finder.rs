@@ -32,8 +32,9 @@ impl Lookup {
     /// Looks the users and groups up, and checks the configuration.
     pub fn resolve(&self) -> Resolved {
         if let Some(file) = &self.file {
-            limits::settings(file, limits::mode(file.mode))?;
-            limits::backing(file)?;
+            let in_file = |error: ConfigError| error.in_file(&file.source);
+            limits::settings(file, limits::mode(file.mode)).map_err(in_file)?;
+            limits::backing(file).map_err(in_file)?;
         }
         limits::settings_and_unknown(&self.config, self.mode)
     }
