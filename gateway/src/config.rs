@@ -209,6 +209,9 @@ impl Config {
 impl Config {
     /// Returns the options for zenoh. Options of this configuration override those of zenoh's own
     /// file.
+    ///
+    /// # Errors
+    /// [`BadConfig::Value`], also for settings with which a gateway that uses TLS would accept peers without it.
     pub fn zenoh_options(&self) -> Result<crate::transport::ZenohOptions, BadConfig> {
         use crate::transport::ZenohOptions;
         let fail = |trouble| value("zenoh", &trouble);
@@ -225,7 +228,11 @@ impl Config {
         if !self.connect.is_empty() {
             options.set_strings("connect/endpoints", &self.connect).map_err(|trouble| value("connect", &trouble))?;
         }
-        Ok(options)
+        options.confined().map_err(|error| match error.setting.as_str() {
+            "listen/endpoints" if !self.listen.is_empty() => value("listen", &error.why),
+            "connect/endpoints" if !self.connect.is_empty() => value("connect", &error.why),
+            setting => value(setting, &error.why),
+        })
     }
 }
 

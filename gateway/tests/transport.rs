@@ -1,5 +1,8 @@
 //! The requirements of a gateway on its transport, tested for every transport.
 
+#[cfg(feature = "zenoh")]
+mod authority;
+
 use bytes::Bytes;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
@@ -300,9 +303,8 @@ fn a_network_in_memory_parts_heals_and_loses() {
 #[cfg(feature = "zenoh")]
 mod over_zenoh {
     use super::*;
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+    use crate::authority::Authority;
     use std::net::TcpListener;
-    use std::path::Path;
     use tensorlend_gateway::transport::{Zenoh, ZenohOptions};
     use tensorlend_tests::free_address;
 
@@ -371,32 +373,7 @@ mod over_zenoh {
         assert_eq!(ask(&router, &about(Some("x")), Frame::default(), LONG).unwrap_err(), Trouble::Nobody);
     }
 
-    /// A certificate authority, and a certificate of `localhost` signed by it, in a folder.
-    struct Authority {
-        folder: tempfile::TempDir,
-    }
-
     impl Authority {
-        fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let mut params = CertificateParams::new(Vec::new()).unwrap();
-            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-            let key = KeyPair::generate().unwrap();
-            std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-            let issuer = Issuer::new(params, key);
-            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-            let key = KeyPair::generate().unwrap();
-            std::fs::write(folder.path().join("node.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
-            std::fs::write(folder.path().join("node.key"), key.serialize_pem()).unwrap();
-            Self { folder }
-        }
-
-        fn path(&self, file: &str) -> String {
-            Path::join(self.folder.path(), file).display().to_string()
-        }
-
         /// Presents a certificate to nodes that connect here.
         fn shown(&self, options: &mut ZenohOptions) {
             self.set(options, "listen_certificate", "node.pem");
@@ -426,6 +403,8 @@ mod over_zenoh {
         let mut here = listening("router", &endpoint);
         ours.shown(&mut here);
         ours.believed(&mut here);
+        assert!(Zenoh::open(here.clone()).is_err(), "a listener that says nothing about certificates of peers");
+        here.set("transport/link/tls/enable_mtls", "false").unwrap();
         let here = Zenoh::open(here).unwrap();
 
         let mut wrong = connecting("client", &endpoint);

@@ -5,9 +5,13 @@
 
 pub mod memory;
 #[cfg(feature = "zenoh")]
+mod tls;
+#[cfg(feature = "zenoh")]
 mod zenoh;
 
 pub use crate::wire::Body;
+#[cfg(feature = "zenoh")]
+pub use tls::Unprotected;
 #[cfg(feature = "zenoh")]
 pub use zenoh::{Zenoh, ZenohOptions};
 

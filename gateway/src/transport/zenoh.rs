@@ -3,6 +3,7 @@
 //! Zenoh's own configuration file determines which nodes exist, how they find and authenticate each other, and which
 //! links they use.
 
+use super::tls::{self, Unprotected};
 use super::{Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
 use crate::wire::{Epoch, NodeName};
@@ -95,6 +96,16 @@ impl ZenohOptions {
     pub fn set_strings(&mut self, key: &str, values: &[String]) -> Result<(), Trouble> {
         self.set(key, &serde_json::Value::from(values).to_string())
     }
+
+    /// Confines the session to TLS if the configuration uses TLS anywhere. The session then neither listens on plain
+    /// endpoints nor connects to any, and finds no peers by multicast. [`Zenoh::open`] does the same.
+    ///
+    /// # Errors
+    /// [`Unprotected`], with the setting that would let peers connect without a certificate.
+    pub fn confined(mut self) -> Result<Self, Unprotected> {
+        tls::confine(&mut self.config)?;
+        Ok(self)
+    }
 }
 
 impl Zenoh {
@@ -102,8 +113,11 @@ impl Zenoh {
     /// listen. The configuration determines whether zenoh has connected to its peers by then.
     ///
     /// # Errors
-    /// [`Trouble::Engine`].
-    pub fn open(options: ZenohOptions) -> Result<Self, Trouble> {
+    /// [`Trouble::Engine`], also for a configuration that [`ZenohOptions::confined`] refuses.
+    pub fn open(mut options: ZenohOptions) -> Result<Self, Trouble> {
+        if let Some(warning) = tls::confine(&mut options.config).map_err(engine)? {
+            tracing::warn!("{warning}");
+        }
         zenoh::open(options.config).wait().map(|session| Self { session }).map_err(engine)
     }
 
