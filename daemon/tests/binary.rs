@@ -307,7 +307,8 @@ fn a_removed_socket_is_created_again() {
         assert!(code == Some(1) && error.contains("another daemon"), "{error}");
     }
     // The daemon cannot create the socket without its folder.
-    std::fs::remove_dir_all(&inner).unwrap();
+    std::fs::rename(&inner, folder.path().join("outer")).unwrap();
+    kill(&daemon, rustix::process::Signal::HUP);
     log.until("cannot create the socket again");
     std::fs::create_dir(&inner).unwrap();
     kill(&daemon, rustix::process::Signal::HUP);
