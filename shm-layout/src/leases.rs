@@ -234,7 +234,9 @@ impl LeaseTable {
             let leases = &mut leases[..(high_water[shard] as usize).min(SHARD_ENTRIES)];
             // The copies end with a fence, as the other scan does.
             table.words(offset_of!(Self, entries) + shard * size_of::<[Word; SHARD_ENTRIES]>(), leases);
-            leases.iter().for_each(|&word| note(word, &mut found));
+            for &word in &*leases {
+                note(word, &mut found);
+            }
         }
     }
 }

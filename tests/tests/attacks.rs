@@ -236,7 +236,7 @@ fn punch(socket: &Path, end: Instant) {
                     .cycle()
                     .step_by(7919)
                     .take_while(|_| !is_over())
-                    .for_each(|view| assert!(view.word(8).is_some()))
+                    .for_each(|view| assert!(view.word(8).is_some()));
             });
             while !is_over() {
                 let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
