@@ -93,6 +93,25 @@ fn a_full_stream_blocks_fails_or_drops() {
 }
 
 #[test]
+fn messages_that_were_replaced_before_the_first_one_was_received_are_lost() {
+    let broker = broker();
+    let (producer, consumer) = (client(&broker), client(&broker));
+    let stream = producer.stream("s").capacity(8).policy(Policy::DropOldest).open().unwrap();
+    stream.send(draft(&producer, 0)).unwrap();
+    // The subscription begins with the newest message, which is there.
+    let mut messages = consumer.subscribe("s").unwrap();
+    for number in 1..100 {
+        stream.send(draft(&producer, number)).unwrap();
+    }
+    let first = messages.recv().unwrap();
+    assert_eq!((first.sequence(), first.lost(), messages.lost()), (92, 92, 92));
+    // What a subscription did not begin with is not lost.
+    let mut late = consumer.subscribe("s").unwrap();
+    let last = late.recv().unwrap();
+    assert_eq!((last.sequence(), last.lost(), late.lost()), (99, 0, 0));
+}
+
+#[test]
 fn a_blocked_producer_goes_on_when_the_slow_subscriber_moves_or_leaves() {
     let broker = broker();
     let (producer, consumer) = (client(&broker), client(&broker));

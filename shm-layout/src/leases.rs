@@ -198,8 +198,8 @@ pub fn scan_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Called by an owner after its last read of members and lease tables, before it fills a freed
-/// slot.
+/// Called by the thread of an owner that fills a freed slot, before it does so. The last read of members and lease tables, by
+/// this or another thread of the owner, happens before this call.
 ///
 /// The daemon may end reader R while R reads the slot. R's lease is then invalid, and R checks its
 /// own member word after the use. If R saw the new bytes, R also sees that the daemon has ended it.

@@ -77,9 +77,6 @@ impl Reclaiming {
         });
         // Without the daemon, a member's table cannot be mapped: its leases are unknown.
         read.ok()?;
-        // For a reader R whose session was ended while R still runs: R's check after use must see the end of its
-        // session.
-        leases::reuse_fence();
         scanned.members = members;
         self.leased.sort_unstable();
         Some(scanned)

@@ -72,8 +72,6 @@ pub struct Subscription {
     lost: u64,
     lost_before: u64,
     pub(super) spin: Spin,
-    /// Whether a message was received since (re)joining: only then is a gap a loss.
-    joined: bool,
     /// Another process may watch or fill a socket that it has.
     wake: Option<Arc<ClosedApart>>,
 }
@@ -102,7 +100,6 @@ impl Subscription {
             lost: 0,
             lost_before: 0,
             spin: Spin::new(),
-            joined: false,
             wake: wake.map(Arc::new),
         };
         it.begin(start);
@@ -166,7 +163,6 @@ impl Subscription {
             Start::Oldest => self.at.head.tail.read(),
             Start::Next => head,
         };
-        self.joined = false;
         self.words().next.set(self.next);
         self.unblock();
     }
@@ -258,10 +254,8 @@ impl Subscription {
                     }
                 }
                 Found::Lost(oldest) => {
-                    if self.joined {
-                        self.lost = self.lost.saturating_add(oldest - self.next);
-                        self.words().lost.set(self.lost);
-                    }
+                    self.lost = self.lost.saturating_add(oldest - self.next);
+                    self.words().lost.set(self.lost);
                     self.next = oldest;
                 }
                 Found::Message(value, summary) => {
@@ -309,7 +303,6 @@ impl Subscription {
     /// Records that a message was taken. Returns the number of messages lost before that message.
     #[inline]
     pub(crate) fn take_lost(&mut self) -> u64 {
-        self.joined = true;
         self.lost - std::mem::replace(&mut self.lost_before, self.lost)
     }
 

@@ -12,6 +12,7 @@ use crate::segment::map::{DeviceMap, TakenOn};
 use std::sync::Arc;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::catalogue::SlotRecord;
+use tensorlend_layout::leases;
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::wire::{Allocator, DeviceOffer};
 use tensorlend_layout::word::{Cell, SLOT_NONE, next_generation};
@@ -126,6 +127,8 @@ impl Heap {
     }
 
     fn hand_out_in(&mut self, slot: u32, bytes: u64, length: u64) -> TakenOn {
+        // As for host memory.
+        leases::reuse_fence();
         let at = self.at(slot);
         let place = self.segments[at].place;
         self.arena_at(place).used_bytes += length;
