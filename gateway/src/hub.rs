@@ -149,6 +149,8 @@ impl Hub {
             is_over: false,
             on_end: None,
         };
+        // Records of an earlier gateway, which may have had another name.
+        hub.context.spaces.iter().for_each(documents::forget);
         hub.declared = hub.declare(mailbox)?;
         hub.context.spaces.iter().try_for_each(|space| documents::node(space, &hub.context.nodes, None))?;
         Ok(hub)
@@ -471,6 +473,7 @@ impl State for Hub {
         self.imports.end(&self.context);
         for space in &mut self.context.spaces {
             space.close();
+            documents::forget(space);
         }
         self.abort();
     }

@@ -21,7 +21,7 @@ fn program() -> Command {
 
 /// A daemon (of this process unless another one is given) and its gateway.
 struct Node {
-    _broker: Option<Embedded>,
+    broker: Option<Embedded>,
     client: Client,
     config: PathBuf,
     folder: tempfile::TempDir,
@@ -43,7 +43,7 @@ impl Node {
             "node = \"{name}\"\nsocket = \"{socket}\"\nzenoh = \"{zenoh}\"\nanswer_timeout_ms = 60000\n{way}\n{space}"
         );
         std::fs::write(&config, text).unwrap();
-        let mut node = Self { _broker: broker, client, config, folder, gateway: None };
+        let mut node = Self { broker, client, config, folder, gateway: None };
         node.start();
         node
     }
@@ -146,6 +146,50 @@ fn a_gateway_that_is_killed_leaves_no_copies_and_joins_again() {
     a.start();
     b.sees("a", true);
     eventually("what changed meanwhile", || b.client.get("a/x").is_ok_and(|lease| lease.bytes() == [3]));
+}
+
+#[test]
+fn names_of_known_nodes_fail_with_the_gateways_error_while_it_is_dead() {
+    let (a, mut b) = two();
+    a.client.put("x", &[1u8]).unwrap();
+    assert_eq!(b.client.get("a/x").unwrap().bytes(), [1]);
+    b.end(rustix::process::Signal::KILL);
+    eventually("the documents about nodes end", || b.client.nodes().unwrap().is_empty());
+    eventually("the copies end", || b.client.version("a/x").unwrap().is_none());
+    // A program that starts now has never seen the node.
+    let fresh = Client::builder().socket(b.broker.as_ref().unwrap().socket()).connect().unwrap();
+    for client in [&b.client, &fresh] {
+        let is_dead = |what: &str, done: tensorlend::Result<()>| {
+            let error = done.expect_err(what);
+            assert_eq!(error.code(), "TL-0705", "{what}: {error}");
+            assert!(!error.is_not_found(), "{what}: {error}");
+        };
+        is_dead("get", client.get("a/x").map(drop));
+        is_dead("get_value", client.get_value("a/never/fetched").map(drop));
+        is_dead("subscribe", client.subscribe("a/cam").map(drop));
+        is_dead("fetch_list", client.fetch_list("a/episodes").map(drop));
+        is_dead("put_remote", client.put_remote("a/inbox/x", &[1u8]));
+        is_dead("placement", client.placement("a/x").map(drop));
+        is_dead("remote_names", client.remote_names("*").map(drop));
+        let short = Some(Duration::from_millis(50));
+        let waits = [
+            client.wait_for("a/x", short).unwrap_err(),
+            client.subscription("a/cam").wait(short).open().map(drop).unwrap_err(),
+        ];
+        for error in waits {
+            assert!(error.is_timeout() && error.to_string().contains("gateway does not respond"), "{error}");
+        }
+        // Other names are names of this machine, as before.
+        assert_eq!(client.get("sim/x").unwrap_err().code(), "TL-0301");
+    }
+    b.start();
+    b.sees("a", true);
+    assert_eq!(fresh.get("a/x").unwrap().bytes(), [1]);
+    assert!(b.client.get("a/nothing").unwrap_err().is_not_found());
+    // A gateway that is stopped leaves nothing.
+    assert_eq!(b.end(rustix::process::Signal::TERM), Some(0));
+    eventually("nothing is left", || fresh.list("*").unwrap().is_empty());
+    assert_eq!(fresh.get("a/x").unwrap_err().code(), "TL-0301");
 }
 
 fn send(cam: &Stream, client: &Client, n: u64) {

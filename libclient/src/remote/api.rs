@@ -58,7 +58,11 @@ impl Client {
     pub fn placement(&self, name: &str) -> Result<Option<Placement>> {
         check_name(name)?;
         self.session().check()?;
-        let Some(Far::There(node)) = self.far(name)? else { return Ok(None) };
+        let node = match self.far(name)? {
+            Some(Far::There(node)) => node,
+            Some(Far::Here(_)) => return Ok(None),
+            None => return self.killed_gateway(name)?.map_or(Ok(None), |cause| Err(trouble(name, cause))),
+        };
         let request = RemoteRequest::Where { name: name.to_owned() };
         match self.ask_gateway(name, &request, self.far_deadline())? {
             (RemoteAnswer::Where(placement), _) => Ok(Some(placement)),
@@ -136,10 +140,7 @@ impl Client {
         let node = match self.far(name)? {
             Some(Far::Here(rest)) => return draft.into().publish(rest).map(drop),
             Some(Far::There(node)) => node,
-            None => {
-                let node = super::split(name).map_or(name, |(node, _)| node).to_owned();
-                return Err(trouble(name, RemoteTrouble::Unknown { node }));
-            }
+            None => return Err(self.unknown_node(name)?),
         };
         let mut request = Some(self.put_request(name, draft.into())?);
         let asked = self.ask_gateway_with(name, self.far_deadline(), |_| {
@@ -208,10 +209,7 @@ impl Client {
                 self.is_here(node, list, answer)?;
                 Ok(self.length(list))
             }
-            None => {
-                let node = super::split(list).map_or(list, |(node, _)| node).to_owned();
-                Err(trouble(list, RemoteTrouble::Unknown { node }))
-            }
+            None => Err(self.unknown_node(list)?),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Names of other machines. The client first searches for a local copy, and then asks the gateway.
 
-use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, node_name, split};
+use super::{NodeDocument, RemoteAnswer, RemoteRequest, SERVICE, document, known_name, node_name, split};
 use crate::call::Caller;
 use crate::client::Client;
 use crate::error::{Error, RemoteTrouble, Result};
@@ -61,6 +61,25 @@ impl Client {
         }
     }
 
+    /// Returns the cause if a name's first part is a node that the last gateway of this machine has seen, and this gateway
+    /// was killed. Its documents about nodes have ended with it, so [`Client::far`] finds no node.
+    pub(crate) fn killed_gateway(&self, name: &str) -> Result<Option<RemoteTrouble>> {
+        let Some((node, _)) = split(name).filter(|_| may_be_far(name)) else { return Ok(None) };
+        let Some(last) = self.node(&known_name(node))? else { return Ok(None) };
+        // A gateway that runs has a document about its own node. It has not seen the name's node yet.
+        let runs = self.node(&node_name(&last.node))?.is_some();
+        Ok((!runs).then(|| RemoteTrouble::Gateway { why: "it was killed".into() }))
+    }
+
+    /// Returns the error of a request about a name whose first part is no known node.
+    pub(crate) fn unknown_node(&self, name: &str) -> Result<Error> {
+        let cause = self.killed_gateway(name)?.unwrap_or_else(|| {
+            let node = split(name).map_or(name, |(node, _)| node).to_owned();
+            RemoteTrouble::Unknown { node }
+        });
+        Ok(trouble(name, cause))
+    }
+
     /// Returns whether a name's first part is a known node other than this one.
     pub(crate) fn is_elsewhere(&self, name: &str) -> Result<bool> {
         Ok(matches!(self.far(name)?, Some(Far::There(_))))
@@ -83,11 +102,12 @@ impl Client {
     #[cold]
     pub(crate) fn lease_far(&self, name: &str) -> Result<Leased> {
         let not_found = || Error::NotFound(name.to_owned());
-        let node = match self.far(name)?.ok_or_else(not_found)? {
-            Far::Here(rest) => {
+        let node = match self.far(name)? {
+            Some(Far::Here(rest)) => {
                 return lease_key(self.session(), rest.as_bytes(), name)?.ok_or_else(not_found);
             }
-            Far::There(node) => node,
+            Some(Far::There(node)) => node,
+            None => return Err(self.killed_gateway(name)?.map_or_else(not_found, |cause| trouble(name, cause))),
         };
         let deadline = self.far_deadline();
         for again in 0..AGAIN_MAX {
@@ -120,6 +140,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
             if !nap.is_zero() && deadline.nap().is_none() {
+                let known = known.map_or_else(|| self.killed_gateway(name), |known| Ok(Some(known)))?;
                 let of = known.map(|known: RemoteTrouble| format!(" ({known})")).unwrap_or_default();
                 return Err(deadline.error(format!("a new value of {name:?}{of}: no process has published one")));
             }
@@ -186,7 +207,12 @@ impl Client {
                 None => None,
             };
             match (met, deadline) {
-                (None, None) => return Ok(name),
+                (None, None) => match self.killed_gateway(name)? {
+                    Some(cause) if self.session().find(&key).is_none_or(|found| !found.owner_word.is_live()) => {
+                        return Err(trouble(name, cause));
+                    }
+                    _ => return Ok(name),
+                },
                 (Some(error), None) => return Err(error),
                 (Some(Error::Remote { cause: RemoteTrouble::Refused { node, why }, name }), _) => {
                     return Err(Error::Remote { name, cause: RemoteTrouble::Refused { node, why } });
@@ -202,7 +228,10 @@ impl Client {
                     match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), || not_published(name)) {
                         Ok(()) => return Ok(name),
                         Err(Error::Timeout { .. }) if deadline.nap().is_some() => {}
-                        Err(Error::Timeout { .. }) => return Err(deadline.error(not_published(name))),
+                        Err(Error::Timeout { .. }) => {
+                            let cause = self.killed_gateway(name)?.map(|cause| format!(" ({cause})"));
+                            return Err(deadline.error(not_published(name) + &cause.unwrap_or_default()));
+                        }
                         Err(error) => return Err(error),
                     }
                 }

@@ -9,6 +9,7 @@
 //! | name | kind | owner | meaning |
 //! |---|---|---|---|
 //! | `.gateway/node/NODE` | name, ephemeral, u8 | gateway | [`NodeDocument`]: the node's description and whether it is reachable |
+//! | `.gateway/known/NODE` | name, u8 | daemon, once the gateway has ended | [`NodeDocument`] of the gateway's own node, for each node that the gateway has seen. A gateway that is killed leaves it, and a gateway that is stopped deletes it |
 //! | `.gateway` | service ([`crate::Client::serve`]) | gateway | receives a [`RemoteRequest`], replies with a [`RemoteAnswer`] |
 //! | `NODE/NAME` | name, list or stream | gateway | fetched copy |
 //!
@@ -47,6 +48,11 @@ pub const SERVICE: &str = ".gateway";
 /// Returns the name of a node's document.
 pub fn node_name(node: &str) -> String {
     format!("{SERVICE}/node/{node}")
+}
+
+/// Returns the name of the document that records that a gateway of this machine has seen a node.
+pub fn known_name(node: &str) -> String {
+    format!("{SERVICE}/known/{node}")
 }
 
 /// Splits a name of another machine into its node and its name there. Does not check whether the node exists.
