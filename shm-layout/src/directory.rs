@@ -126,8 +126,10 @@ structure! {
         704 change: Word,
         /// The lifetime of the entry before the change, and after it. The daemon stores both before `change`. Since version 7.
         712 change_lives: [Word; 2],
+        /// The owner word after the change. Since version 7.
+        728 change_after: Word,
         /// Reserved; always 0.
-        728 reserved6: [Word; pad(421)],
+        736 reserved6: [Word; pad(420)],
         /// Bit (i mod 32768): the daemon wants segment i of the table of segments out of memory, and cannot move its bytes to a
         /// file while a process has it mapped. A hint. Since version 6.
         4096 wanted_segments: [Word; WANTED_WORDS],
@@ -187,8 +189,11 @@ structure! {
         0 id: Word,
         /// Number of items ever appended. The daemon stores it after the item's owner word.
         8 end: Word,
+        /// Hash of the list's key; 0: not said. If two keys lead here, the daemon was renaming the list, and the key with
+        /// another hash is the former one. Reader: the next daemon. Since version 7.
+        16 key_hash: Word,
         /// Reserved; always 0.
-        16 reserved: [Word; pad(6)],
+        24 reserved: [Word; pad(5)],
     }
 }
 
@@ -200,10 +205,13 @@ structure! {
         0 id: Word,
         /// Number of items ever appended. The daemon stores it after the item's owner word.
         8 end: Word,
+        /// Hash of the list's key; 0: not said. If two keys lead here, the daemon was renaming the list, and the key with
+        /// another hash is the former one. Reader: the next daemon. Since version 7.
+        16 key_hash: Word,
         /// The complement of `end`; 0: not said. Stored before `end`.
-        16 not_end: Word,
+        24 not_end: Word,
         /// Reserved; always 0.
-        24 reserved: [Word; pad(5)],
+        32 reserved: [Word; pad(4)],
     }
 }
 

@@ -227,15 +227,21 @@ impl LeaseTable {
     /// the lease. Each bit of `shards_used` counts alone, and `high_water` is one byte.
     #[cfg(not(loom))]
     pub fn scan_view(table: &View, mut found: impl FnMut(LeaseWord)) {
-        let (mut used, mut high_water, mut leases) = ([0], [0; SHARDS], [0; SHARD_ENTRIES]);
+        // The entries of this many shards are copied together.
+        const RUN: usize = 8;
+        let (mut used, mut high_water, mut leases) = ([0], [0; SHARDS], [[0; SHARD_ENTRIES]; RUN]);
         table.words(offset_of!(Self, shards_used), &mut used);
         table.words(offset_of!(Self, high_water), &mut high_water);
-        for shard in shards(used[0]) {
-            let leases = &mut leases[..(high_water[shard] as usize).min(SHARD_ENTRIES)];
+        for first in (0..SHARDS).step_by(RUN) {
+            let used = used[0] >> first & ((1 << RUN) - 1);
+            let end = u64::BITS as usize - used.leading_zeros() as usize;
             // The copies end with a fence, as the other scan does.
-            table.words(offset_of!(Self, entries) + shard * size_of::<[Word; SHARD_ENTRIES]>(), leases);
-            for &word in &*leases {
-                note(word, &mut found);
+            let at = offset_of!(Self, entries) + first * size_of::<[Word; SHARD_ENTRIES]>();
+            table.words(at, leases[..end].as_flattened_mut());
+            for shard in shards(used) {
+                for &word in &leases[shard][..(high_water[first + shard] as usize).min(SHARD_ENTRIES)] {
+                    note(word, &mut found);
+                }
             }
         }
     }

@@ -9,6 +9,16 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
+/// Copies words, at most N in one step.
+fn copy<const N: usize>(source: &dyn Source, offset: usize, into: &mut [u64]) {
+    let mut bytes = [[0; size_of::<Word>()]; N];
+    for (part, into) in into.chunks_mut(N).enumerate() {
+        let bytes = &mut bytes[..into.len()];
+        source.copy(offset + part * N * size_of::<Word>(), bytes.as_flattened_mut());
+        into.iter_mut().zip(bytes).for_each(|(into, word)| *into = u64::from_ne_bytes(*word));
+    }
+}
+
 /// Maximum number of copies of a word in search of two equal ones.
 const ATTEMPTS_MAX: usize = 16;
 
@@ -108,8 +118,9 @@ impl View {
     pub fn word(&self, offset: usize) -> Option<u64> {
         let Keep::Source(_) = self.keep else { return Some(self.at::<Word>(offset)?.read()) };
         let mut words = [0; 2];
-        // The kernel may copy a word in several parts, while its writer stores it. A writer stores a word in one step, so of
-        // two equal copies in succession none is a mixture. A word that never stands still is of a hostile writer.
+        // The kernel may copy a word in several parts, while its writer stores it. A writer stores a word in one step. So if two
+        // copies in succession are equal, neither is a mixture, unless the word had the same two values twice: the words of this
+        // layout contain numbers that only grow. A word that never stands still is of a hostile writer.
         for attempt in 0..ATTEMPTS_MAX {
             self.words(offset, &mut words[attempt % 2..][..1]).then_some(())?;
             if attempt > 0 && words[0] == words[1] {
@@ -117,6 +128,13 @@ impl View {
             }
         }
         Some(words[0])
+    }
+
+    /// Reads the word at `offset` like [`View::word`], but with one copy, for words of which a mixture of two values does no
+    /// harm. A word that was stored before the caller's last fence, and that stays, is not a mixture.
+    pub fn word_once(&self, offset: usize) -> Option<u64> {
+        let mut word = [0];
+        self.words(offset, &mut word).then_some(word[0])
     }
 
     /// Copies the words from `offset` on. A word that changes at the same time may be copied in parts, in a view without a
@@ -133,12 +151,10 @@ impl View {
                 into.iter_mut().zip(words).for_each(|(into, word)| *into = word.peek());
             }
             Keep::Source(source) => {
-                let mut bytes = [0; 64 * size_of::<Word>()];
-                for (part, into) in into.chunks_mut(64).enumerate() {
-                    let bytes = &mut bytes[..size_of_val(into)];
-                    source.copy(offset + part * 64 * size_of::<Word>(), bytes);
-                    let (words, _) = bytes.as_chunks();
-                    into.iter_mut().zip(words).for_each(|(into, word)| *into = u64::from_ne_bytes(*word));
+                if into.len() <= 16 {
+                    copy::<16>(&**source, offset, into);
+                } else {
+                    copy::<512>(&**source, offset, into);
                 }
             }
         }

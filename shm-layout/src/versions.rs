@@ -24,7 +24,7 @@ pub const LAYOUTS: &[Layout] = &[
     Layout { version: 5, hash: 0x9ae5_aef2_4621_0595 },
     Layout { version: 6, hash: 0x5f1f_bc44_3ea1_7eb7 },
     #[cfg(feature = "next-layout-for-tests")]
-    Layout { version: 7, hash: 0xe6d2_d00a_c6a0_b9b9 },
+    Layout { version: 7, hash: 0x9cd4_bfd6_4230_4dd2 },
     Layout::CURRENT,
 ];
 

@@ -7,7 +7,7 @@ use crate::{PATIENCE, eventually, witness};
 use std::io::{PipeWriter, Read, pipe};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tensorlend::{Client, DType, Error, Lease};
+use tensorlend::{Client, DType, Error, Lease, Lifetime};
 
 /// Number of rounds; one passes every crash point.
 pub const ROUNDS: u32 = 12;
@@ -243,6 +243,20 @@ fn round(client: &Client, socket: &Path, number: u32) -> Result<(), Error> {
     // A name of this client gets another name.
     put(client, "everything/old", value(1))?;
     client.rename("everything/old", "everything/new")?;
+    // A name gets a lifetime and loses it again, twice, and ends with it.
+    for _ in 0..2 {
+        filled(client, value(2))?.publish_for("everything/lived", Lifetime::EPHEMERAL)?;
+        put(client, "everything/lived", value(3))?;
+        look(client, "everything/lived")?;
+    }
+    filled(client, value(2))?.publish_for("everything/lived", Lifetime::ttl(Duration::from_millis(1)))?;
+    // A list takes the name of another list.
+    for _ in 0..2 {
+        client.append("everything/to", filled(client, value(4))?)?;
+        client.append("everything/from", filled(client, value(5))?)?;
+        client.rename_list("everything/from", "everything/to")?;
+    }
+    client.clear("everything/to")?;
     // Lists, and the daemon's report on the cells of a cleared list.
     for count in 0..3 {
         client.append("everything", filled(client, value(count))?)?;

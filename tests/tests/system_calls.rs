@@ -157,7 +157,8 @@ impl Known<'_> {
             name => name.to_owned(),
         };
         let mut calls = Vec::new();
-        if self.arguments.contains("/proc/self/fd/") {
+        // The log opens standard error again, which nobody has lent.
+        if self.arguments.contains("/proc/self/fd/") && !self.arguments.contains("/proc/self/fd/2\"") {
             calls.push((name.clone(), "lent memory".to_owned()));
         }
         // Each descriptor in the arguments is NUMBER<TARGET>.

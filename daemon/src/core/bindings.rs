@@ -241,7 +241,7 @@ impl Bindings {
         }
         let after = OwnerWord::after(before, OwnerKind::Live, catalogue, cell);
         let life_before = self.lifetimes.move_to(context, entry, before, after, life);
-        let owner_word = context.directory.change_owner(entry, [life_before, life], || {
+        let owner_word = context.directory.change_owner(entry, after, [life_before, life], || {
             tensorlend_layout::crash_point!("daemon: name about to be bound");
             let owner_word = self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, cell);
             tensorlend_layout::crash_point!("daemon: name bound");
@@ -270,7 +270,8 @@ impl Bindings {
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         // While an owner sees its name alive, it sees the lifetime too, and sends a request to the daemon.
         let life = self.lifetimes.end(context, entry, owner_word);
-        context.directory.change_owner(entry, [life, LifeWord::FOREVER], || {
+        let tomb = OwnerWord::after(owner_word, OwnerKind::Tomb, 0, 0);
+        context.directory.change_owner(entry, tomb, [life, LifeWord::FOREVER], || {
             self.names.bury(&context.directory, entry);
         });
         context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));

@@ -173,7 +173,8 @@ impl Client {
 
     /// Returns true if the client reports announcements that are not in the directory yet.
     pub fn has_announced(&self) -> bool {
-        self.announces() && self.ring_head() != self.announcements.absorbed()
+        let head = || self.sheets.catalogue_word(offset_of!(Catalogue, ring_head), View::word_once);
+        self.announces() && head() != self.announcements.absorbed()
     }
 
     /// Returns true if the client has ended and its memory is quiescent.
@@ -183,18 +184,18 @@ impl Client {
 
     /// Returns the number of announcements that the client reports to have made.
     pub fn ring_head(&self) -> u64 {
-        self.sheets.catalogue_word(offset_of!(Catalogue, ring_head))
+        self.sheets.catalogue_word(offset_of!(Catalogue, ring_head), View::word)
     }
 
     /// Returns an announcement, as the client reports it.
     pub fn announcement(&self, number: u64) -> u64 {
         let at = (number % RING as u64) as usize;
-        self.sheets.catalogue_word(offset_of!(Catalogue, ring) + at * size_of::<Word>())
+        self.sheets.catalogue_word(offset_of!(Catalogue, ring) + at * size_of::<Word>(), View::word_once)
     }
 
     /// Returns the hash of the name that the client reports to be publishing for the first time, or 0.
     pub fn claim(&self) -> u64 {
-        self.sheets.catalogue_word(offset_of!(Catalogue, claim))
+        self.sheets.catalogue_word(offset_of!(Catalogue, claim), View::word_once)
     }
 
     /// Returns the view of the client's lease table. Returns `None` once its leases no longer count.
@@ -204,13 +205,13 @@ impl Client {
 
     /// Returns the word for which the client's threads sleep. 0: none sleeps.
     pub fn parked(&self) -> u64 {
-        self.lease_table().and_then(|table| table.word(offset_of!(LeaseTable, parked))).unwrap_or(0)
+        self.lease_table().and_then(|table| table.word_once(offset_of!(LeaseTable, parked))).unwrap_or(0)
     }
 
     /// Returns true if the client's leases count for forked children. The client reports this in
     /// its lease table.
     pub fn has_children(&self) -> bool {
-        let inherited = self.lease_table().and_then(|table| table.word(offset_of!(LeaseTable, inherited)));
+        let inherited = self.lease_table().and_then(|table| table.word_once(offset_of!(LeaseTable, inherited)));
         !self.is_revoked && inherited.is_some_and(|word| word != 0)
     }
 

@@ -106,6 +106,11 @@ pub enum Event {
         /// Whether no process can write the memory any more.
         quiescent: bool,
     },
+    /// The kernel could not read a sheet of a client, and the core has read zeros.
+    Unreadable {
+        /// The sheet.
+        mem: MemId,
+    },
     /// The result of [`super::Effect::CreateOnDevice`].
     CreatedOnDevice {
         /// The memory.

@@ -12,7 +12,7 @@ use super::client::{Client, ClientState};
 use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
-use super::event::ConnId;
+use super::event::{ConnId, MemId};
 use numbers::Numbers;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,6 +229,17 @@ impl Members {
     /// of this step.
     pub fn fault(&mut self, catalogue: u16, why: impl Into<Fault>) {
         self.faults.push((catalogue, why.into()));
+    }
+
+    /// Ends the client of a sheet that the kernel cannot read.
+    pub fn fault_sheet(&mut self, mem: MemId) {
+        let has = |client: &Client| {
+            client.sheets.memories().chain(client.sheets.leases().map(|it| it.mem)).any(|it| it == mem)
+        };
+        let owner = self.iter().find(|(_, client)| has(client)).map(|(number, _)| number);
+        if let Some(number) = owner {
+            self.fault(number, "the kernel cannot read its memory");
+        }
     }
 
     /// Returns the clients that broke a rule since the last call, and the rules.

@@ -151,6 +151,7 @@ impl Core {
             Event::Created { mem, made } => self.created(mem, made),
             Event::Allocated { mem, at, made } => self.allocated(mem, at, made),
             Event::Probed { mem, quiescent } => self.probed(mem, quiescent),
+            Event::Unreadable { mem } => self.namespaces.values_mut().for_each(|it| it.members.fault_sheet(mem)),
             Event::CreatedOnDevice { mem, made } => self.created_on_device(mem, made),
             Event::Spilled { file, written } => self.spilled(file, &written),
             Event::Exited { conn } => self.exited(conn),

@@ -106,7 +106,7 @@ mod shown;
 pub use restore::{RingId, Rings, Wakes};
 
 /// Number of entries of a ring that the daemon copies at a time.
-const RUN: usize = 8;
+const RUN: usize = 64;
 const ENTRY_WORDS: usize = size_of::<RingEntry>() / size_of::<u64>();
 
 /// A namespace's streams.

@@ -3,6 +3,7 @@
 
 use super::connection::{Connection, EXIT, Farewell};
 use super::lanes::Lane;
+use super::listen::BACKLOG;
 use super::{LISTENER, PROCESS, Shell, WAKEUP, limits};
 use crate::core::settings::Peer;
 use crate::core::who::plain;
@@ -244,9 +245,10 @@ impl Shell {
         }
     }
 
-    /// Accepts all connections that wait.
+    /// Accepts the connections that wait. More may arrive meanwhile, if the former socket has another name.
     pub(super) fn accept_waiting(&mut self) {
-        while let Ok(fd) = accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        for _ in 0..=BACKLOG {
+            let Ok(fd) = accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else { return };
             self.welcome(fd);
         }
     }

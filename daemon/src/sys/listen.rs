@@ -24,7 +24,7 @@ const ANSWER_MAX: Duration = Duration::from_mins(1);
 const BESIDE_MAX: u32 = 16;
 
 /// Maximum number of connections that wait to be accepted.
-const BACKLOG: i32 = 128;
+pub const BACKLOG: i32 = 128;
 
 /// The listening control socket.
 #[derive(Debug)]

@@ -354,6 +354,11 @@ impl Memories {
         }
     }
 
+    /// Returns the sheets that could not be read since the last call.
+    pub fn take_unreadable(&self) -> Vec<MemId> {
+        unmapped::take_unreadable(|fd| self.table.iter().find(|(_, it)| Arc::ptr_eq(&it.fd, fd)).map(|(&mem, _)| mem))
+    }
+
     /// Returns the stored descriptor.
     pub fn fd(&self, mem: MemId) -> Option<BorrowedFd<'_>> {
         self.table.get(&mem).map(|memory| memory.fd.as_fd())

@@ -358,7 +358,11 @@ impl Shell {
             let gone = if let Event::HungUp { conn } = event { Some(conn.0) } else { None };
             let step = self.turn.step();
             let name = step.map(|_| turn::name_of(&event));
-            let effects = self.core.step(boottime_ns(), event);
+            let mut effects = self.core.step(boottime_ns(), event);
+            // The core ends the clients of these sheets before the effects of what it has read.
+            for mem in self.memories.take_unreadable() {
+                effects.extend(self.core.step(boottime_ns(), Event::Unreadable { mem }));
+            }
             self.turn.end_step(step, || format!("the event {}", name.unwrap_or_default()));
             for effect in effects {
                 let step = self.turn.step();

@@ -104,7 +104,12 @@ fn confine_protocols(config: &mut zenoh::Config, reason: &str) -> Result<(), Unp
 /// Checks that listeners require certificates, or that the user has decided that they do not.
 fn confine_listeners(config: &zenoh::Config, listen: &[EndPoint]) -> Result<Option<String>, Unprotected> {
     let mut warning = None;
-    let has_passwords = get(config, "transport/auth/usrpwd/dictionary_file") != Value::Null;
+    // zenoh asks for no password if the file has no line and this gateway has no password of its own.
+    let [users, user, password] = ["dictionary_file", "user", "password"]
+        .map(|key| get(config, &format!("transport/auth/usrpwd/{key}")).as_str().map(str::to_owned));
+    let has_passwords = users.is_some_and(|path| {
+        user.is_some() && password.is_some() || std::fs::read_to_string(path).is_ok_and(|text| !text.trim().is_empty())
+    });
     for endpoint in listen {
         let locator = endpoint.to_locator();
         let Some(mutual) = switch(config, Some(endpoint), MUTUAL) else {
@@ -280,6 +285,14 @@ mod tests {
         let auth = "auth: { usrpwd: { user: 'a', password: 'b', dictionary_file: '/passwords' } }";
         let passwords =
             format!("{{ listen: {{ endpoints: ['tls/[::]:1'] }}, transport: {{ link: {{ {tls} }}, {auth} }} }}");
+        assert_eq!(confine(&mut config(&passwords)), Ok(None));
+        // Without a password of its own and without a line in the file, the gateway asks for none.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let auth = format!("auth: {{ usrpwd: {{ dictionary_file: '{}' }} }}", file.path().display());
+        let passwords =
+            format!("{{ listen: {{ endpoints: ['tls/[::]:1'] }}, transport: {{ link: {{ {tls} }}, {auth} }} }}");
+        assert!(confine(&mut config(&passwords)).unwrap().is_some());
+        std::fs::write(file.path(), "hub:x\n").unwrap();
         assert_eq!(confine(&mut config(&passwords)), Ok(None));
     }
 }

@@ -84,7 +84,8 @@ impl StreamBuilder {
             self.session.descriptors().insert(Item::Ring { stream, id }, fd);
             mapped
         });
-        answer.acknowledge()?;
+        let acknowledged = answer.acknowledge();
+        acknowledged.inspect_err(|_| drop(self.session.descriptors().lock().remove(&Item::Ring { stream, id })))?;
         let (head, entries) = match mapped {
             Ok(mapped) => mapped,
             Err(e) => {

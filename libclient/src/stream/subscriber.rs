@@ -134,7 +134,7 @@ impl Subscription {
         if let Some(producers) = producers {
             session.descriptors().insert(Item::Wake { stream, id, cursor }, producers);
         }
-        answer.acknowledge()?;
+        answer.acknowledge().inspect_err(|_| forget_wake(session, cursor))?;
         let ((head, entries), wake) = match mapped.and_then(|mapped| Ok((mapped, wake?))) {
             Ok(mapped) => mapped,
             Err(e) => {

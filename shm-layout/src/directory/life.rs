@@ -4,15 +4,16 @@
 //! |---|---|---|
 //! | `owner_word` | the daemon | all members, with Acquire |
 //! | `life` | the daemon | the owner, with Acquire, before it overwrites its value: see [`publish::is_lasting`] |
-//! | `change`, `change_lives` | the daemon | the next daemon |
+//! | `change`, `change_lives`, `change_after` | the daemon | the next daemon |
 //!
 //! A daemon that is killed leaves one of these states:
 //! 1. `change` is 0. Nothing was changed, or all was.
 //! 2. `change` has the version of the present owner word: the owner is still the former one. `life` has the former or the new
 //!    lifetime.
-//! 3. `change` has the version before the present one: the owner is the new one, and `life` the same.
+//! 3. `change_after` is the present owner word: the owner is the new one, and `life` as before.
 //!
-//! In the last two states the next daemon stores the lifetime of the present owner again.
+//! In the last two states the next daemon stores the lifetime of the present owner again. An older build does not know these
+//! words. If it changes the entry after such a kill, the owner word or the lifetime is another one, and the record has no effect.
 
 use super::Directory;
 use crate::publish;
@@ -41,14 +42,15 @@ impl ChangeWord {
 }
 
 impl Directory {
-    /// Daemon: changes the owner of an entry by `change`, which stores the next owner word, and the lifetime from the first
+    /// Daemon: changes the owner of an entry by `change`, which stores the owner word `after`, and the lifetime from the first
     /// of `lives` to the second.
-    pub fn change_owner<R>(&self, entry: u32, lives: [LifeWord; 2], change: impl FnOnce() -> R) -> R {
+    pub fn change_owner<R>(&self, entry: u32, after: OwnerWord, lives: [LifeWord; 2], change: impl FnOnce() -> R) -> R {
         let (head, name) = (self.head(), &self.names[entry as usize]);
         if lives == [LifeWord::FOREVER; 2] {
             return change();
         }
         head.change_lives.iter().zip(lives).for_each(|(word, life)| word.set(life.0));
+        head.change_after.set(after.0);
         head.change.set(ChangeWord::new(entry, OwnerWord(name.owner_word.peek())).0);
         crate::crash_point!("daemon: change recorded");
         let done = publish::change_owner(&name.life, lives[1], change);
@@ -69,15 +71,19 @@ impl Directory {
         }
     }
 
-    /// Daemon: completes the lifetimes that the former daemon was changing when it ended. An older build neither reads nor
-    /// writes the record of the change. If it changed the entry, the version of the owner word differs.
-    fn settle_lives(&self) {
+    /// Daemon: completes the lifetimes that the former daemon was changing when it ended.
+    pub fn settle_lives(&self) {
         let head = self.head();
         let change = ChangeWord(head.change.peek());
-        if let Some(name) = change.entry().and_then(|entry| self.names.get(entry as usize)) {
-            let changes = OwnerWord(name.owner_word.peek()).version().wrapping_sub(change.version()) & VERSION_MASK;
-            if let Some(life) = head.change_lives.get(changes as usize) {
-                name.life.set(life.peek());
+        let [before, after] = [0, 1].map(|at| head.change_lives[at].peek());
+        if let Some(name) = change.entry().and_then(|entry| self.names.get(entry as usize))
+            && [before, after].contains(&name.life.peek())
+        {
+            let owner_word = OwnerWord(name.owner_word.peek());
+            if owner_word.version() == change.version() {
+                name.life.set(before);
+            } else if owner_word.0 == head.change_after.peek() {
+                name.life.set(after);
             }
         }
         head.change.set(0);
@@ -113,13 +119,14 @@ mod tests {
         let owner = |catalogue| OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, catalogue, 0).0;
         name.owner_word.set(owner(1));
         name.life.set(lives[0].0);
+        let after = OwnerWord(owner(2));
         let step = |stores: bool| {
             if stores {
                 name.owner_word.set(owner(2));
             }
             assert!(killed.is_none(), "killed");
         };
-        let done = catch_unwind(AssertUnwindSafe(|| d.change_owner(3, lives, || step(killed != Some(false)))));
+        let done = catch_unwind(AssertUnwindSafe(|| d.change_owner(3, after, lives, || step(killed != Some(false)))));
         assert_eq!(done.is_ok(), killed.is_none());
         d.settle_lives();
         assert_eq!(d.head().change.peek(), 0);
@@ -136,6 +143,34 @@ mod tests {
             assert_eq!(change(*lives, Some(true)), lives[1], "{lives:?}, killed after it");
             assert_eq!(change(*lives, None), lives[1], "{lives:?}");
         }
+    }
+
+    #[test]
+    fn a_record_has_no_effect_after_a_build_that_does_not_know_it() {
+        let geometry = Geometry { members: 2, names: 8, lists: 1, streams: 1, segments: 1 };
+        let view = View::anonymous(geometry.bytes() as usize);
+        geometry.initialise(view.at(0).unwrap(), 7, 1);
+        let d = Directory::new(&view).unwrap();
+        let name = &d.names[3];
+        let owner = |catalogue| OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, catalogue, 0);
+        name.owner_word.set(owner(1).0);
+        let after = owner(2);
+        let kill = || {
+            let killed = AssertUnwindSafe(|| d.change_owner(3, after, [FOREVER, EPHEMERAL], || panic!("killed")));
+            assert!(catch_unwind(killed).is_err());
+        };
+        kill();
+        // The older build gives the name another lifetime, without another owner.
+        name.life.set(TIMED.0);
+        d.settle_lives();
+        assert_eq!(LifeWord(name.life.peek()), TIMED);
+        name.life.set(FOREVER.0);
+        kill();
+        // The older build gives the name to another owner, for ever.
+        name.life.set(FOREVER.0);
+        name.owner_word.set(owner(3).0);
+        d.settle_lives();
+        assert_eq!(LifeWord(name.life.peek()), FOREVER);
     }
 
     #[test]

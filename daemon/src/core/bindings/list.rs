@@ -163,16 +163,22 @@ impl Bindings {
     pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let mut lists = Lists::new(context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        for (entry, owner_word, key) in context.directory.live_keys(KeyKind::List, Some) {
+        let mut keys = context.directory.live_keys(KeyKind::List, Some);
+        // The previous daemon may have been renaming a list, so that two names lead to it. The present name comes first.
+        keys.sort_by_key(|(_, owner_word, key)| {
+            let line = context.directory.lists.get(owner_word.cell() as usize);
+            line.is_none_or(|line| line.key_hash.peek() != context.directory.hash(key))
+        });
+        for (entry, owner_word, key) in keys {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
             let line = context
                 .directory
                 .lists
                 .get(owner_word.cell() as usize)
                 .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
-            // The previous daemon was renaming the list, so both names lead to it.
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
+                    line.key_hash.set(context.directory.hash(&key));
                     let list = List {
                         id: line.id.peek(),
                         place: owner_word.cell(),
@@ -314,6 +320,7 @@ impl Bindings {
         let id = self.lists.ids;
         let line = &context.directory.lists[place as usize];
         line.set_end(0);
+        line.key_hash.set(context.directory.hash(&list_key(list)));
         line.id.set(id);
         self.names.set(&context.directory, entry, OwnerKind::Live, 0, place);
         let (uid, gaps) = (Some(uid), VecDeque::new());
@@ -440,6 +447,7 @@ impl Bindings {
             // One store moves the name from the former list to this one. A daemon that is killed before it leaves both lists.
             let former = self.lists.remove(to);
             let list = self.lists.remove(from).expect("checked above");
+            context.directory.lists[list.place as usize].key_hash.set(context.directory.hash(&list_key(to)));
             self.names.set(&context.directory, entry, OwnerKind::Live, 0, list.place);
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);

@@ -23,9 +23,9 @@ impl Sheets {
         Self { catalogue, leases, cells }
     }
 
-    /// Returns a word of the first part of the catalogue.
-    pub fn catalogue_word(&self, offset: usize) -> u64 {
-        self.catalogue.view.word(offset).expect("the daemon made it long enough")
+    /// Returns a word of the first part of the catalogue, as `read` reads it.
+    pub fn catalogue_word(&self, offset: usize, read: fn(&View, usize) -> Option<u64>) -> u64 {
+        read(&self.catalogue.view, offset).expect("the daemon made it long enough")
     }
 
     /// Returns the sheet of the lease table. Returns `None` once the client's leases no longer

@@ -10,7 +10,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerWord, Word};
+use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 mod handed_back;
@@ -319,6 +319,31 @@ fn the_log_counts_names_whose_memory_is_lost() {
 }
 
 /// Returns the warnings that this step logs.
+/// A daemon that is killed while it renames a list onto another list leaves both names on the renamed one.
+#[test]
+fn a_list_that_was_being_renamed_has_its_new_name_whichever_came_first() {
+    for (from, to) in [("first", "second"), ("second", "first")] {
+        let mut w = World::new(system());
+        let a = w.join(1);
+        let lent = w.segment(&a);
+        for (cell, list) in (0..).zip(["first", "second"]) {
+            lent.write(lent.base + cell, 1, None);
+            a.words().cells[cell as usize].cell.set(Cell::new(1, lent.base + cell).0);
+            let append = Request::ListAppend { list: list.into(), cells: vec![cell] };
+            assert_eq!(w.ask(&a, &append), Reply::Appended { first: 0 });
+        }
+        let d = a.directory.clone();
+        let find = |list: &str| d.find(d.hash(&list_key(list)), &list_key(list)).unwrap();
+        let (renamed, replaced) = (find(from).unwrap().owner_word, find(to).unwrap());
+        d.lists[renamed.cell() as usize].key_hash.set(d.hash(&list_key(to)));
+        let owner_word = OwnerWord::after(replaced.owner_word, OwnerKind::Live, 0, renamed.cell());
+        d.names[replaced.entry as usize].owner_word.set(owner_word.0);
+        w.replace_daemon(system());
+        let place = |list: &str| find(list).map(|it| it.owner_word).filter(|it| it.is_live()).map(OwnerWord::cell);
+        assert_eq!((place(from), place(to)), (None, Some(renamed.cell())), "{from} to {to}");
+    }
+}
+
 fn log_of(step: impl FnOnce()) -> String {
     // While there is only one subscriber, `tracing` asks the thread that first reaches a log call whether anybody wants it, and
     // keeps the answer for all threads. Threads of other tests would say no.

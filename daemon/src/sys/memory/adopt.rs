@@ -1,4 +1,4 @@
-//! The recovery of descriptors. This module validates and maps the descriptors that the fd store
+//! The recovery of descriptors. This module validates the descriptors that the fd store
 //! passes or clients hand back. `core/recovery/restore.rs` restores the state from them.
 
 use super::recreated::{self, copy_data};

@@ -155,6 +155,7 @@ pub fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8], mut at: u64) -> io::Resul
 /// other processes now. Times count from another start of the machine, so the rest of a lifetime is
 /// unknown, and names with a deadline end.
 fn begin_again(directory: &Directory, now_ns: u64) {
+    directory.settle_lives();
     for member in &*directory.members {
         member.process.set(u64::from(member.process.peek() as u32));
         member.since_ns.set(member.since_ns.peek().min(now_ns));
