@@ -69,7 +69,7 @@ pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Unpr
     }
     if get(config, MULTICAST) == Value::Bool(true) {
         let why = format!(
-            "multicast scouting connects to peers that nobody has authenticated, but TLS is configured ({reason}): set it to false, and list the peers in connect"
+            "multicast scouting connects to peers without a certificate, but TLS is configured ({reason}): set it to false, and list the peers in connect"
         );
         return Err(unprotected(MULTICAST, why));
     }
