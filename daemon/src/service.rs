@@ -39,13 +39,17 @@ impl Checked {
     }
 }
 
-/// Logs a warning for each user or group that does not exist. Returns the fault of a feature as an error.
-fn refuse_faults(config: &Config, unknown: Vec<String>, spill: Option<ConfigError>) -> Result<(), DaemonError> {
+/// Logs a warning for each user or group that does not exist.
+fn warn_of_unknown(config: &Config, unknown: Vec<String>) {
     for it in unknown {
         let place = config.source.place_of(&it);
         tracing::warn!("{place}{it}: this entry would grant nothing");
     }
-    spill.map_or(Ok(()), |fault| Err(fault.into()))
+}
+
+/// Returns the fault of a feature as an error. A daemon serves clients in spite of it.
+fn refuse(fault: Option<ConfigError>) -> Result<(), DaemonError> {
+    fault.map_or(Ok(()), |fault| Err(fault.into()))
 }
 
 /// The results of the first half of a start.
@@ -94,7 +98,8 @@ impl Parts {
 pub fn check(config: &Config) -> Result<(), DaemonError> {
     limits::check_system()?;
     let Parts { mode, unknown, spill, .. } = Parts::gather(config)?;
-    refuse_faults(config, unknown, spill)?;
+    warn_of_unknown(config, unknown);
+    refuse(spill)?;
     let mut path = socket_path(config, mode)?;
     if config.socket.is_none() && mode == Mode::System && !path.parent().is_some_and(Path::exists) {
         // The daemon would create this directory, so the check applies to its parent.
@@ -157,12 +162,12 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
 /// manager.
 ///
 /// # Errors
-/// If the configuration is invalid, or the daemon does not respond.
+/// If the configuration is invalid, or the daemon does not respond. Also, after the reload, if the daemon cannot spill.
 pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
     // This does not check the socket and the devices, because the running daemon has already opened
     // them.
     let Checked { unknown, spill, .. } = Checked::of(config, limits::mode(config.mode))?;
-    refuse_faults(config, unknown, spill)?;
+    warn_of_unknown(config, unknown);
     if !survives_hup(pid) {
         let path = socket_path(config, limits::mode(config.mode))?;
         let what = "it does not handle SIGHUP, and so is no daemon".to_owned();
@@ -173,7 +178,9 @@ pub fn ask_to_reload(config: &Config, pid: i32) -> Result<(), DaemonError> {
         .and_then(|process| kill_process(process, Signal::HUP))
         .map_err(|error| DaemonError::System { what: "sending SIGHUP to the daemon", error: error.into() })?;
     let path = socket_path(config, limits::mode(config.mode))?;
-    await_turn(&path).map_err(|error| DaemonError::NoAnswer { pid, path, what: error.to_string() })
+    await_turn(&path).map_err(|error| DaemonError::NoAnswer { pid, path, what: error.to_string() })?;
+    // The daemon has taken over the rest: a broken disk must not keep an administrator from ending a user's rights.
+    refuse(spill)
 }
 
 /// Returns false if SIGHUP would end the process.

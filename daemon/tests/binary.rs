@@ -127,7 +127,10 @@ fn a_reload_refuses_what_the_check_refuses() {
             assert_eq!(error.contains("no-such-user"), text.contains("no-such-user"), "{how:?}: {error}");
         }
     }
-    assert_eq!(stop(daemon, rustix::process::Signal::TERM).0, Some(0));
+    let (code, log) = stop(daemon, rustix::process::Signal::TERM);
+    assert_eq!(code, Some(0));
+    // A fault of one feature keeps no other option from the daemon.
+    assert_eq!(log.matches("configuration reloaded").count(), 3, "{log}");
 }
 
 #[test]
