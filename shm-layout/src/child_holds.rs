@@ -11,7 +11,9 @@
 //!   entry although F counts a hold. That hold ends without effect, or delays the release of the
 //!   entry's next lease.
 //! * If a thread of P takes a lease after F has counted the holds and before the fork, C has the
-//!   value without a hold. C detects this in its copy of the state ([`ChildHolds::is_held`]).
+//!   value without a hold. C detects this in its copy of the state ([`ChildHolds::is_held`]). There is one exception: F has counted a
+//!   hold for an earlier lease of the same entry, and that lease was not confirmed. This hold stays with the entry, and delays
+//!   the release of the new lease until C has ended.
 //! * Crashes: the state ends with P. The daemon preserves the lease table while a child has the
 //!   table mapped. The end of C is the event that W waits for.
 

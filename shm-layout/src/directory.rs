@@ -252,16 +252,6 @@ structure! {
     }
 }
 
-#[cfg(not(loom))]
-impl ListEntry {
-    /// Daemon: stores the number of items ever appended.
-    pub fn set_end(&self, end: u64) {
-        #[cfg(feature = "next-layout-for-tests")]
-        self.not_end.set(!end);
-        self.end.set(end);
-    }
-}
-
 /// A mapped directory.
 #[cfg(not(loom))]
 #[derive(Clone)]

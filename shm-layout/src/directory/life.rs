@@ -15,7 +15,7 @@
 //! In the last two states the next daemon stores the lifetime of the present owner again. An older build does not know these
 //! words. If it changes the entry after such a kill, the owner word or the lifetime is another one, and the record has no effect.
 
-use super::Directory;
+use super::{Directory, ListEntry};
 use crate::publish;
 use crate::word::{LifeWord, OwnerWord, VERSION_MASK};
 
@@ -93,6 +93,15 @@ impl Directory {
                 name.life.set(LifeWord::FOREVER.0);
             }
         }
+    }
+}
+
+impl ListEntry {
+    /// Daemon: stores the number of items ever appended.
+    pub fn set_end(&self, end: u64) {
+        #[cfg(feature = "next-layout-for-tests")]
+        self.not_end.set(!end);
+        self.end.set(end);
     }
 }
 
