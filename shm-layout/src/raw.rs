@@ -117,17 +117,18 @@ impl View {
     /// Reads the word at `offset`, with Acquire ordering. Returns `None` if the word would lie outside the sheet or misaligned.
     pub fn word(&self, offset: usize) -> Option<u64> {
         let Keep::Source(_) = self.keep else { return Some(self.at::<Word>(offset)?.read()) };
-        let mut words = [0; 2];
         // The kernel may copy a word in several parts, while its writer stores it. A writer stores a word in one step. So if two
         // copies in succession are equal, neither is a mixture, unless the word had the same two values twice: the words of this
         // layout contain numbers that only grow. A word that never stands still is of a hostile writer.
-        for attempt in 0..ATTEMPTS_MAX {
-            self.words(offset, &mut words[attempt % 2..][..1]).then_some(())?;
-            if attempt > 0 && words[0] == words[1] {
+        let mut last = self.word_once(offset)?;
+        for _ in 1..ATTEMPTS_MAX {
+            let next = self.word_once(offset)?;
+            if next == last {
                 break;
             }
+            last = next;
         }
-        Some(words[0])
+        Some(last)
     }
 
     /// Reads the word at `offset` like [`View::word`], but with one copy, for words of which a mixture of two values does no

@@ -266,7 +266,6 @@ impl Bindings {
         let record = &context.directory.names[entry as usize];
         let item = (KeyKind::of(record) == KeyKind::Item).then(|| context.directory.key(record)).flatten();
         let item = item.and_then(|key| item_of(&key));
-        let ephemeral = context.directory.life(entry).is_ephemeral();
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         // While an owner sees its name alive, it sees the lifetime too, and sends a request to the daemon.
         let life = self.lifetimes.end(context, entry, owner_word);
@@ -279,7 +278,7 @@ impl Bindings {
             self.disown(env, context, members, owner_word);
         }
         if let Some((id, number)) = item {
-            self.item_ended(env, context, QueueItem { list: id, number }, ephemeral);
+            self.item_ended(env, context, QueueItem { list: id, number }, life.is_ephemeral());
         }
     }
 

@@ -117,13 +117,18 @@ mod tests {
     const EPHEMERAL: LifeWord = LifeWord::new(0, true);
     const TIMED: LifeWord = LifeWord::new(5, false);
 
-    /// Changes the owner from client 1 to client 2, and is killed before the owner word, after it, or not at all.
-    fn change(lives: [LifeWord; 2], killed: Option<bool>) -> LifeWord {
+    fn directory() -> Directory {
         let geometry = Geometry { members: 2, names: 8, lists: 1, streams: 1, segments: 1 };
         let view = View::anonymous(geometry.bytes() as usize);
         geometry.initialise(view.at(0).unwrap(), 7, 1);
         let d = Directory::new(&view).unwrap();
         d.head().names_end.set(8);
+        d
+    }
+
+    /// Changes the owner from client 1 to client 2, and is killed before the owner word, after it, or not at all.
+    fn change(lives: [LifeWord; 2], killed: Option<bool>) -> LifeWord {
+        let d = directory();
         let name = &d.names[3];
         let owner = |catalogue| OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, catalogue, 0).0;
         name.owner_word.set(owner(1));
@@ -156,10 +161,7 @@ mod tests {
 
     #[test]
     fn a_record_has_no_effect_after_a_build_that_does_not_know_it() {
-        let geometry = Geometry { members: 2, names: 8, lists: 1, streams: 1, segments: 1 };
-        let view = View::anonymous(geometry.bytes() as usize);
-        geometry.initialise(view.at(0).unwrap(), 7, 1);
-        let d = Directory::new(&view).unwrap();
+        let d = directory();
         let name = &d.names[3];
         let owner = |catalogue| OwnerWord::after(OwnerWord(name.owner_word.peek()), OwnerKind::Live, catalogue, 0);
         name.owner_word.set(owner(1).0);
@@ -184,11 +186,7 @@ mod tests {
 
     #[test]
     fn a_free_entry_has_no_lifetime_after_a_restart() {
-        let geometry = Geometry { members: 2, names: 8, lists: 1, streams: 1, segments: 1 };
-        let view = View::anonymous(geometry.bytes() as usize);
-        geometry.initialise(view.at(0).unwrap(), 7, 1);
-        let d = Directory::new(&view).unwrap();
-        d.head().names_end.set(8);
+        let d = directory();
         d.names[3].life.set(TIMED.0);
         d.settle_lives();
         assert_eq!(d.names[3].life.peek(), 0);

@@ -318,7 +318,6 @@ fn the_log_counts_names_whose_memory_is_lost() {
     assert!(log.contains("all names of namespace number"), "{log}");
 }
 
-/// Returns the warnings that this step logs.
 /// A daemon that is killed while it renames a list onto another list leaves both names on the renamed one.
 #[test]
 fn a_list_that_was_being_renamed_has_its_new_name_whichever_came_first() {
@@ -344,6 +343,7 @@ fn a_list_that_was_being_renamed_has_its_new_name_whichever_came_first() {
     }
 }
 
+/// Returns the warnings that this step logs.
 fn log_of(step: impl FnOnce()) -> String {
     // While there is only one subscriber, `tracing` asks the thread that first reaches a log call whether anybody wants it, and
     // keeps the answer for all threads. Threads of other tests would say no.
