@@ -144,7 +144,9 @@ impl Bindings {
         // Either daemon D sees the claim here, or P sees the smaller room.
         self.names.reserve(&context.directory, more);
         scan_fence();
-        if self.names.room() < more.saturating_add(Self::announced(members)) {
+        let room = self.names.room();
+        let is_full = |announced: u64| room < more.saturating_add(announced);
+        if is_full(Self::announced_at_most(members)) && is_full(Self::announced(members)) {
             self.names.reserve(&context.directory, 0);
             return Err(context.full(Full::Names));
         }
@@ -170,12 +172,12 @@ impl Bindings {
         names: u64,
         key: &[u8],
     ) -> bool {
-        let more = names.saturating_add(Self::announced(members));
-        if self.names.ready(key.len()) < more && more > names {
+        let mut more = names.saturating_add(Self::absorbing_needs(members));
+        if self.names.ready(key.len()) < more && members.has_announcements() {
             // Absorbed announcements need no further memory, and clients need not wake the daemon for them.
             self.absorb_turn(env, context, members);
+            more = names.saturating_add(Self::absorbing_needs(members));
         }
-        let more = names.saturating_add(Self::announced(members));
         let ready = self.names.ready(key.len()) >= more;
         self.prepare_names(env, context, more);
         ready || self.names.ready(key.len()) >= more

@@ -23,6 +23,9 @@ pub use segments::{ClientSegments, Residence, Segment};
 pub use sheets::Sheets;
 use survey::Survey;
 
+/// Maximum number of announcements that the daemon copies with one system call.
+const ANNOUNCEMENTS_PER_COPY: u64 = 64;
+
 /// The event that a draining client waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draining {
@@ -173,8 +176,7 @@ impl Client {
 
     /// Returns true if the client reports announcements that are not in the directory yet.
     pub fn has_announced(&self) -> bool {
-        let head = || self.sheets.catalogue_word(offset_of!(Catalogue, ring_head), View::word_once);
-        self.announces() && head() != self.announcements.absorbed()
+        self.announces() && self.ring_head_once() != self.announcements.absorbed()
     }
 
     /// Returns true if the client has ended and its memory is quiescent.
@@ -187,10 +189,30 @@ impl Client {
         self.sheets.catalogue_word(offset_of!(Catalogue, ring_head), View::word)
     }
 
-    /// Returns an announcement, as the client reports it.
-    pub fn announcement(&self, number: u64) -> u64 {
-        let at = (number % RING as u64) as usize;
-        self.sheets.catalogue_word(offset_of!(Catalogue, ring) + at * size_of::<Word>(), View::word_once)
+    /// Returns the number like [`Client::ring_head`], but possibly a mixture of two values if the client announces now.
+    pub fn ring_head_once(&self) -> u64 {
+        self.sheets.catalogue_word(offset_of!(Catalogue, ring_head), View::word_once)
+    }
+
+    /// Returns the number of announcements up to `head` that the directory does not have yet. 0 for a number that is larger than
+    /// the ring: it is false, and the daemon ends the client when it absorbs the ring.
+    pub fn waiting(&self, head: u64) -> u64 {
+        let waiting = head.wrapping_sub(self.announcements.absorbed());
+        if waiting > RING as u64 { 0 } else { waiting }
+    }
+
+    /// Returns the announcements from `first` to before `end`, as the client reports them.
+    pub fn announcements(&self, first: u64, end: u64) -> impl Iterator<Item = u64> + use<'_> {
+        let mut next = first;
+        let copies = std::iter::from_fn(move || {
+            let at = (next % RING as u64) as usize;
+            let count = end.wrapping_sub(next).min(ANNOUNCEMENTS_PER_COPY).min((RING - at) as u64);
+            next = next.wrapping_add(count);
+            let mut words = vec![0; count as usize];
+            self.sheets.catalogue_words(offset_of!(Catalogue, ring) + at * size_of::<Word>(), &mut words);
+            (count > 0).then_some(words)
+        });
+        copies.flatten()
     }
 
     /// Returns the hash of the name that the client reports to be publishing for the first time, or 0.

@@ -31,18 +31,26 @@ const ABSORB_PAUSE_NS: u64 = 500_000;
 const NEXT_TURN_NS: u64 = 1;
 
 impl Bindings {
+    /// Returns the most names that clients can have announced or be about to announce. Reads no sheet.
+    pub(super) fn announced_at_most(members: &Members) -> u64 {
+        members.announcing().count() as u64 * (RING as u64 + 1)
+    }
+
     /// Returns the number of names that clients have announced or are about to announce.
     pub(super) fn announced(members: &Members) -> u64 {
         let announced = members.announcing().map(|(_, c)| {
             // The claim is read before the ring, because a client removes a name from its claim
             // only after the name is in its ring.
             let claims = u64::from(c.claim() != 0);
-            let waiting = c.ring_head().wrapping_sub(c.announcements.absorbed());
-            // A number larger than the ring is false. The daemon ends a client with a false number
-            // when it absorbs the ring.
-            claims + if waiting > RING as u64 { 0 } else { waiting }
+            claims + c.waiting(c.ring_head())
         });
         announced.sum()
+    }
+
+    /// Returns the number of names for which absorbing needs memory. Counts a claim for each client, because to read the claims
+    /// costs more than memory for a few names.
+    pub(super) fn absorbing_needs(members: &Members) -> u64 {
+        members.announcing().map(|(_, c)| 1 + c.waiting(c.ring_head_once())).sum()
     }
 
     /// Ensures that no client is publishing this key for the first time. Returns `Ok(false)` if a
@@ -109,18 +117,17 @@ impl Bindings {
     pub fn absorb_turn(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
         let head = context.directory.head();
         head.wants_nudge.set(0);
-        let any = members.has_announcements();
         let pause_ns = if env.is_gathering() {
             // Clients that still read the old directory find announced names in the rings, so the
             // daemon must not free the ring entries.
             ABSORB_PAUSE_NS
         } else if !self.absorb_all(env, context, members, u64::MAX) {
-            let announced = Self::announced(members);
+            let announced = Self::absorbing_needs(members);
             self.prepare_names(env, context, announced);
             // The daemon absorbs the rest in the next turn, or after the allocation of memory for
             // the rest.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
-        } else if any {
+        } else if self.absorbing.count_in(env.clock.turn()) > 0 {
             // More announcements usually follow. While the daemon polls for them, they cost no
             // client a system call.
             ABSORB_PAUSE_NS
@@ -195,9 +202,9 @@ impl Bindings {
         if state == MemberState::Open {
             client.announcements.absorbing().add(end.wrapping_sub(index));
         }
-        while index != end {
+        let announced: Vec<u64> = client.announcements(index, end).collect();
+        for word in announced {
             let client = members.me(catalogue);
-            let word = client.announcement(index);
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
             if let Some(key) = announced_name(&client.sheets, cell)
                 && context.directory.hash(&key) >> 24 == tag

@@ -28,6 +28,11 @@ impl Sheets {
         read(&self.catalogue.view, offset).expect("the daemon made it long enough")
     }
 
+    /// Copies words of the first part of the catalogue.
+    pub fn catalogue_words(&self, offset: usize, into: &mut [u64]) {
+        assert!(self.catalogue.view.words(offset, into), "the daemon made it long enough");
+    }
+
     /// Returns the sheet of the lease table. Returns `None` once the client's leases no longer
     /// count.
     pub fn leases(&self) -> Option<&Part> {

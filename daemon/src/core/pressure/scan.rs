@@ -263,8 +263,8 @@ impl Pressure {
         let absorbed = client.announcements.absorbed();
         let waiting = client.ring_head().wrapping_sub(absorbed).min(RING as u64);
         env.chores.spend(waiting as u32);
-        for number in absorbed..absorbed + waiting {
-            if let Some(value) = client.value(client.announcement(number) as u32 & 0xFF_FFFF) {
+        for announcement in client.announcements(absorbed, absorbed + waiting) {
+            if let Some(value) = client.value(announcement as u32 & 0xFF_FFFF) {
                 scan.note(owner, client, value);
             }
         }
