@@ -5,10 +5,13 @@ use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::event::ConnId;
 use crate::core::join::Newcomer;
 use crate::core::opening::Opening;
-use crate::core::settings::{Admission, RESERVED_SESSIONS, Role};
+use crate::core::settings::{Admission, RESERVED_INSPECTIONS, RESERVED_SESSIONS, Role};
 use crate::core::versions::Versions;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, Refusal};
+
+/// Maximum number of a user's connections for metrics while the daemon has no descriptor left for clients.
+const INSPECTIONS_OF_USER: usize = 2;
 
 impl Core {
     /// Returns true if the reserve admits a session of this uid although a limit refuses the
@@ -16,6 +19,15 @@ impl Core {
     pub(super) fn has_reserve_for(&self, uid: u32) -> bool {
         let taken = self.conns.values().filter(|state| state.reserved).count();
         self.env.settings.is_administrator(uid) && taken < RESERVED_SESSIONS as usize
+    }
+
+    /// Returns true if a user may have one more connection for metrics although the daemon has no descriptor left for
+    /// clients. The daemon has a reserve of descriptors for these connections.
+    pub(super) fn has_inspection_for(&self, uid: u32) -> bool {
+        let owners = &self.env.settings.owners;
+        let over = || self.conns.values().filter(|state| state.over);
+        let own = over().filter(|state| owners.of(state.peer.uid) == owners.of(uid)).count();
+        over().count() < RESERVED_INSPECTIONS as usize && own < INSPECTIONS_OF_USER
     }
 
     /// Admits a client within the limits, or with a session of the reserve for administrators.
@@ -57,7 +69,7 @@ impl Core {
         // reserve.
         let concerns = |failed: &&Failed| since_ns <= failed.at_ns && (failed.reserved || !admission.administrator);
         if let Some(Failed { reason, .. }) = self.failed.get(&name).filter(concerns) {
-            return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });
+            return Err(reason.clone().refusal(0));
         }
         if let Some(id) = self.namespaces.id_of(&name) {
             let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");

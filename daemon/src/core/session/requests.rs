@@ -67,6 +67,7 @@ pub fn rule(request: &Request) -> Rule {
         | Request::Mapped { .. }
         | Request::Unsubscribe { .. }
         | Request::StreamClosed { .. }
+        | Request::GaveUp
         | Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_) | QueueRequest::Stop) => {
             (Registration::After, Right::Read)
         }
