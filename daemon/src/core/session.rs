@@ -34,6 +34,7 @@ use super::stat::stat;
 use super::stream::CursorId;
 use crate::core::segment::Segments;
 use lines::Blocked;
+use requests::Counts;
 use std::collections::BTreeMap;
 use succession::Succession;
 use tensorlend_layout::wire::{FdStoreState, QueueRequest, Refusal, Reply, Request, decode};
@@ -88,8 +89,8 @@ struct Conn {
     phase: Phase,
     /// Number of the connection's refused requests.
     refusals: u64,
-    /// Whether the client's current request is for memory.
-    wants_memory: bool,
+    /// The time at which a refusal of the client's current request counts.
+    counts: Counts,
     /// The last refusal of memory, until the client reports that it gave up: see [`Request::GaveUp`].
     withheld: Option<Refusal>,
 }
@@ -260,7 +261,7 @@ impl Core {
             joined: None,
             phase: Phase::Idle,
             refusals: 0,
-            wants_memory: false,
+            counts: Counts::default(),
             withheld: None,
         };
         self.conns.insert(conn, state);
@@ -351,7 +352,7 @@ impl Core {
     /// Performs a request. Sends the response or delays the request.
     fn ask(&mut self, conn: ConnId, request: Request, since_ns: u64) {
         if let Some(state) = self.conns.get_mut(&conn) {
-            state.wants_memory = matches!(request, Request::Segment { .. } | Request::DeviceSegment { .. });
+            state.counts = requests::counts(&request);
         }
         let answer = self.perform(conn, &request, since_ns);
         let answer = self.or_wait_for_items(conn, answer, since_ns);

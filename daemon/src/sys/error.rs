@@ -106,7 +106,10 @@ pub fn unmade(error: &io::Error) -> Unmade {
         Some(Errno::NFILE) => Unmade::Descriptors {
             what: "the number of the machine's open files",
             setting: "the sysctl fs.file-max",
-            limit: std::fs::read_to_string("/proc/sys/fs/file-max").ok().and_then(|it| it.trim().parse().ok()).unwrap_or(0),
+            limit: std::fs::read_to_string("/proc/sys/fs/file-max")
+                .ok()
+                .and_then(|it| it.trim().parse().ok())
+                .unwrap_or(0),
         },
         _ => Unmade::Memory(error.to_string()),
     }

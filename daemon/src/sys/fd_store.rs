@@ -60,15 +60,25 @@ enum Store {
     Process(Connection),
 }
 
-/// The number of descriptors that the service manager stores, if it has told the number to this process. The manager drops
-/// further descriptors, and does not report this.
+/// The room in the service manager's store.
 #[derive(Debug, Default)]
-struct Room(Option<usize>);
+struct Room {
+    /// The number of descriptors that the manager stores, if it has told the number to this process. The manager drops
+    /// further descriptors, and does not report this.
+    most: Option<usize>,
+    /// The names of the descriptors in the store.
+    entries: BTreeSet<String>,
+}
 
 impl Room {
     /// Returns the room of the manager that started this process. systemd sets the variable from version 254 on.
-    fn of_environment() -> Self {
-        Self(std::env::var("FDSTORE").ok().and_then(|text| text.parse().ok()))
+    fn of_environment(stored: &[Stored]) -> Self {
+        let most = std::env::var("FDSTORE").ok().and_then(|text| text.parse().ok());
+        Self { most, entries: stored.iter().map(|(label, _)| label.to_string()).collect() }
+    }
+
+    fn has_room(&self) -> bool {
+        self.most.is_none_or(|most| self.entries.len() < most)
     }
 }
 
@@ -156,10 +166,11 @@ pub struct FdStore {
 }
 
 impl FdStore {
-    /// Returns the store of the service manager that started this process. The result stores
+    /// Returns the store of the service manager that started this process, and passed `stored`. The result stores
     /// nothing if there is no service manager.
-    pub fn of_this_process() -> Self {
-        let store = if notify::is_heard() { Store::ServiceManager(Room::of_environment()) } else { Store::None };
+    pub fn of_this_process(stored: &[Stored]) -> Self {
+        let room = || Store::ServiceManager(Room::of_environment(stored));
+        let store = if notify::is_heard() { room() } else { Store::None };
         Self { store, ..Self::default() }
     }
 
@@ -247,15 +258,20 @@ impl FdStore {
     fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
         match &mut self.store {
             Store::None => {}
-            Store::ServiceManager(room) => {
-                let most = room.0;
+            Store::ServiceManager(_) => {
                 // systemd ignores a descriptor that it still has under a former name.
                 self.remove_all().map_err(|error| error.to_string())?;
-                if let Some(most) = most.filter(|&most| self.stored() >= most) {
-                    return Err(no_room(most));
+                if let Store::ServiceManager(room @ Room { most: Some(most), .. }) = &self.store
+                    && !room.entries.contains(name)
+                    && !room.has_room()
+                {
+                    return Err(no_room(*most));
                 }
                 let states = [NotifyState::FdStore, NotifyState::FdName(name)];
                 self.notify(&states, &[fd]).map_err(|error| error.to_string())?;
+                if let Store::ServiceManager(room) = &mut self.store {
+                    room.entries.insert(name.to_owned());
+                }
             }
             Store::Process(connection) => {
                 if !connection.entries.contains(name) && !connection.has_room() {
@@ -268,16 +284,27 @@ impl FdStore {
         Ok(())
     }
 
-    /// Returns the number of descriptors that the service manager has, or has not removed yet.
-    fn stored(&self) -> usize {
-        self.names.len() - self.unstored.len() + self.unremoved.len()
+    /// Stores a descriptor in the place of another one, which the store has under the name `former`. If the store has room
+    /// for both, it has one of them at any time.
+    pub fn replace(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>, former: &str) {
+        let has_room = match &self.store {
+            Store::None => return,
+            Store::ServiceManager(room) => room.has_room(),
+            Store::Process(connection) => connection.has_room(),
+        };
+        if !has_room {
+            self.forget_name(former);
+        }
+        if self.keep(mem, label, fd) && has_room {
+            self.forget_name(former);
+        }
     }
 
     /// Returns the state of the store. Returns `None` without a store.
     pub fn state(&self) -> Option<FdStoreState> {
         let capacity = match &self.store {
             Store::None => return None,
-            Store::ServiceManager(room) => room.0,
+            Store::ServiceManager(room) => room.most,
             Store::Process(Connection { socket: None, .. }) => Some(0),
             Store::Process(connection) => Some(connection.capacity),
         };
@@ -339,6 +366,9 @@ impl FdStore {
         while let Some(name) = self.unremoved.first().cloned() {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)], &[])?;
             self.unremoved.remove(&name);
+            if let Store::ServiceManager(room) = &mut self.store {
+                room.entries.remove(&name);
+            }
         }
         Ok(())
     }
@@ -381,10 +411,7 @@ impl FdStore {
     pub fn due_ns(&self) -> Option<u64> {
         let is_due = match &self.store {
             Store::None => false,
-            Store::ServiceManager(room) => {
-                let has_room = room.0.is_none_or(|most| self.stored() < most);
-                !self.unstored.is_empty() && has_room || !self.unremoved.is_empty()
-            }
+            Store::ServiceManager(room) => !self.unstored.is_empty() && room.has_room() || !self.unremoved.is_empty(),
             Store::Process(Connection { socket: None, .. }) => true,
             Store::Process(connection) => !self.unstored.is_empty() && connection.has_room(),
         };

@@ -1,5 +1,6 @@
 //! The work at the end of every turn, and the end of connections, of namespaces and of the core.
 
+use super::requests::Counts;
 use super::{Conn, Core, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::clock::Timer;
@@ -68,17 +69,18 @@ impl Core {
         }
     }
 
-    /// Counts and logs the refusal of a joined client's request. A client that is refused memory first looks for memory
-    /// of its own, and then requests memory again. So a refusal of memory counts only when the client gives up.
+    /// Counts and logs the refusal of a joined client's request, unless it counts later or never: see [`Counts`].
     pub(super) fn refuse(&mut self, conn: ConnId, refusal: &Refusal) {
         let state = &self.conns[&conn];
         let client = state.joined.and_then(|it| self.namespaces.get(&it.namespace)?.members.get(it.catalogue));
         let reports = client.is_some_and(|client| client.versions.protocol >= PROTOCOL_OWN_VIEW);
-        if reports && state.wants_memory && refusal.reason() == Reason::Limit {
-            tracing::debug!(uid = state.peer.uid, "refused {}, which may try again: {refusal}", self.who_is(state));
+        let is_later = state.counts == Counts::GivenUp && reports && refusal.reason() == Reason::Limit;
+        if !is_later && state.counts != Counts::Never {
+            return self.note_refusal(conn, refusal);
+        }
+        tracing::debug!(uid = state.peer.uid, "refused {}, which expects this: {refusal}", self.who_is(state));
+        if is_later {
             self.conns.get_mut(&conn).expect("seen above").withheld = Some(refusal.clone());
-        } else {
-            self.note_refusal(conn, refusal);
         }
     }
 
