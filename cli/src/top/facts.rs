@@ -118,7 +118,7 @@ impl History {
 
 /// The source of the samples.
 enum Samples {
-    Observed(observe::Sampler),
+    Observed(Box<observe::Sampler>),
     /// Only the daemon's metrics, because a limit has refused a session. The text is the refusal.
     Metrics(ClientBuilder, String),
 }
@@ -135,7 +135,7 @@ impl Sampler {
     pub fn new(builder: ClientBuilder) -> Result<Self, Error> {
         let metrics = builder.clone();
         let samples = match observe::Sampler::new(move || builder.clone().connect()) {
-            Ok(samples) => Samples::Observed(samples),
+            Ok(samples) => Samples::Observed(Box::new(samples)),
             Err(refused) if refused.is_limit() && metrics.stat().is_ok() => {
                 Samples::Metrics(metrics, refused.to_string())
             }
@@ -147,7 +147,7 @@ impl Sampler {
     /// Observes a namespace without joining it.
     pub fn inspecting(builder: ClientBuilder, namespace: &str) -> Result<Self, Error> {
         let samples = observe::Sampler::inspecting(move || builder.clone().inspect(), namespace)?;
-        let samples = Samples::Observed(samples);
+        let samples = Samples::Observed(Box::new(samples));
         Ok(Self { samples, history: History::default(), last: Facts::default() })
     }
 

@@ -62,15 +62,12 @@ impl Streams {
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
             });
-            match stream {
-                Some(stream) => {
-                    streams.by_name.insert(stream.name.clone(), place);
-                    streams.table.insert(place, stream);
-                }
-                None => {
-                    lost += 1;
-                    bindings.bury(context, entry);
-                }
+            if let Some(stream) = stream {
+                streams.by_name.insert(stream.name.clone(), place);
+                streams.table.insert(place, stream);
+            } else {
+                lost += 1;
+                bindings.bury(context, entry);
             }
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
