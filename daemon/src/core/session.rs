@@ -21,7 +21,6 @@ mod work;
 use super::account::NamespaceId;
 use super::answer::{Answer, Lent, Outcome, RingRequest, Wait, Work};
 use super::bindings::{Binding, Bindings, NewItems};
-use super::clock::Timer;
 use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
@@ -51,8 +50,6 @@ const CHECK_EVERY: u64 = 64;
 const CLAIM_PAUSE_NS: u64 = 100_000;
 /// Pause before the daemon probes memory again that a client has just returned.
 const QUIESCENT_PAUSE_NS: u64 = 500_000;
-/// Maximum duration of a connection over the limits, which can only request metrics.
-const OVER_NS_MAX: u64 = 10_000_000_000;
 /// Maximum time for which a request waits for the daemon's chores. Then the daemon refuses the request.
 const CHORES_NS_MAX: u64 = 10_000_000_000;
 
@@ -236,35 +233,6 @@ impl Core {
         if let Some(namespace) = self.namespaces.get_mut(&joined.namespace) {
             namespace.bindings.absorb_turn(&mut self.env, &mut namespace.context, &mut namespace.members);
         }
-    }
-
-    fn connected(&mut self, conn: ConnId, peer: Peer) {
-        let begun = self.env.accounts.begin_session(peer.uid);
-        let reserved = !begun && self.has_reserve_for(peer.uid);
-        let over = !begun && !reserved;
-        // A client over the limit receives its refusal as the response to its hello, or the metrics
-        // of its user. The daemon closes the connections of a user that floods it with connections,
-        // and sends no refusal.
-        let floods = self.env.accounts.floods(peer.uid);
-        if over && (floods || self.env.accounts.is_full() && !self.has_inspection_for(peer.uid)) {
-            self.env.accounts.end_session(peer.uid);
-            self.env.effects.push(Effect::Close { conn });
-            return;
-        }
-        if over {
-            self.env.clock.set_timer(OVER_NS_MAX, Timer::Over(conn));
-        }
-        let state = Conn {
-            peer,
-            over,
-            reserved,
-            joined: None,
-            phase: Phase::Idle,
-            refusals: 0,
-            counts: Counts::default(),
-            withheld: None,
-        };
-        self.conns.insert(conn, state);
     }
 
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {

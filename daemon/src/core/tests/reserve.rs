@@ -137,6 +137,8 @@ fn metrics_without_a_session_have_a_bounded_reserve_that_becomes_free() {
     let few = Settings { descriptors_max: 30, uid_sessions_max: 100, ..settings() };
     let mut w = World::new(few);
     let held: Vec<ConnId> = (1..50).map_while(|_| enter(&mut w, 1, &[], None)).collect();
+    // It has the last descriptors that are not of the reserve.
+    let last = w.dial(1, &[]);
     let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Own };
     let own = Request::Inspect(own);
     let inspects = |w: &mut World, uid: u32| {
@@ -159,7 +161,7 @@ fn metrics_without_a_session_have_a_bounded_reserve_that_becomes_free() {
         w.wait_ns(20_000_000_000);
         assert!(all.iter().all(|conn| w.closed.contains(conn)), "nobody keeps the reserve");
     }
-    for conn in held {
+    for conn in held.into_iter().chain([last]) {
         w.happen(Event::HungUp { conn });
     }
     w.assert_empty();
