@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tensorlend::observe::Inspector;
-use tensorlend::{Client, ClientBuilder, DType, Lifetime};
+use tensorlend::{Client, ClientBuilder, DType, Lifetime, Stat};
 
 use crate::failure::Failure;
 use crate::files::RawSpec;
@@ -46,6 +46,14 @@ pub struct Connection {
     daemon_timeout: Duration,
 }
 
+/// The result of a connection that needs only the daemon's metrics.
+pub enum Reached {
+    /// A session.
+    Session(Client),
+    /// The metrics, because a limit has refused a session.
+    Metrics { stat: Box<Stat>, refused: tensorlend::Error },
+}
+
 impl Connection {
     /// Returns the timeout of the daemon's responses.
     pub fn daemon_timeout(&self) -> Duration {
@@ -60,6 +68,19 @@ impl Connection {
     /// Connects to the daemon. Listings show this client as `tensorlend VERB`.
     pub fn open(&self, verb: &str) -> Result<Client, Failure> {
         Ok(self.builder(verb)?.connect()?)
+    }
+
+    /// Connects like [`Connection::open`]. If a limit refuses a session to this user, requests the metrics without one.
+    pub fn reach(&self, verb: &str) -> Result<Reached, Failure> {
+        let builder = self.builder(verb)?;
+        match builder.clone().connect() {
+            Ok(client) => Ok(Reached::Session(client)),
+            Err(refused) if refused.is_limit() => match builder.stat() {
+                Ok(stat) => Ok(Reached::Metrics { stat: Box::new(stat), refused }),
+                Err(_) => Err(refused.into()),
+            },
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns the builder of a connection, for callers that may reconnect.

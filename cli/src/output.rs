@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
-use tensorlend::Refusals;
+use tensorlend::{Refusals, RestartLoss};
 use tensorlend_os::stderr;
 
 use crate::failure::Failure;
@@ -106,6 +106,17 @@ pub fn refused_text(refusals: &Refusals) -> String {
         return "0 refused".to_owned();
     }
     format!("{} refused ({})", refusals.total(), reasons.join(", "))
+}
+
+/// Returns the losses of a restart, with the cause.
+pub fn loss_text(lost: &RestartLoss) -> String {
+    let RestartLoss { names, streams, bytes, namespaces, why } = lost;
+    let namespaces = match namespaces {
+        0 => String::new(),
+        some => format!(", {} whole", count(*some, "namespace")),
+    };
+    let (names, streams) = (count(*names, "name"), count(*streams, "stream"));
+    format!("lost {names}, {streams}{namespaces} and {} of segments: {why}", bytes_text(*bytes))
 }
 
 /// A table of aligned columns.

@@ -142,7 +142,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     let pool = settings.pool_bytes_max;
     let left = match &config.fd_store {
         Some(path) => FdStore::of_process(path)?,
-        None => Inherited { fd_store: FdStore::of_this_process(), stored },
+        None => Inherited { fd_store: FdStore::of_this_process(&stored), stored },
     };
     let shell = Shell::new(listener, settings, Supply { backing, devices }, left)?.watched(Watchdog::asked_for());
     let shell = shell.watching_its_socket();

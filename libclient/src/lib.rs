@@ -182,7 +182,8 @@ pub use tensor::spec::TensorSpec;
 pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
 pub use tensorlend_layout::wire::{
-    Allocator, DeviceOffer, DeviceUse, Holder, LimitKind, NamespaceUse, Policy, Refusal, Refusals, Stat, UidUse,
+    Allocator, DeviceOffer, DeviceUse, FdStoreState, Health, Holder, LimitKind, NamespaceUse, Policy, Refusal,
+    Refusals, RestartLoss, SpillFault, Stat, UidUse,
 };
 pub use tensorlend_layout::{BadUuid, DType, Device, Uuid};
 #[doc(hidden)]

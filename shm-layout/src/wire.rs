@@ -7,6 +7,7 @@
 //! for each client. The daemon disconnects a client that breaks these rules.
 
 mod device;
+mod health;
 // The models of loom have no layout hash.
 #[cfg(not(loom))]
 mod hello;
@@ -18,6 +19,7 @@ mod value;
 
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
+pub use health::{FdStoreState, Health, RestartLoss, SpillFault};
 pub use inspect::{
     CLIENTS_SHOWN_MAX, ClientShown, Holds, Inspect, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown,
     STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown, View,
@@ -31,7 +33,9 @@ use crate::device::Uuid;
 use serde::{Deserialize, Serialize};
 
 /// Version of the control protocol.
-pub const PROTOCOL_VERSION: u16 = if cfg!(feature = "next-layout-for-tests") { 9 } else { PROTOCOL_WAKE_PAIRS };
+pub const PROTOCOL_VERSION: u16 = if cfg!(feature = "next-layout-for-tests") { 10 } else { PROTOCOL_OWN_VIEW };
+/// First version of the control protocol with [`View::Own`] and [`Request::GaveUp`].
+pub const PROTOCOL_OWN_VIEW: u16 = 9;
 /// First version of the control protocol in which the daemon makes wake pairs.
 pub const PROTOCOL_WAKE_PAIRS: u16 = 8;
 /// Oldest version of the control protocol that this build speaks. A newer version only adds kinds of
@@ -404,6 +408,9 @@ pub enum Request {
         /// Index of the cursor in the client's lease table.
         cursor: u16,
     },
+    /// Reports that the client has found no other memory after the last refusal of memory, and returns this refusal to its
+    /// program. The daemon counts the refusal now, and not when it sent the refusal. Reply: [`Reply::Done`].
+    GaveUp,
 }
 
 impl Request {

@@ -88,7 +88,15 @@ impl Machine {
     /// # Panics
     /// If it does not start.
     pub fn start_store(&mut self) {
-        let started = self.program().arg("--fd-store").arg(self.path("store")).spawn();
+        self.start_store_as(self.program());
+    }
+
+    /// Starts an fd store with this command, which runs `tensorlendd`.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_store_as(&mut self, mut program: Command) {
+        let started = program.arg("--fd-store").arg(self.path("store")).spawn();
         self.store = Some(started.expect("the fd store starts"));
     }
 

@@ -50,6 +50,17 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ),
     ("tensorlend_spilled_bytes", "gauge", "Bytes of segments that the daemon has spilled to files."),
     ("tensorlend_spill_failures_total", "counter", "Failures to write or read a file of a spilled segment."),
+    (
+        "tensorlend_spill_failing",
+        "gauge",
+        "1 from the first failed write of a spill file until a write succeeds, else 0.",
+    ),
+    (
+        "tensorlend_fd_store_missing_descriptors",
+        "gauge",
+        "Descriptors that the fd store does not have, so that a restart loses their memory.",
+    ),
+    ("tensorlend_restart_lost_names", "gauge", "Names that were lost when the daemon started."),
     ("tensorlend_uid_bytes", "gauge", "Bytes that the daemon charges to a user."),
     ("tensorlend_uid_max_bytes", "gauge", "Bytes that a user may have now."),
     ("tensorlend_uid_sessions", "gauge", "Sessions of a user."),
@@ -206,6 +217,13 @@ fn daemon(page: &mut Page, stat: &Stat) {
     page.put("tensorlend_sessions_revoked_total", &[], stat.sessions_revoked as f64);
     page.put("tensorlend_spilled_bytes", &[], stat.bytes_spilled as f64);
     page.put("tensorlend_spill_failures_total", &[], stat.spill_failures as f64);
+    if let Some(health) = &stat.health {
+        page.put("tensorlend_spill_failing", &[], f64::from(u8::from(health.spill.is_some())));
+        if let Some(store) = &health.fd_store {
+            page.put("tensorlend_fd_store_missing_descriptors", &[], store.missing as f64);
+        }
+        page.put("tensorlend_restart_lost_names", &[], health.lost.as_ref().map_or(0, |lost| lost.names) as f64);
+    }
     for user in &stat.uids {
         let uid = user.uid.to_string();
         let labels = [("uid", uid.as_str())];

@@ -116,8 +116,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::ListGet(list_get) => list_get.run(&at.open("list-get")?),
         Command::Model(model) => model.run(&at.open("model")?),
         Command::Stat(stat) if stat.observe.on => stat.run_observed(at),
-        Command::Stat(stat) => stat.run(&at.open("stat")?),
-        Command::Ping(ping) => ping.run(&at.open("ping")?),
+        Command::Stat(stat) => stat.run(at),
+        Command::Ping(ping) => ping.run(at),
         Command::Doctor(doctor) => doctor.run(at),
         #[cfg(feature = "top")]
         Command::Top(top) => top.run(at),

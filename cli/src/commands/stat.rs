@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tensorlend::{Client, Holder, NamespaceUse, Refusals, Stat, UidUse};
+use tensorlend::{Health, Holder, NamespaceUse, Refusals, Stat, UidUse};
 
 use crate::failure::Failure;
-use crate::options::{Connection, Json, Observe};
+use crate::options::{Connection, Json, Observe, Reached};
 use crate::output::{self, Table, bytes_text};
 
 /// Show the daemon's metrics.
@@ -56,6 +56,26 @@ struct Figures<'a> {
     holders: &'a [Holder],
     device: &'a str,
     devices: Vec<Card<'a>>,
+    /// Faults of the daemon, and the losses of its last restart. `None`: the daemon is older than this program.
+    health: Option<&'a Health>,
+}
+
+/// The namespace that a command has joined.
+enum Namespace {
+    Joined(String),
+    /// None, because an observer sees all namespaces.
+    All,
+    /// None, because a limit has refused a session. The text is the refusal.
+    Refused(String),
+}
+
+impl Namespace {
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Joined(name) => Some(name),
+            Self::All | Self::Refused(_) => None,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -91,16 +111,22 @@ struct Pool {
 }
 
 impl StatArgs {
-    pub fn run(&self, client: &Client) -> Result<(), Failure> {
-        self.show(&client.stat()?, Some(client.namespace()), Some(client.leased()?))
+    pub fn run(&self, at: &Connection) -> Result<(), Failure> {
+        match at.reach("stat")? {
+            Reached::Session(client) => {
+                let namespace = Namespace::Joined(client.namespace().to_owned());
+                self.show(&client.stat()?, &namespace, Some(client.leased()?))
+            }
+            Reached::Metrics { stat, refused } => self.show(&stat, &Namespace::Refused(refused.to_string()), None),
+        }
     }
 
     /// Shows the metrics that an observer of all namespaces can read.
     pub fn run_observed(&self, at: &Connection) -> Result<(), Failure> {
-        self.show(&at.inspect()?.stat()?, None, None)
+        self.show(&at.inspect()?.stat()?, &Namespace::All, None)
     }
 
-    fn show(&self, stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> Result<(), Failure> {
+    fn show(&self, stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> Result<(), Failure> {
         if !self.json.on {
             return output::text_block(&text(stat, namespace, leased));
         }
@@ -109,7 +135,7 @@ impl StatArgs {
             pid: stat.pid,
             mode: &stat.mode,
             uptime_ns: stat.uptime_ns,
-            namespace,
+            namespace: namespace.name(),
             pool: Pool { bytes_max: stat.pool_bytes_max, bytes: stat.pool_bytes },
             bytes_in_use: stat.bytes_in_use,
             bytes_leased: leased,
@@ -133,18 +159,24 @@ impl StatArgs {
             holders: &stat.holders,
             device: &stat.device,
             devices: cards(stat),
+            health: stat.health.as_ref(),
         })
     }
 }
 
-fn text(stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> String {
+fn text(stat: &Stat, namespace: &Namespace, leased: Option<u64>) -> String {
     let mut table = Table::new(&["daemon", &stat.version]);
     let mut row = |what: &str, text: String| table.row([what.to_owned(), text]);
     let bytes = |bytes: u64| format!("{bytes} bytes ({})", bytes_text(bytes));
     row("pid", stat.pid.to_string());
     row("mode", stat.mode.clone());
     row("uptime", uptime_text(Duration::from_nanos(stat.uptime_ns)));
-    row("namespace", namespace.unwrap_or("all, as an observer").to_owned());
+    let namespace = match namespace {
+        Namespace::Joined(name) => name.clone(),
+        Namespace::All => "all, as an observer".to_owned(),
+        Namespace::Refused(why) => format!("none, without a session: {}", output::printable(why)),
+    };
+    row("namespace", namespace);
     row("pool.bytes_max", bytes(stat.pool_bytes_max));
     row("pool.bytes", bytes(stat.pool_bytes));
     row("bytes_in_use", bytes(stat.bytes_in_use));
@@ -168,6 +200,9 @@ fn text(stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> String {
             stat.names_expired, stat.names_ephemeral_gone, stat.sessions_revoked
         ),
     );
+    for (what, text) in stat.health.iter().flat_map(health_rows) {
+        row(what, output::printable(&text));
+    }
     if stat.devices.is_empty() {
         row("device", stat.device.clone());
     }
@@ -177,6 +212,20 @@ fn text(stat: &Stat, namespace: Option<&str>, leased: Option<u64>) -> String {
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// Returns the rows about faults of the daemon, and about the losses of its last restart.
+fn health_rows(health: &Health) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if let Some(fault) = &health.spill {
+        rows.push(("spilling", format!("fails, {} so far: {}", output::count(fault.failures, "file"), fault.reason)));
+    }
+    if let Some(store) = &health.fd_store {
+        let room = store.capacity.map_or_else(String::new, |most| format!(", room for {most}"));
+        rows.push(("fd store", format!("{} of {} descriptors{room}", store.needed - store.missing, store.needed)));
+    }
+    rows.push(("last restart", health.lost.as_ref().map_or_else(|| "nothing was lost".to_owned(), output::loss_text)));
+    rows
 }
 
 fn devices_text(cards: &[Card<'_>]) -> String {
@@ -299,7 +348,7 @@ mod tests {
     #[test]
     fn the_figures_have_units() {
         let stat = Stat { pool_bytes_max: 1 << 30, version: "1.0".into(), ..Stat::default() };
-        let text = text(&stat, Some("uid-1"), Some(1024));
+        let text = text(&stat, &Namespace::Joined("uid-1".into()), Some(1024));
         assert!(text.contains("pool.bytes_max  1073741824 bytes (1.0 GiB)\n"), "{text}");
         assert!(text.contains("bytes_leased    1024 bytes (1.0 KiB), in this namespace\n"), "{text}");
     }

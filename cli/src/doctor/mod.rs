@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod health;
 mod kernel;
 mod limits;
 mod report;
@@ -51,6 +52,7 @@ impl DoctorArgs {
         cuda::check(&mut report, stat);
         if let Some(stat) = stat {
             service::check(&mut report, stat, config.as_ref());
+            health::check(&mut report, stat);
         }
         report.printed()?;
         if self.json.on {

@@ -8,12 +8,20 @@ use tensorlend::Stat;
 use tensorlend_daemon::Config;
 use tensorlend_os::socket_file::{self, Found};
 
+use super::health;
 use super::report::Report;
 
 /// Timeout of a `systemctl` process.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
+    // The daemon knows how many descriptors it needs, and which of them the store has refused.
+    let store = stat.health.as_ref().and_then(|health| health.fd_store.as_ref());
+    if let Some(found) = store.and_then(health::crowded) {
+        let fix = "raise FileDescriptorStoreMax= of the unit (systemctl edit), or the limit of descriptors (`ulimit -n`) of \
+                   `tensorlendd --fd-store`; larger segments (pool.segment_bytes) need fewer";
+        return report.warn("descriptor store", found, fix);
+    }
     if let Some(path) = config.and_then(|config| config.fd_store.as_ref()) {
         let at = path.display();
         // The fd store accepts no other connection while the daemon is connected to it.

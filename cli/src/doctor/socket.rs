@@ -11,11 +11,12 @@ use rustix::process::geteuid;
 use tensorlend::{Client, Error, Refusal, Stat};
 
 use super::report::Report;
-use crate::options::Connection;
+use crate::options::{Connection, Reached};
 
 /// A client of the daemon that responded, and the daemon's metrics.
 pub struct Answered {
-    pub client: Client,
+    /// The client. `None` if a limit has refused a session.
+    pub client: Option<Client>,
     pub stat: Stat,
 }
 
@@ -100,19 +101,31 @@ fn reach(path: &Path, timeout: Duration) -> io::Result<()> {
 }
 
 fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
-    let open = || -> Result<Answered, crate::failure::Failure> {
-        let client = at.open("doctor")?;
-        let stat = client.stat()?;
-        Ok(Answered { client, stat })
+    let mut open = || -> Result<Answered, crate::failure::Failure> {
+        Ok(match at.reach("doctor")? {
+            Reached::Session(client) => {
+                let stat = client.stat()?;
+                Answered { client: Some(client), stat }
+            }
+            Reached::Metrics { stat, refused } => {
+                let found = format!("process {} responds, but this user gets no session: {refused}", stat.pid);
+                let fix = "end programs that have sessions (`tensorlend stat` shows each user's), or raise the limit";
+                report.fail("daemon", found, fix);
+                Answered { client: None, stat: *stat }
+            }
+        })
     };
     match open() {
         Ok(it) => {
-            versions(report, &it);
-            let (stat, namespace) = (&it.stat, it.client.namespace());
-            report.ok(
-                "daemon",
-                format!("process {}, {} mode; this user is in namespace {namespace}", stat.pid, stat.mode),
-            );
+            if let Some(client) = &it.client {
+                let stat = &it.stat;
+                versions(report, client, stat);
+                let namespace = client.namespace();
+                report.ok(
+                    "daemon",
+                    format!("process {}, {} mode; this user is in namespace {namespace}", stat.pid, stat.mode),
+                );
+            }
             Some(it)
         }
         Err(failure) => {
@@ -137,7 +150,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
 }
 
 /// Compares the release versions. The client has compared the versions of protocol and layout when it connected.
-fn versions(report: &mut Report, Answered { client, stat }: &Answered) {
+fn versions(report: &mut Report, client: &Client, stat: &Stat) {
     let own = env!("CARGO_PKG_VERSION");
     let protocol = tensorlend_layout::wire::PROTOCOL_VERSION;
     let common = format!("protocol {protocol}, layout {}", client.layout_version());

@@ -62,7 +62,8 @@ fn uses(seen: &Observation, stat: Option<&Stat>) -> Vec<Use> {
         }
     }
     let namespaces = stat.map_or(&[][..], |stat| &stat.namespaces);
-    if !namespaces.iter().any(|one| one.name == seen.namespace) {
+    let is_shown = seen.namespace.is_empty() || namespaces.iter().any(|one| one.name == seen.namespace);
+    if !is_shown {
         let (bytes, most) = (seen.bytes_lent, most(seen.bytes_max));
         all.push(Use { kind: "namespace", who: seen.namespace.clone(), bytes, most, ..Use::default() });
     }
@@ -115,9 +116,16 @@ impl History {
     }
 }
 
+/// The source of the samples.
+enum Samples {
+    Observed(Box<observe::Sampler>),
+    /// Only the daemon's metrics, because a limit has refused a session. The text is the refusal.
+    Metrics(ClientBuilder, String),
+}
+
 /// Takes samples, and stores the histories.
 pub struct Sampler {
-    samples: observe::Sampler,
+    samples: Samples,
     history: History,
     last: Facts,
 }
@@ -125,26 +133,47 @@ pub struct Sampler {
 impl Sampler {
     /// Joins the namespace to observe it.
     pub fn new(builder: ClientBuilder) -> Result<Self, Error> {
-        let samples = observe::Sampler::new(move || builder.clone().connect())?;
+        let metrics = builder.clone();
+        let samples = match observe::Sampler::new(move || builder.clone().connect()) {
+            Ok(samples) => Samples::Observed(Box::new(samples)),
+            Err(refused) if refused.is_limit() && metrics.stat().is_ok() => {
+                Samples::Metrics(metrics, refused.to_string())
+            }
+            Err(error) => return Err(error),
+        };
         Ok(Self { samples, history: History::default(), last: Facts::default() })
     }
 
     /// Observes a namespace without joining it.
     pub fn inspecting(builder: ClientBuilder, namespace: &str) -> Result<Self, Error> {
         let samples = observe::Sampler::inspecting(move || builder.clone().inspect(), namespace)?;
+        let samples = Samples::Observed(Box::new(samples));
         Ok(Self { samples, history: History::default(), last: Facts::default() })
     }
 
-    /// Returns the client of the current session; `None` for an observer of all namespaces.
+    /// Returns the client of the current session; `None` for an observer of all namespaces, or without a session.
     pub fn client(&self) -> Option<&Client> {
-        self.samples.client()
+        match &self.samples {
+            Samples::Observed(samples) => samples.client(),
+            Samples::Metrics(..) => None,
+        }
     }
 
     /// Takes a sample. If that fails, returns the last successful sample with the error.
     pub fn sample(&mut self) -> Facts {
-        let stat = self.samples.asker().stat().ok();
-        let sampled = self.samples.sample(stat.is_some());
-        self.samples.reconnect();
+        let samples = match &mut self.samples {
+            Samples::Observed(samples) => samples,
+            Samples::Metrics(builder, refused) => {
+                let (stat, error) = (builder.stat().ok(), Some(refused.clone()));
+                let mut uses = uses(&Observation::default(), stat.as_ref());
+                self.history.take_in(&mut uses);
+                self.last = Facts { stat, uses, error, ..Facts::default() };
+                return self.last.clone();
+            }
+        };
+        let stat = samples.asker().stat().ok();
+        let sampled = samples.sample(stat.is_some());
+        samples.reconnect();
         match sampled {
             Ok(Sampled { seen, states, rates, lost }) => {
                 let mut uses = uses(&seen, stat.as_ref());

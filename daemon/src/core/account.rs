@@ -332,16 +332,23 @@ impl Accounts {
         self.users.sessions_of_user(uid) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
-    /// Returns true if `uid`, or all uids together, exceed the limit of sessions so far that the
-    /// daemon sends no refusal.
+    /// Returns true if `uid` exceeds the limit of sessions so far that the daemon sends no refusal.
     pub fn floods(&self, uid: u32) -> bool {
-        let sessions = self.users.sessions_of_user(uid);
-        sessions > 2 * u64::from(self.uid_sessions_max) || self.all.descriptors > self.descriptors_max
+        self.users.sessions_of_user(uid) > 2 * u64::from(self.uid_sessions_max)
+    }
+
+    /// Returns true if clients have all descriptors that the daemon may have open for them.
+    pub fn is_full(&self) -> bool {
+        self.all.descriptors > self.descriptors_max
     }
 
     /// Returns the refusal for a uid that is at its limit of sessions.
     pub fn too_many_sessions(&self, uid: u32) -> Refusal {
-        if self.users.sessions_of_user(uid) <= u64::from(self.uid_sessions_max) {
+        let is_over = self.users.sessions_of_user(uid) > u64::from(self.uid_sessions_max);
+        if !is_over && self.is_full() {
+            return self.no_descriptors();
+        }
+        if !is_over {
             return limit(
                 LimitKind::DescriptorShare,
                 format!("the share of uid {uid} in the daemon's descriptors"),

@@ -13,6 +13,7 @@ use super::clock::Timer;
 use super::context::Context;
 use super::effect::Effect;
 use super::env::Env;
+use super::event::Unmade;
 use super::members::Members;
 use super::names::{Full, Names, live_owner_word};
 use claims::Claims;
@@ -105,7 +106,7 @@ impl Bindings {
     }
 
     /// Handles the allocation of memory for names, or its failure.
-    pub fn arrived(&mut self, context: &Context, at: u64, made: Result<(), String>) {
+    pub fn arrived(&mut self, context: &Context, at: u64, made: Result<(), Unmade>) {
         self.names.arrived(&context.directory, at, made);
     }
 

@@ -1,7 +1,7 @@
 //! The time of the current step, and the timers.
 
 use super::account::NamespaceId;
-use super::event::MemId;
+use super::event::{ConnId, MemId};
 use std::collections::BTreeSet;
 
 /// The action of a timer, and the object that the action applies to.
@@ -15,6 +15,8 @@ pub enum Timer {
     Collect(NamespaceId, u16),
     /// Continues a client's draining.
     Draining(NamespaceId, u16),
+    /// Ends a connection over the limits.
+    Over(ConnId),
     /// Probes orphaned memory.
     Returned(MemId),
     /// Closes wake pairs that have ended.

@@ -40,7 +40,7 @@ impl Context {
                 ledger.name()
             )),
             Full::Names => ledger.limit(LimitKind::Names, "the number of names", "names_max", limits.names_max),
-            Full::Memory(reason) => Refusal::Memory { bytes: 0, reason },
+            Full::Memory(reason) => reason.refusal(0),
             Full::LongNames => {
                 let blocks = self.directory.long_names.len() as u32 - 1;
                 let what = "the number of names longer than 96 bytes (an eighth of names_max, at least 255)";

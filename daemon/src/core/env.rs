@@ -18,6 +18,7 @@ use super::settings::Settings;
 use super::spills::Spills;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
+use tensorlend_layout::wire::{FdStoreState, Health, RestartLoss};
 
 /// Time between the end of a wake pair and its close by the daemon. The fd store closes its descriptor before.
 const WAKE_ENDS_NS: u64 = 500_000_000;
@@ -54,6 +55,10 @@ pub struct Env {
     ended_wakes: VecDeque<(u64, MemId, Charge)>,
     /// The counts of events for the metrics.
     pub counters: Counters,
+    /// The state of the fd store, which the system layer reports.
+    pub fd_store: Option<FdStoreState>,
+    /// The losses at the daemon's start.
+    pub lost: RestartLoss,
     seeds: u64,
 }
 
@@ -83,7 +88,16 @@ impl Env {
             gathering: false,
             ended_wakes: VecDeque::new(),
             counters: Counters::default(),
+            fd_store: None,
+            lost: RestartLoss::default(),
         }
+    }
+
+    /// Returns the faults of the daemon, and the losses of its last restart.
+    pub fn health(&self) -> Health {
+        let lost = Some(&self.lost).filter(|&lost| *lost != RestartLoss::default());
+        let spill = self.spills.fault().filter(|_| self.settings.spill.is_some());
+        Health { spill: spill.cloned(), fd_store: self.fd_store.clone(), lost: lost.cloned() }
     }
 
     /// Returns true if clients may still read a directory that this daemon has copied.

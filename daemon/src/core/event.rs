@@ -3,7 +3,7 @@
 use super::settings::{Peer, Settings};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::Export;
+use tensorlend_layout::wire::{Export, LimitKind, Refusal};
 
 /// The id of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +88,7 @@ pub enum Event {
         /// The memory.
         mem: MemId,
         /// The view of a sheet, or the kernel's error.
-        made: Result<Option<View>, String>,
+        made: Result<Option<View>, Unmade>,
     },
     /// The result of [`super::Effect::Allocate`].
     Allocated {
@@ -97,7 +97,7 @@ pub enum Event {
         /// Offset of the part.
         at: u64,
         /// The kernel's error, if the allocation failed.
-        made: Result<(), String>,
+        made: Result<(), Unmade>,
     },
     /// The result of [`super::Effect::Probe`].
     Probed {
@@ -116,7 +116,7 @@ pub enum Event {
         /// The memory.
         mem: MemId,
         /// The kind of the memory's descriptor, or the driver's error.
-        made: Result<Export, String>,
+        made: Result<Export, Unmade>,
     },
     /// The result of [`super::Effect::Spill`].
     Spilled {
@@ -135,4 +135,48 @@ pub enum Event {
     Reload(Box<Settings>),
     /// The time that [`super::Core::alarm`] returned has come.
     Alarm,
+}
+
+/// The reason why memory could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmade {
+    /// The kernel or the driver has refused the memory, in its words.
+    Memory(String),
+    /// The process or the machine has no descriptor left.
+    Descriptors {
+        /// The limited resource.
+        what: &'static str,
+        /// The setting that determines the limit.
+        setting: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+impl<T: Into<String>> From<T> for Unmade {
+    fn from(reason: T) -> Self {
+        Self::Memory(reason.into())
+    }
+}
+
+impl std::fmt::Display for Unmade {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory(reason) => f.write_str(reason),
+            Self::Descriptors { what, limit, .. } => write!(f, "{what} is at its limit of {limit}"),
+        }
+    }
+}
+
+impl Unmade {
+    /// Returns the refusal of a request for this memory. `bytes` is 0 if the length is unknown.
+    pub fn refusal(self, bytes: u64) -> Refusal {
+        match self {
+            Self::Memory(reason) => Refusal::Memory { bytes, reason },
+            Self::Descriptors { what, setting, limit } => {
+                let (kind, limit) = (LimitKind::Descriptors, limit.to_string());
+                Refusal::Limit { kind, what: what.into(), setting: setting.into(), limit }
+            }
+        }
+    }
 }

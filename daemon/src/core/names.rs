@@ -7,6 +7,7 @@
 //! the other half of the places.
 
 use super::entries::{Entries, EntrySet};
+use super::event::Unmade;
 use blocks::Blocks;
 use building::Building;
 use owned::Owned;
@@ -29,7 +30,7 @@ pub enum Full {
     /// Too many keys of the requester have hashes that collide with this key's hash.
     Collision,
     /// No memory is available, with the reason.
-    Memory(String),
+    Memory(Unmade),
 }
 
 /// A part of the directory whose memory is on order.
@@ -77,7 +78,7 @@ pub struct Names {
     /// Memory on order, by offset.
     orders: BTreeMap<u64, Piece>,
     /// The reason why the last order failed.
-    failed: Option<String>,
+    failed: Option<Unmade>,
     /// Whether the daemon may free memory of the directory.
     discards: bool,
     /// Ranges of memory that the daemon has yet to free.
@@ -253,7 +254,7 @@ impl Names {
     }
 
     /// Handles the arrival of ordered memory, or the failure to allocate it.
-    pub fn arrived(&mut self, d: &Directory, at: u64, made: Result<(), String>) {
+    pub fn arrived(&mut self, d: &Directory, at: u64, made: Result<(), Unmade>) {
         let piece = self.orders.remove(&at).expect("memory arrives once, and only if ordered");
         let there = made.is_ok();
         match piece {

@@ -24,7 +24,7 @@ use super::bindings::{Binding, Bindings, NewItems};
 use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
-use super::event::{ConnId, Event, Received};
+use super::event::{ConnId, Event, Received, Unmade};
 use super::namespaces::Namespaces;
 use super::opening::Opening;
 use super::range::{SegmentSize, SizeOnDevice};
@@ -33,9 +33,10 @@ use super::stat::stat;
 use super::stream::CursorId;
 use crate::core::segment::Segments;
 use lines::Blocked;
+use requests::Counts;
 use std::collections::BTreeMap;
 use succession::Succession;
-use tensorlend_layout::wire::{QueueRequest, Refusal, Reply, Request, decode};
+use tensorlend_layout::wire::{FdStoreState, QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
 
@@ -85,13 +86,17 @@ struct Conn {
     phase: Phase,
     /// Number of the connection's refused requests.
     refusals: u64,
+    /// The time at which a refusal of the client's current request counts.
+    counts: Counts,
+    /// The last refusal of memory, until the client reports that it gave up: see [`Request::GaveUp`].
+    withheld: Option<Refusal>,
 }
 
 /// The failure to make a directory.
 #[derive(Debug)]
 struct Failed {
     at_ns: u64,
-    reason: String,
+    reason: Unmade,
     /// Whether an administrator requested the directory, with the memory reserved for
     /// administrators.
     reserved: bool,
@@ -200,9 +205,16 @@ impl Core {
         self.env.counters.count(Counter::Wakeups);
     }
 
-    /// Counts a refusal by the system layer, for the metrics.
+    /// Counts a refusal, for the metrics. Responses that the client library expects do not count.
     pub fn count_refusal(&mut self, refusal: &Refusal) {
-        self.env.counters.count_refusal(refusal.reason());
+        if !refusal.is_ordinary() {
+            self.env.counters.count_refusal(refusal.reason());
+        }
+    }
+
+    /// Records the state of the fd store, for the metrics.
+    pub fn note_fd_store(&mut self, state: Option<FdStoreState>) {
+        self.env.fd_store = state;
     }
 
     /// Returns the bytes of segments and sheets that exist, including spare and idle segments. The
@@ -221,20 +233,6 @@ impl Core {
         if let Some(namespace) = self.namespaces.get_mut(&joined.namespace) {
             namespace.bindings.absorb_turn(&mut self.env, &mut namespace.context, &mut namespace.members);
         }
-    }
-
-    fn connected(&mut self, conn: ConnId, peer: Peer) {
-        let begun = self.env.accounts.begin_session(peer.uid);
-        let reserved = !begun && self.has_reserve_for(peer.uid);
-        let over = !begun && !reserved;
-        // A client over the limit receives its refusal as the response to its hello. The daemon
-        // closes the connections of a user that floods it with connections, and sends no refusal.
-        if over && self.env.accounts.floods(peer.uid) {
-            self.env.accounts.end_session(peer.uid);
-            self.env.effects.push(Effect::Close { conn });
-            return;
-        }
-        self.conns.insert(conn, Conn { peer, over, reserved, joined: None, phase: Phase::Idle, refusals: 0 });
     }
 
     fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
@@ -321,6 +319,9 @@ impl Core {
 
     /// Performs a request. Sends the response or delays the request.
     fn ask(&mut self, conn: ConnId, request: Request, since_ns: u64) {
+        if let Some(state) = self.conns.get_mut(&conn) {
+            state.counts = requests::counts(&request);
+        }
         let answer = self.perform(conn, &request, since_ns);
         let answer = self.or_wait_for_items(conn, answer, since_ns);
         if let (Ok(Outcome::Blocked), Request::Queue(request)) = (&answer, &request) {
@@ -416,7 +417,7 @@ impl Core {
                     self.end(conn, Some(refusal));
                     return;
                 }
-                self.note_refusal(conn, &refusal);
+                self.refuse(conn, &refusal);
                 (Reply::Refused(refusal), Vec::new())
             }
         };
@@ -438,7 +439,7 @@ impl Core {
                 _ => unreachable!("a violation"),
             };
         };
-        if gathering && !matches!(request, Request::Ping | Request::Stat) {
+        if gathering && !matches!(request, Request::Ping | Request::Stat | Request::Inspect(_)) {
             return Ok(Outcome::Later(Wait::Return));
         }
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
@@ -568,6 +569,12 @@ impl Core {
             }
             Request::Unmapped { lendings } => namespace.devices.unmapped(env, &namespace.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
+            Request::GaveUp => {
+                if let Some(refusal) = self.conns.get_mut(&conn).and_then(|state| state.withheld.take()) {
+                    self.note_refusal(conn, &refusal);
+                }
+                Ok(Outcome::Reply(Reply::Done))
+            }
             Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
             Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
                 unreachable!("handled before")

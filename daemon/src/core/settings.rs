@@ -105,6 +105,10 @@ impl Peer {
 /// time.
 pub const RESERVED_SESSIONS: u32 = 4;
 
+/// Maximum number of connections for metrics that the daemon accepts at the same time, while it has
+/// no descriptor left for clients.
+pub const RESERVED_INSPECTIONS: u32 = 8;
+
 /// The privileges with which the daemon allocates the sheets of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {

@@ -4,6 +4,7 @@ use super::account::NamespaceId;
 use super::event::MemId;
 use super::settings::Settings;
 use std::collections::BTreeMap;
+use tensorlend_layout::wire::SpillFault;
 
 /// The identity of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +22,9 @@ pub struct SpillWrite {
     /// The segment's memory.
     pub mem: MemId,
 }
+
+/// Time between two lines in the log while spilling keeps failing.
+const FAULT_LOGGED_NS: u64 = 60_000_000_000;
 
 /// The segments that are in files.
 #[derive(Debug, Default)]
@@ -40,6 +44,11 @@ pub struct Spills {
     pause_ns: u64,
     /// Time before which a refused request waits, and does not look for a segment to spill.
     look_ns: u64,
+    /// The failure of spilling, until a write succeeds.
+    fault: Option<SpillFault>,
+    /// Times of the last failed write, and of the last line in the log about a failure.
+    failed_ns: u64,
+    logged_ns: u64,
 }
 
 impl Spills {
@@ -128,9 +137,35 @@ impl Spills {
         self.look_ns = at;
     }
 
-    /// Records a failed write. The daemon writes the next file because of the fill level at this time or later.
-    pub fn pause_until(&mut self, at: u64) {
+    /// Records a failed write at `now_ns`. The daemon writes the next file because of the fill level at `pause_ns` or later.
+    pub fn failed(&mut self, reason: &str, now_ns: u64, pause_ns: u64) {
         self.failures += 1;
-        self.pause_ns = at;
+        (self.pause_ns, self.failed_ns) = (pause_ns, now_ns);
+        let begins = self.fault.is_none();
+        let fault = self.fault.get_or_insert_with(|| SpillFault { since_ns: now_ns, ..SpillFault::default() });
+        fault.failures += 1;
+        reason.clone_into(&mut fault.reason);
+        if begins || now_ns >= self.logged_ns + FAULT_LOGGED_NS {
+            self.logged_ns = now_ns;
+            let failures = fault.failures;
+            tracing::warn!(failures, "the daemon cannot spill tensors to disk, and will refuse memory: {reason}");
+        }
+    }
+
+    /// Records a write that succeeded.
+    pub fn succeeded(&mut self) {
+        if let Some(SpillFault { failures, .. }) = self.fault.take() {
+            tracing::info!(failures, "spilling works again, after {failures} failed writes");
+        }
+    }
+
+    /// Returns the failure of spilling, if the last write has failed.
+    pub fn fault(&self) -> Option<&SpillFault> {
+        self.fault.as_ref()
+    }
+
+    /// Returns the reason of the last failed write, if it failed at this time or later, and none has succeeded since.
+    pub fn failed_since(&self, since_ns: u64) -> Option<&str> {
+        self.fault().filter(|_| self.failed_ns >= since_ns).map(|fault| fault.reason.as_str())
     }
 }

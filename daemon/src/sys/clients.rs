@@ -204,6 +204,7 @@ impl Shell {
                 let receive = |fd| memories.receive(fd, lane, &self.lanes);
                 let descriptors = packet.descriptors.into_iter().map(receive).collect();
                 let (bytes, truncated) = (packet.bytes, packet.truncated);
+                self.core.note_fd_store(self.fd_store.state());
                 self.events.push_back(Event::Packet { conn: ConnId(token), bytes, descriptors, truncated });
             }
             Err(Errno::AGAIN) => {}

@@ -1,6 +1,8 @@
 //! The errors that prevent the daemon from running.
 
 use crate::config::ConfigError;
+use crate::core::Unmade;
+use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
 
@@ -90,4 +92,25 @@ pub enum DaemonError {
         /// The system call's error.
         error: io::Error,
     },
+}
+
+/// Returns the reason why memory could not be made. Without descriptors, no memory can be made either, and another limit
+/// must be raised.
+pub fn unmade(error: &io::Error) -> Unmade {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => Unmade::Descriptors {
+            what: "the number of the daemon's open descriptors",
+            setting: "LimitNOFILE of its unit",
+            limit: rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX),
+        },
+        Some(Errno::NFILE) => Unmade::Descriptors {
+            what: "the number of the machine's open files",
+            setting: "the sysctl fs.file-max",
+            limit: std::fs::read_to_string("/proc/sys/fs/file-max")
+                .ok()
+                .and_then(|it| it.trim().parse().ok())
+                .unwrap_or(0),
+        },
+        _ => Unmade::Memory(error.to_string()),
+    }
 }

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tensorlend_layout::wire::FdStoreState;
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::fork::Unshared;
 
@@ -35,6 +36,10 @@ const RETRY_MAX_NS: u64 = 30_000_000_000;
 const PROGRESS_NS: u64 = 20_000_000;
 /// Maximum time for which the loop waits for the response of a restarted store.
 const WELCOME_MAX: Duration = Duration::from_millis(100);
+
+fn no_room(most: usize) -> String {
+    format!("it has room for {most} descriptors only")
+}
 
 /// A descriptor that the store has passed, with its label.
 pub type Stored = (Label, OwnedFd);
@@ -51,8 +56,30 @@ pub struct Inherited {
 enum Store {
     #[default]
     None,
-    ServiceManager,
+    ServiceManager(Room),
     Process(Connection),
+}
+
+/// The room in the service manager's store.
+#[derive(Debug, Default)]
+struct Room {
+    /// The number of descriptors that the manager stores, if it has told the number to this process. The manager drops
+    /// further descriptors, and does not report this.
+    most: Option<usize>,
+    /// The names of the descriptors in the store.
+    entries: BTreeSet<String>,
+}
+
+impl Room {
+    /// Returns the room of the manager that started this process. systemd sets the variable from version 254 on.
+    fn of_environment(stored: &[Stored]) -> Self {
+        let most = std::env::var("FDSTORE").ok().and_then(|text| text.parse().ok());
+        Self { most, entries: stored.iter().map(|(label, _)| label.to_string()).collect() }
+    }
+
+    fn has_room(&self) -> bool {
+        self.most.is_none_or(|most| self.entries.len() < most)
+    }
 }
 
 /// The connection to a `tensorlendd --fd-store`.
@@ -139,10 +166,11 @@ pub struct FdStore {
 }
 
 impl FdStore {
-    /// Returns the store of the service manager that started this process. The result stores
+    /// Returns the store of the service manager that started this process, and passed `stored`. The result stores
     /// nothing if there is no service manager.
-    pub fn of_this_process() -> Self {
-        let store = if notify::is_heard() { Store::ServiceManager } else { Store::None };
+    pub fn of_this_process(stored: &[Stored]) -> Self {
+        let room = || Store::ServiceManager(Room::of_environment(stored));
+        let store = if notify::is_heard() { room() } else { Store::None };
         Self { store, ..Self::default() }
     }
 
@@ -197,9 +225,10 @@ impl FdStore {
         let former = self.names.insert(mem, name.clone()).filter(|former| was_stored && *former != name);
         // systemd ignores a descriptor that it already has, so the former entry is removed first.
         // If the daemon is killed between the two messages, systemd has lost the descriptor.
-        if let (Store::ServiceManager, Some(former)) = (&self.store, &former) {
+        if let (Store::ServiceManager(_), Some(former)) = (&self.store, &former) {
             self.forget_name(&former.clone());
         }
+        self.unstored.insert(mem);
         let mut stored = self.store(&name, fd);
         if let (Store::Process(_), Some(former)) = (&self.store, former) {
             self.forget_name(&former);
@@ -208,8 +237,10 @@ impl FdStore {
                 stored = self.store(&name, fd);
             }
         }
-        let Err(error) = stored else { return true };
-        self.unstored.insert(mem);
+        let Err(error) = stored else {
+            self.unstored.remove(&mem);
+            return true;
+        };
         self.retry_later();
         self.warn(&name, &error);
         false
@@ -227,23 +258,63 @@ impl FdStore {
     fn store(&mut self, name: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
         match &mut self.store {
             Store::None => {}
-            Store::ServiceManager => {
+            Store::ServiceManager(_) => {
                 // systemd ignores a descriptor that it still has under a former name.
-                let stored = self.remove_all().and_then(|()| {
-                    let states = [NotifyState::FdStore, NotifyState::FdName(name)];
-                    self.notify(&states, &[fd])
-                });
-                stored.map_err(|error| error.to_string())?;
+                self.remove_all().map_err(|error| error.to_string())?;
+                if let Store::ServiceManager(room @ Room { most: Some(most), .. }) = &self.store
+                    && !room.entries.contains(name)
+                    && !room.has_room()
+                {
+                    return Err(no_room(*most));
+                }
+                let states = [NotifyState::FdStore, NotifyState::FdName(name)];
+                self.notify(&states, &[fd]).map_err(|error| error.to_string())?;
+                if let Store::ServiceManager(room) = &mut self.store {
+                    room.entries.insert(name.to_owned());
+                }
             }
             Store::Process(connection) => {
                 if !connection.entries.contains(name) && !connection.has_room() {
-                    return Err(format!("it has room for {} descriptors only", connection.capacity));
+                    return Err(no_room(connection.capacity));
                 }
                 connection.entries.insert(name.to_owned());
                 self.request(kind::ENTRY, name, Some(fd));
             }
         }
         Ok(())
+    }
+
+    /// Stores a descriptor in the place of another one, which the store has under the name `former`. If the store has room
+    /// for both, it has one of them at any time.
+    pub fn replace(&mut self, mem: MemId, label: &Label, fd: BorrowedFd<'_>, former: &str) {
+        let has_room = match &self.store {
+            Store::None => return,
+            Store::ServiceManager(room) => room.has_room(),
+            Store::Process(connection) => connection.has_room(),
+        };
+        if !has_room {
+            self.forget_name(former);
+        }
+        if self.keep(mem, label, fd) && has_room {
+            self.forget_name(former);
+        }
+    }
+
+    /// Returns the state of the store. Returns `None` without a store.
+    pub fn state(&self) -> Option<FdStoreState> {
+        let capacity = match &self.store {
+            Store::None => return None,
+            Store::ServiceManager(room) => room.most,
+            Store::Process(Connection { socket: None, .. }) => Some(0),
+            Store::Process(connection) => Some(connection.capacity),
+        };
+        let is_gone = capacity == Some(0);
+        let missing = if is_gone { self.names.len() } else { self.unstored.len() };
+        Some(FdStoreState {
+            needed: self.names.len() as u64,
+            missing: missing as u64,
+            capacity: capacity.map(|it| it as u64),
+        })
     }
 
     /// Sends a notification to the service manager. If the manager has not read for [`notify::SEND_MAX`], the function does not wait
@@ -277,7 +348,7 @@ impl FdStore {
     pub fn forget_name(&mut self, name: &str) {
         match &mut self.store {
             Store::None => {}
-            Store::ServiceManager => {
+            Store::ServiceManager(_) => {
                 self.unremoved.insert(name.to_owned());
                 if self.remove_all().is_err() {
                     self.retry_later();
@@ -295,6 +366,9 @@ impl FdStore {
         while let Some(name) = self.unremoved.first().cloned() {
             self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(&name)], &[])?;
             self.unremoved.remove(&name);
+            if let Store::ServiceManager(room) = &mut self.store {
+                room.entries.remove(&name);
+            }
         }
         Ok(())
     }
@@ -337,7 +411,7 @@ impl FdStore {
     pub fn due_ns(&self) -> Option<u64> {
         let is_due = match &self.store {
             Store::None => false,
-            Store::ServiceManager => !self.unstored.is_empty() || !self.unremoved.is_empty(),
+            Store::ServiceManager(room) => !self.unstored.is_empty() && room.has_room() || !self.unremoved.is_empty(),
             Store::Process(Connection { socket: None, .. }) => true,
             Store::Process(connection) => !self.unstored.is_empty() && connection.has_room(),
         };

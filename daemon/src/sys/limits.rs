@@ -5,7 +5,9 @@ use super::DaemonError;
 use super::backing::{Backing, Pages};
 use crate::config::{Bytes, Config, ConfigError, HugePages, LimitsConfig, ModeChoice};
 use crate::core::owners::{Owners, SUPERUSER};
-use crate::core::settings::{Mode, NamespaceLimits, NamespaceRule, Payer, Principal, Settings, SpillSettings};
+use crate::core::settings::{
+    Mode, NamespaceLimits, NamespaceRule, Payer, Principal, RESERVED_INSPECTIONS, Settings, SpillSettings,
+};
 use nix::unistd::{Group, User};
 use rustix::process::{Resource, Rlimit};
 use std::collections::BTreeSet;
@@ -22,8 +24,9 @@ const OWN_DESCRIPTORS: u64 = 64;
 
 /// Number of descriptors for the administrators' sessions that the core's reserve admits. Each
 /// session needs five: a socket, a process, a wakeup eventfd and two sheets. Some sessions also
-/// need a directory, and a reply needs up to four more.
-const RESERVED_DESCRIPTORS: u64 = 32;
+/// need a directory, and a reply needs up to four more. Each connection for metrics needs a socket and a process, and
+/// counts as a session.
+const RESERVED_DESCRIPTORS: u64 = 32 + 3 * RESERVED_INSPECTIONS as u64;
 
 /// The directory through which the daemon reopens descriptors.
 const FD_FOLDER: &str = "/proc/self/fd";
@@ -252,10 +255,11 @@ fn limits(own: &LimitsConfig, default: &LimitsConfig) -> NamespaceLimits {
 }
 
 /// Returns the number of descriptors for clients: this process's limit minus the daemon's own need
-/// and the reserve.
+/// and the reserve. If the limit is very low, clients may have a quarter of it, because the daemon seldom needs all of
+/// the rest.
 pub fn descriptors() -> u64 {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    most.saturating_sub(OWN_DESCRIPTORS + RESERVED_DESCRIPTORS).max(OWN_DESCRIPTORS)
+    most.saturating_sub(OWN_DESCRIPTORS + RESERVED_DESCRIPTORS).max(most / 4)
 }
 
 fn seed() -> u64 {

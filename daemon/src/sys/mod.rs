@@ -35,7 +35,7 @@ pub use room::memory_limit;
 pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::core::settings::{Mode, Settings};
-use crate::core::{ConnId, Core, Effect, Event, MemId};
+use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade};
 use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
@@ -135,7 +135,7 @@ pub struct Shell {
 }
 
 fn allocated(mem: MemId, at: u64, made: io::Result<()>) -> Event {
-    Event::Allocated { mem, at, made: made.map_err(|e| e.to_string()) }
+    Event::Allocated { mem, at, made: made.map_err(|e| error::unmade(&e)) }
 }
 
 fn system(what: &'static str) -> impl Fn(Errno) -> DaemonError {
@@ -554,7 +554,7 @@ impl Shell {
                 self.memories.insert(mem, fd, view.as_ref(), directory, lane);
                 Ok(view)
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error::unmade(&error)),
         };
         Event::Created { mem, made }
     }
@@ -565,6 +565,7 @@ impl Shell {
             self.memories.insert_on_device(mem, memory, lane);
             export
         });
+        let made = made.map_err(Unmade::from);
         Event::CreatedOnDevice { mem, made }
     }
 }

@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::lanes::Lane;
 use super::memory::{self, Memories};
 use super::{Shell, WAKEUP};
-use crate::core::{Lending, MemId};
+use crate::core::{Lending, MemId, Unmade};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
@@ -144,7 +144,11 @@ impl Shell {
             Err(error) => {
                 let reason = format!("opening a descriptor: {error}");
                 self.ahead.close();
-                let refusal = Refusal::Memory { bytes: 0, reason: reason.clone() };
+                let refusal = match super::error::unmade(&error) {
+                    Unmade::Memory(_) => Refusal::Memory { bytes: 0, reason: reason.clone() },
+                    scarce @ Unmade::Descriptors { .. } => scarce.refusal(0),
+                };
+                self.core.count_refusal(&refusal);
                 let _ = connection.send(&Reply::Refused(refusal), vec![], &self.lanes);
                 Err(reason)
             }

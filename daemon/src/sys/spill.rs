@@ -7,13 +7,14 @@
 
 use crate::config::ConfigError;
 use crate::core::settings::{Settings, SpillSettings};
-use rustix::fs::{Advice, fstat};
+use rustix::fs::{Advice, fstat, statvfs};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tensorlend_layout::size::bytes_exact;
 use tensorlend_os::memfd;
 use tensorlend_os::writeback::write_pages;
 use xxhash_rust::xxh3::Xxh3;
@@ -105,7 +106,16 @@ impl Files {
             Ok(false) => return Err(String::new()),
             Err(error) => return Err(format!("asking who holds it: {error}")),
         }
-        let said = |what: &'static str| move |error: io::Error| format!("{what} a file of {bytes} bytes: {error}");
+        let folder = &self.directory;
+        let said = |what: &'static str| {
+            move |error: io::Error| {
+                let free = statvfs(&**folder).map_or_else(
+                    |error| format!("the free space cannot be read: {error}"),
+                    |it| format!("{} free there", bytes_exact(it.f_bavail.saturating_mul(it.f_frsize))),
+                );
+                format!("{what} a file of {} in {}: {error}; {free}", bytes_exact(bytes), folder.display())
+            }
+        };
         let file = tempfile::tempfile_in(&self.directory).map_err(said("making"))?;
         let to = |at, chunk: &[u8]| file.write_all_at(chunk, at);
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;

@@ -9,7 +9,7 @@ use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::size::bytes_text;
-use tensorlend_layout::wire::{Item, Refusal, Reply, Request};
+use tensorlend_layout::wire::{Item, PROTOCOL_OWN_VIEW, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
@@ -56,7 +56,16 @@ impl Allocator {
         if let Some(taken) = lock(&self.heap).take(bytes) {
             return Ok(Box::new(taken));
         }
-        self.take_slowly(outside, bytes)
+        self.take_slowly(outside, bytes).inspect_err(|error| self.gave_up(error))
+    }
+
+    /// Reports to the daemon that this client returns a refusal of memory to its program. The daemon counts refusals by
+    /// these reports, because this client requests memory several times.
+    pub fn gave_up(&self, error: &Error) {
+        let is_refused = error.is_limit() && matches!(error, Error::Refused { .. });
+        if is_refused && self.control.needs_protocol(PROTOCOL_OWN_VIEW, "report a refusal", "").is_ok() {
+            let _ = self.control.call(&Request::GaveUp, "report a refusal", "");
+        }
     }
 
     #[cold]

@@ -76,7 +76,8 @@ impl Allocator {
         doing: &str,
     ) -> Result<TakenOn> {
         self.check()?;
-        let take = || self.take_on_unwatched(outside, key, offer, bytes, doing);
+        let take =
+            || self.take_on_unwatched(outside, key, offer, bytes, doing).inspect_err(|error| self.gave_up(error));
         if self.instruments.are_off() {
             return take();
         }

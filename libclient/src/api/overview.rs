@@ -5,9 +5,10 @@ use crate::error::{Error, Result, check_name};
 use crate::glob::Glob;
 use crate::lease::fetch::leased_bytes;
 use crate::listing::{Collection, Info, Listing, collections, info, listing, names};
+use crate::observe::own_stat;
 use std::time::Duration;
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::wire::{Reply, Request, Stat};
+use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Reply, Request, Stat};
 
 /// Memory of one client, in bytes. See [`Client::memory`].
 ///
@@ -180,7 +181,11 @@ impl Client {
     /// [`Error::Disconnected`].
     pub fn stat(&self) -> Result<Stat> {
         self.session().check()?;
-        match self.session().control.call(&Request::Stat, "ask for metrics", "")? {
+        let control = &self.session().control;
+        if control.needs_protocol(PROTOCOL_OWN_VIEW, "ask for metrics", "").is_ok() {
+            return own_stat(control);
+        }
+        match control.call(&Request::Stat, "ask for metrics", "")? {
             Reply::Stat(stat) => Ok(*stat),
             _ => Err(Error::Protocol { doing: "ask for metrics" }),
         }

@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tensorlend_layout::DType;
 use tensorlend_layout::wire::{
-    ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply,
-    Request, Shown, Stat, StreamShown, View,
+    ClientShown, Holds, Inspect, LeaseShown, NameShown, NamespaceUse, PROTOCOL_OLDEST, PROTOCOL_OWN_VIEW,
+    PROTOCOL_VERSION, Refusal, Reply, Request, Shown, Stat, StreamShown, View,
 };
 use tensorlend_layout::word::LeaseWord;
 use tensorlend_os::clock::boottime_ns;
 
 const DOING: &str = "observe all namespaces";
+const ASKING: &str = "ask for metrics";
 
 /// Observes all namespaces of a daemon: names, sizes, clients, leases and streams, but never the values. The user must be
 /// root, or be listed in `observers` of the daemon's configuration.
@@ -57,26 +58,65 @@ impl ClientBuilder {
     /// The errors of [`ClientBuilder::connect`], and [`Error::Refused`] with `NotObserver` if the daemon's configuration
     /// does not list the user in `observers`.
     pub fn inspect(self) -> Result<Inspector> {
-        let inspector = Inspector { control: Arc::new(self.control()?), ages: HashMap::new() };
-        inspector.stat()?;
-        Ok(inspector)
+        let mut control = self.control()?;
+        match ask_since(&control, PROTOCOL_OWN_VIEW, View::Daemon) {
+            Ok(_) => control.set_protocol(PROTOCOL_OWN_VIEW),
+            // An older daemon has closed the connection.
+            Err(Error::Refused { refusal: Refusal::Protocol { .. }, .. }) => {
+                control = self.control()?;
+                ask(&control, View::Daemon)?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(Inspector { control: Arc::new(control), ages: HashMap::new() })
+    }
+
+    /// Returns the daemon's metrics without joining a namespace, with the accounts of this user. The daemon responds also
+    /// when a limit refuses a session to this user. The options `namespace`, `label` and `harden` have no effect.
+    ///
+    /// ```
+    /// # let daemon = tensorlend_daemon::embedded()?;
+    /// let stat = tensorlend::Client::builder().socket(daemon.socket()).stat()?;
+    /// assert_eq!(stat.clients, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoDaemon`] and [`Error::Disconnected`]. The latter also if the daemon is older than this client library.
+    pub fn stat(&self) -> Result<Stat> {
+        own_stat(&self.control()?)
     }
 }
 
 /// Requests a part of the daemon's state.
 fn ask(control: &Control, view: View) -> Result<Shown> {
-    let inspect = Inspect { protocol_min: PROTOCOL_OLDEST, protocol_max: PROTOCOL_VERSION, view };
-    match control.call(&Request::Inspect(inspect), DOING, "")? {
+    ask_since(control, PROTOCOL_OLDEST, view)
+}
+
+/// Requests a part of the state of a daemon that speaks this version of the protocol.
+fn ask_since(control: &Control, protocol_min: u16, view: View) -> Result<Shown> {
+    let inspect = Inspect { protocol_min, protocol_max: PROTOCOL_VERSION, view };
+    let doing = if matches!(inspect.view, View::Own) { ASKING } else { DOING };
+    match control.call(&Request::Inspect(inspect), doing, "")? {
         Reply::Shown(shown) => Ok(shown),
-        _ => Err(Error::Protocol { doing: DOING }),
+        _ => Err(Error::Protocol { doing }),
     }
 }
 
 /// Requests the daemon's metrics, as an observer sees them.
 pub(super) fn stat(control: &Control) -> Result<Stat> {
-    match ask(control, View::Daemon)? {
-        Shown::Daemon(stat) => Ok(*stat),
-        _ => Err(Error::Protocol { doing: DOING }),
+    let Shown::Daemon(mut stat) = ask(control, View::Daemon)? else { return Err(Error::Protocol { doing: DOING }) };
+    if control.needs_protocol(PROTOCOL_OWN_VIEW, DOING, "").is_ok() {
+        stat.health = own_stat(control)?.health;
+    }
+    Ok(*stat)
+}
+
+/// Requests the daemon's metrics, with the accounts of this user.
+pub fn own_stat(control: &Control) -> Result<Stat> {
+    match ask_since(control, PROTOCOL_OWN_VIEW, View::Own)? {
+        Shown::Own { stat, health } => Ok(Stat { health: Some(*health), ..*stat }),
+        _ => Err(Error::Protocol { doing: ASKING }),
     }
 }
 

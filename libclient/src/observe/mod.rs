@@ -21,6 +21,7 @@ mod streams;
 mod tests;
 
 pub use inspector::Inspector;
+pub(crate) use inspector::own_stat;
 pub use meters::{Meters, States};
 pub use observation::{
     ClientSeen, ClientState, LeaseSeen, ListSeen, Observation, Origin, Place, SegmentSeen, SlotSeen, SlotState,

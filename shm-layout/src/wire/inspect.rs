@@ -1,7 +1,7 @@
 //! The requests of observers, outside all namespaces. Observers see names, sizes and holders, never
-//! values.
+//! values. Any user may request the metrics of its own accounts.
 
-use super::{NamespaceUse, Policy, Stat};
+use super::{Health, NamespaceUse, Policy, Stat};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of clients in one response, so that it fits into a packet.
@@ -62,6 +62,9 @@ pub enum View {
         /// First index in the table of streams.
         from: u32,
     },
+    /// The daemon's metrics and its health, with the accounts that [`super::Request::Stat`] shows to the requesting user.
+    /// Any user may request them, also while a limit refuses a session to the user. Response: [`Shown::Own`].
+    Own,
 }
 
 /// The response to an observer. `next` is the position of the next request. `None` marks the last
@@ -101,6 +104,13 @@ pub enum Shown {
         streams: Vec<StreamShown>,
         /// The next index.
         next: Option<u32>,
+    },
+    /// The daemon's metrics and its health.
+    Own {
+        /// The metrics, with the accounts of the requesting user.
+        stat: Box<Stat>,
+        /// The health.
+        health: Box<Health>,
     },
 }
 

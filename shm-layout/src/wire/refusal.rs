@@ -117,7 +117,7 @@ pub enum Reason {
     /// rights.
     Invalid,
     /// Another client, or the daemon, was faster, so the object is gone or taken. The caller may
-    /// repeat the operation.
+    /// repeat the operation. Only taken objects count as refusals: see [`Refusal::is_ordinary`].
     Race,
 }
 
@@ -148,9 +148,27 @@ impl Refusal {
         }
     }
 
-    /// Returns true if a client has offered a newer layout than the daemon's. The client may then offer the daemon's.
-    pub fn is_negotiation(&self) -> bool {
-        matches!(self, Self::Layout { daemon_version, client_version, .. } if client_version > daemon_version)
+    /// Returns true for a response that the client library expects and handles. So the daemon neither counts it as a
+    /// refusal nor warns of it:
+    /// - The object is gone. The client looks for it again, begins a new session, or reports a missing name.
+    /// - The owner of a name must perform the operation. The client then asks the owner, or performs it itself.
+    /// - The daemon is stopping. The client repeats the request at the next daemon.
+    /// - The client offered a newer layout than the daemon's. It then offers the daemon's.
+    /// - The client offered the protocol version 0, to find out whether the daemon responds.
+    ///
+    /// ```
+    /// use tensorlend_layout::wire::Refusal;
+    ///
+    /// assert!(Refusal::NotFound("client 3".into()).is_ordinary());
+    /// assert!(!Refusal::StreamTaken("camera".into()).is_ordinary());
+    /// ```
+    pub fn is_ordinary(&self) -> bool {
+        match self {
+            Self::NotFound(_) | Self::NotQuiet(_) | Self::Stopping => true,
+            Self::Layout { daemon_version, client_version, .. } => client_version > daemon_version,
+            Self::Protocol { client_max, .. } => *client_max == 0,
+            _ => false,
+        }
     }
 
     /// Returns the stable code of this reason, such as `TL-0601`. The code is the same in every

@@ -1,6 +1,6 @@
 //! The daemon's metrics.
 
-use super::DeviceUse;
+use super::{DeviceUse, Health};
 use serde::{Deserialize, Serialize};
 
 /// Metrics of the daemon, over all namespaces.
@@ -67,9 +67,14 @@ pub struct Stat {
     /// Sessions of the requesting uid that returned memory which some process still holds. For the
     /// superuser, the sessions of every uid. At most 64, those with the most bytes.
     pub holders: Vec<Holder>,
+    /// The daemon's faults, and the losses of its last restart. `None`: the daemon is older than this client. The field
+    /// is no part of the message: see [`super::Shown::Own`].
+    #[serde(skip)]
+    pub health: Option<Health>,
 }
 
-/// Numbers of refused requests.
+/// Numbers of refused requests. A refusal counts once, when a program gets an error for it. Responses that the client
+/// library expects and handles do not count: see [`super::Refusal::is_ordinary`].
 ///
 /// ```
 /// use tensorlend_layout::wire::Refusals;
@@ -84,7 +89,7 @@ pub struct Refusals {
     /// Refusals of requests that the daemon never grants, because they are damaged or impossible, or because the client
     /// lacks the rights.
     pub invalid: u64,
-    /// Refusals because another client, or the daemon, was faster: the object is gone or taken.
+    /// Refusals because another client was faster: the object is taken.
     pub race: u64,
 }
 

@@ -171,6 +171,7 @@ impl Sim {
             26 => Request::ListAppend { list, cells: vec![cell; self.rng.pick(&[0, 1, 3, 4097])] },
             27 => Request::ListDelete { list },
             28 => Request::ListRename { from: list, to: other },
+            29 if self.rng.chance(50) => Request::GaveUp,
             29 => Request::Stat,
             33 => Request::StreamClosed { stream, id },
             34 => Request::ListAppendEphemeral { list, cells: vec![cell; self.rng.pick(&[0, 1, 3])] },

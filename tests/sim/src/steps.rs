@@ -580,6 +580,7 @@ impl Sim {
             0 => Request::LeasesOf { catalogue: member },
             1 => Request::CellsOf { catalogue: member, part: 0 },
             2 => Request::SegmentOf { catalogue: member, slot: self.rng.below(8) as u32 },
+            3 if self.rng.chance(50) => Request::GaveUp,
             3 => Request::Stat,
             4 => Request::GrowCells,
             5 => Request::Wait,

@@ -2,7 +2,7 @@
 
 use crate::core::account::Charge;
 use crate::core::device::OnDevice;
-use crate::core::event::MemId;
+use crate::core::event::{MemId, Unmade};
 use crate::core::orders::{Making, Part};
 use std::collections::{BTreeMap, btree_map};
 use tensorlend_layout::catalogue::{SlotRecord, SlotsPart};
@@ -22,7 +22,7 @@ pub enum Residence {
     /// The bytes are in a file.
     File {
         /// The reason why the last read of the file failed.
-        failed: Option<String>,
+        failed: Option<Unmade>,
     },
     /// The bytes are in a file, and a worker is reading them into memory.
     Returning {

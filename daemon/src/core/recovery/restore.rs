@@ -33,10 +33,17 @@ use tensorlend_layout::raw::View;
 use tensorlend_layout::stream::CAPACITY_MAX;
 use tensorlend_layout::word::{Absorbed, Member, MemberState, OwnerWord, RangeWord};
 
-/// Numbers of names, including items of lists, whose values did not outlive the previous daemon.
-pub struct LostNames {
-    pub in_memory: usize,
-    pub on_devices: usize,
+/// The parts of a namespace that did not outlive the previous daemon.
+#[derive(Debug, Default)]
+pub struct Lost {
+    /// Names, including items of lists, whose values were in host memory.
+    pub in_memory: u64,
+    /// Names, including items of lists, whose values were on devices.
+    pub on_devices: u64,
+    /// Streams.
+    pub streams: u64,
+    /// Bytes of segments.
+    pub bytes: u64,
 }
 
 /// The source of the preserved descriptors.
@@ -139,6 +146,12 @@ impl Descriptors {
         !(self.segments.is_empty() && self.spilled.is_empty() && self.device_segments.is_empty())
     }
 
+    /// Returns the bytes of the memory and the files of all segments.
+    pub fn segment_bytes(&self) -> u64 {
+        let all = self.segments.values().chain(self.spilled.values()).chain(self.device_segments.values());
+        all.map(|it| it.bytes).sum()
+    }
+
     /// Returns the memory of a segment, or the file of a segment without memory. Both are complete
     /// if both exist, because the previous daemon had not removed the obsolete one yet.
     fn bytes_of(&mut self, env: &Env, key: SegmentId, bytes: u64) -> Option<(MemId, Residence)> {
@@ -206,12 +219,13 @@ impl Env {
 
 impl Namespace {
     /// Fills a namespace whose directory and names exist. Removes the used descriptors from
-    /// `unused`. Returns the numbers of names that are lost.
-    pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) -> LostNames {
+    /// `unused`. Returns the parts that are lost.
+    pub fn restore(&mut self, env: &mut Env, mut descriptors: Descriptors, unused: &mut BTreeSet<MemId>) -> Lost {
         let ended = self.restore_clients(env, &mut descriptors, unused);
-        let lost = self.restore_segments(env, &mut descriptors, unused);
-        let on_devices = self.forget_lost(env, &lost);
-        let in_memory = self.lost_names();
+        let mut lost = Lost::default();
+        let on_devices = self.restore_segments(env, &mut descriptors, unused, &mut lost);
+        lost.on_devices = self.forget_lost(env, &on_devices) as u64;
+        lost.in_memory = self.lost_names() as u64;
         // Only existing clients may own names, so the other names end.
         for entry in self.bindings.names().owned().orphans(|owner| self.members.get(owner).is_some()) {
             self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
@@ -224,7 +238,14 @@ impl Namespace {
             })
             .collect();
         let mut wakes = std::mem::take(&mut descriptors.wakes);
-        self.streams.restore_streams(env, &mut self.context, &self.members, &mut self.bindings, &mut rings, &mut wakes);
+        lost.streams = self.streams.restore_streams(
+            env,
+            &mut self.context,
+            &self.members,
+            &mut self.bindings,
+            &mut rings,
+            &mut wakes,
+        );
         for ring in rings.into_values() {
             env.accounts.refund(ring.charge);
         }
@@ -248,7 +269,7 @@ impl Namespace {
             self.members.probe_disconnected(env, &self.context, catalogue);
         }
         self.bindings.absorb_at_once(env, &self.context);
-        LostNames { in_memory, on_devices }
+        lost
     }
 
     /// Returns the client that could write this memory: the last member with this number, even if
@@ -353,22 +374,25 @@ impl Namespace {
         ended
     }
 
-    /// Restores the segments. Returns the ranges of device memory that are lost.
+    /// Restores the segments, and counts the bytes that are lost. Returns the ranges of device memory that are lost.
     fn restore_segments(
         &mut self,
         env: &mut Env,
         descriptors: &mut Descriptors,
         unused: &mut BTreeSet<MemId>,
+        lost: &mut Lost,
     ) -> Vec<RangeWord> {
-        let mut lost = Vec::new();
+        let mut on_devices = Vec::new();
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
         for place in 0..self.context.directory.segments.len() as u32 {
             let line = &self.context.directory.segments[place as usize];
             let range = RangeWord(line.range.peek());
             let key = SegmentId { owner: range.catalogue(), base: range.base() };
             if range.is_lent() && line.place.peek() != 0 {
+                let bytes = line.bytes.peek();
                 if !self.restore_on_device(env, descriptors, unused, place) {
-                    lost.push(range);
+                    on_devices.push(range);
+                    lost.bytes += bytes;
                     self.unlist_lost(place);
                 }
                 continue;
@@ -392,7 +416,7 @@ impl Namespace {
                     let in_memory = if residence.is_in_memory() { bytes } else { 0 };
                     match residence {
                         Residence::File { .. } => env.spills.add(client.uid, bytes),
-                        Residence::Lost => {}
+                        Residence::Lost => lost.bytes += bytes,
                         _ => env.pool.count_recovered(bytes),
                     }
                     let charge = env.accounts.charge_recovered(
@@ -420,6 +444,9 @@ impl Namespace {
                     continue;
                 }
             }
+            if range.is_lent() {
+                lost.bytes += bytes;
+            }
             self.unlist_lost(place);
         }
         self.segments.lowest_first();
@@ -427,7 +454,7 @@ impl Namespace {
             self.context.directory.entry(catalogue).bytes.set(lent.get(&catalogue).copied().unwrap_or(0));
         }
         self.context.directory.head().bytes_lent.set(lent.values().sum());
-        lost
+        on_devices
     }
 
     /// Returns the number of names without a value that still exists. The daemon removes these names

@@ -25,7 +25,7 @@ use crate::core::client::{ClientState, Residence, Segment};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
 use crate::core::env::Env;
-use crate::core::event::MemId;
+use crate::core::event::{MemId, Unmade};
 use crate::core::label::Label;
 use crate::core::members::Members;
 use crate::core::orders::{Making, Part, Purpose};
@@ -187,7 +187,7 @@ impl Segments {
         };
         if let Some(reason) = failed {
             // The daemon reports the failure once. The next request tries again.
-            return Some(Err(Refusal::Memory { bytes, reason }));
+            return Some(Err(reason.refusal(bytes)));
         }
         let charge = match env.accounts.charge(Some(uid), id, Kind::Segment, bytes) {
             Ok(charge) => charge,
@@ -212,7 +212,7 @@ impl Segments {
 
     /// Completes the recall of a segment, after its memory has been made or its file could not be
     /// read.
-    pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), String>) {
+    pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), Unmade>) {
         let client = members.me(whose.catalogue);
         let uid = client.uid;
         let segment = client.segments.get_mut(whose.base).expect("it is disowned when it is freed");

@@ -1,21 +1,68 @@
 //! Admission of clients: versions, rights, and the namespace to join.
 
-use super::{Core, Failed};
+use super::requests::Counts;
+use super::{Conn, Core, Failed, Phase};
 use crate::core::answer::{Answer, Outcome, Wait};
+use crate::core::clock::Timer;
+use crate::core::effect::Effect;
 use crate::core::event::ConnId;
 use crate::core::join::Newcomer;
 use crate::core::opening::Opening;
-use crate::core::settings::{Admission, RESERVED_SESSIONS, Role};
+use crate::core::settings::{Admission, Peer, RESERVED_INSPECTIONS, RESERVED_SESSIONS, Role};
 use crate::core::versions::Versions;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, Refusal};
 
+/// Maximum duration of a connection over the limits, which can only request metrics.
+const OVER_NS_MAX: u64 = 10_000_000_000;
+/// Maximum number of a user's connections for metrics while the daemon has no descriptor left for clients.
+const INSPECTIONS_OF_USER: usize = 2;
+
 impl Core {
+    /// Handles a new connection.
+    pub(super) fn connected(&mut self, conn: ConnId, peer: Peer) {
+        let begun = self.env.accounts.begin_session(peer.uid);
+        let reserved = !begun && self.has_reserve_for(peer.uid);
+        let over = !begun && !reserved;
+        // A client over the limit receives its refusal as the response to its hello, or the metrics
+        // of its user. The daemon closes the connections of a user that floods it with connections,
+        // and sends no refusal.
+        let floods = self.env.accounts.floods(peer.uid);
+        if over && (floods || self.env.accounts.is_full() && !self.has_inspection_for(peer.uid)) {
+            self.env.accounts.end_session(peer.uid);
+            self.env.effects.push(Effect::Close { conn });
+            return;
+        }
+        if over {
+            self.env.clock.set_timer(OVER_NS_MAX, Timer::Over(conn));
+        }
+        let state = Conn {
+            peer,
+            over,
+            reserved,
+            joined: None,
+            phase: Phase::Idle,
+            refusals: 0,
+            counts: Counts::default(),
+            withheld: None,
+        };
+        self.conns.insert(conn, state);
+    }
+
     /// Returns true if the reserve admits a session of this uid although a limit refuses the
     /// session.
     pub(super) fn has_reserve_for(&self, uid: u32) -> bool {
         let taken = self.conns.values().filter(|state| state.reserved).count();
         self.env.settings.is_administrator(uid) && taken < RESERVED_SESSIONS as usize
+    }
+
+    /// Returns true if a user may have one more connection for metrics although the daemon has no descriptor left for
+    /// clients. The daemon has a reserve of descriptors for these connections.
+    pub(super) fn has_inspection_for(&self, uid: u32) -> bool {
+        let owners = &self.env.settings.owners;
+        let over = || self.conns.values().filter(|state| state.over);
+        let own = over().filter(|state| owners.of(state.peer.uid) == owners.of(uid)).count();
+        over().count() < RESERVED_INSPECTIONS as usize && own < INSPECTIONS_OF_USER
     }
 
     /// Admits a client within the limits, or with a session of the reserve for administrators.
@@ -57,7 +104,7 @@ impl Core {
         // reserve.
         let concerns = |failed: &&Failed| since_ns <= failed.at_ns && (failed.reserved || !admission.administrator);
         if let Some(Failed { reason, .. }) = self.failed.get(&name).filter(concerns) {
-            return Err(Refusal::Memory { bytes: 0, reason: reason.clone() });
+            return Err(reason.clone().refusal(0));
         }
         if let Some(id) = self.namespaces.id_of(&name) {
             let namespace = self.namespaces.get_mut(&id).expect("names lead to namespaces");

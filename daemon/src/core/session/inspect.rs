@@ -1,6 +1,6 @@
 //! Requests of observers, who see names, sizes and holders of all namespaces. An observer joins no
 //! namespace: it gets no descriptor, no number and no table entry. Its responses contain no byte of
-//! a value and no metadata.
+//! a value and no metadata. Any user may request the metrics of its own accounts.
 
 use super::{Conn, Core};
 use crate::core::account::NamespaceId;
@@ -16,11 +16,12 @@ const NAMESPACES_MAX: usize = 64;
 
 impl Core {
     pub(super) fn inspect(&self, state: &Conn, Inspect { protocol_min, protocol_max, view }: &Inspect) -> Answer {
-        if state.over {
+        common_protocol((*protocol_min, *protocol_max))?;
+        let is_own = matches!(view, View::Own);
+        if state.over && !is_own {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
-        common_protocol((*protocol_min, *protocol_max))?;
-        if !self.env.settings.is_observer(&state.peer) {
+        if !is_own && !self.env.settings.is_observer(&state.peer) {
             return Err(Refusal::NotObserver);
         }
         let shown = match view {
@@ -47,8 +48,18 @@ impl Core {
                 || Shown::Streams { streams: Vec::new(), next: None },
                 |it| it.streams.show(&it.members, *from),
             ),
+            View::Own => self.own_view(state),
         };
         Ok(Outcome::Reply(Reply::Shown(shown)))
+    }
+
+    /// Returns the metrics and the health, with the accounts of the requesting user.
+    fn own_view(&self, state: &Conn) -> Shown {
+        let uid = state.peer.uid;
+        let private = || self.namespaces.id_of(&format!("uid:{uid}")).unwrap_or(NamespaceId::MIN);
+        let namespace = state.joined.map_or_else(private, |joined| joined.namespace);
+        let stat = stat(&self.env, &self.namespaces, Some((uid, namespace)));
+        Shown::Own { stat: Box::new(stat), health: Box::new(self.env.health()) }
     }
 
     /// Returns a namespace. Returns `None` if the namespace is not open.

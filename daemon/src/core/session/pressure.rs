@@ -79,7 +79,18 @@ impl Core {
         if self.spill_for_room(uid, joined, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
-        answer
+        self.or_fault_of_spilling(answer, since_ns)
+    }
+
+    /// Returns a refusal of memory that names the disk, if the daemon has failed to spill for this request.
+    fn or_fault_of_spilling(&self, answer: Answer, since_ns: u64) -> Answer {
+        match (answer, self.env.spills.failed_since(since_ns)) {
+            (Err(Refusal::Limit { kind, what, setting, limit }), Some(reason)) => {
+                let limit = format!("{limit}, and the daemon cannot spill to disk ({reason})");
+                Err(Refusal::Limit { kind, what, setting: format!("the free space there or {setting}"), limit })
+            }
+            (answer, _) => answer,
+        }
     }
 
     /// Handles a request for device memory. If a limit refuses the request, the daemon first reclaims memory that may be free.

@@ -46,6 +46,28 @@ impl Right {
     }
 }
 
+/// The time at which a refusal of a request counts: see docs/metrics.md.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counts {
+    /// When the daemon sends the refusal, because the client returns it to its program.
+    #[default]
+    Sent,
+    /// When the client reports that it gave up: see [`Request::GaveUp`]. Before, it looks for memory of its own.
+    GivenUp,
+    /// Never, because the client does without and returns no error to its program.
+    Never,
+}
+
+/// Returns the time at which a refusal of this request counts.
+pub fn counts(request: &Request) -> Counts {
+    match request {
+        Request::Segment { .. } | Request::DeviceSegment { .. } => Counts::GivenUp,
+        // Spilling may be disabled. A segment that a reader still has leased stays with its owner.
+        Request::Shelve { .. } | Request::ReturnSegment { .. } => Counts::Never,
+        _ => Counts::Sent,
+    }
+}
+
 /// The rule for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -67,6 +89,7 @@ pub fn rule(request: &Request) -> Rule {
         | Request::Mapped { .. }
         | Request::Unsubscribe { .. }
         | Request::StreamClosed { .. }
+        | Request::GaveUp
         | Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_) | QueueRequest::Stop) => {
             (Registration::After, Right::Read)
         }

@@ -9,15 +9,18 @@ use crate::core::ledger::{Budget, Ledger};
 use crate::core::length;
 use crate::core::names::Names;
 use crate::core::opening::Opening;
-use crate::core::recovery::restore::{Descriptors, LostNames, Origin, Owned, PreservedDirectory};
+use crate::core::recovery::restore::{Descriptors, Lost, Origin, Owned, PreservedDirectory};
 use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::Directory;
 
-/// The reason in the log for names that the next daemon does not have.
+/// The reason for names in host memory that the next daemon does not have.
 const LOST: &str = "their memory, or the tables that lead to it, did not outlive the daemon before; \
     `tensorlend doctor` checks the descriptor store";
+
+/// The reason for names on devices that the next daemon does not have.
+const LOST_ON_DEVICES: &str = "their memory on a device ended with the daemon before, or the device is missing";
 
 impl Core {
     /// Takes over the descriptors of the previous daemon. `sys::Shell` calls this once, before it
@@ -62,6 +65,9 @@ impl Core {
                 self.restore_orphans(id, &orphaned);
                 if from == Origin::FdStore && descriptors.has_segments() {
                     tracing::warn!("all names of namespace number {id} are lost: {LOST}");
+                    self.env.lost.namespaces += 1;
+                    self.env.lost.bytes += descriptors.segment_bytes();
+                    self.note_loss(LOST);
                 }
                 continue;
             };
@@ -118,14 +124,7 @@ impl Core {
                 names = namespace.bindings.names().live(),
                 "taken over from the daemon before"
             );
-            let LostNames { in_memory, on_devices } = lost;
-            if in_memory > 0 {
-                tracing::warn!(namespace = name, names = in_memory, "names lost at the restart: {in_memory}; {LOST}");
-            }
-            if on_devices > 0 {
-                let why = "their memory on a device ended with the daemon before, or the device is missing";
-                tracing::warn!(namespace = name, names = on_devices, "names lost at the restart: {on_devices}; {why}");
-            }
+            self.report_lost(&name, &lost);
             self.namespaces.open(namespace);
         }
         for mem in unused {
@@ -136,6 +135,35 @@ impl Core {
         }
         if copied {
             self.succession.gather_until(self.env.clock.now_ns() + GATHERING_NS);
+        }
+    }
+
+    /// Logs the parts of a namespace that are lost, and adds them to the record of this daemon's start.
+    fn report_lost(&mut self, namespace: &str, Lost { in_memory, on_devices, streams, bytes }: &Lost) {
+        for (names, why) in [(in_memory, LOST), (on_devices, LOST_ON_DEVICES)] {
+            if *names > 0 {
+                tracing::warn!(namespace, names, "names lost at the restart: {names}; {why}");
+                self.env.lost.names += names;
+                self.note_loss(why);
+            }
+        }
+        if *streams > 0 {
+            tracing::warn!(namespace, streams, "streams lost at the restart: {streams}; {LOST}");
+            self.env.lost.streams += streams;
+            self.note_loss(LOST);
+        }
+        // A segment that no name refers to may have been on its way to its client.
+        if in_memory + on_devices + streams > 0 {
+            self.env.lost.bytes += bytes;
+        }
+    }
+
+    fn note_loss(&mut self, why: &str) {
+        let all = &mut self.env.lost.why;
+        if !all.contains(why) {
+            let sep = if all.is_empty() { "" } else { "; " };
+            all.push_str(sep);
+            all.push_str(why);
         }
     }
 

@@ -126,14 +126,17 @@ impl Core {
         let Self { env, namespaces, .. } = self;
         let write = env.spills.end();
         let whose = write.whose;
-        if let Err(reason) = written {
-            if !reason.is_empty() {
-                env.spills.pause_until(env.clock.now_ns() + TRY_PAUSE_NS);
+        match written {
+            Ok(()) => env.spills.succeeded(),
+            // A process holds the memory.
+            Err(reason) if reason.is_empty() => {}
+            Err(reason) => {
+                let now_ns = env.clock.now_ns();
+                env.spills.failed(reason, now_ns, now_ns + TRY_PAUSE_NS);
                 if env.settings.spill.as_ref().is_some_and(|spill| spill.marks.is_some()) {
                     env.clock.set_timer(TRY_PAUSE_NS, Timer::Spill);
                 }
             }
-            tracing::debug!(client = whose.catalogue, "a segment was not spilled: {reason}");
         }
         let namespace = namespaces.get_mut(&whose.namespace);
         let left = namespace.is_some_and(|namespace| {

@@ -1,5 +1,6 @@
 //! The work at the end of every turn, and the end of connections, of namespaces and of the core.
 
+use super::requests::Counts;
 use super::{Conn, Core, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::clock::Timer;
@@ -9,7 +10,7 @@ use crate::core::namespace::Namespace;
 use crate::core::probes::Probing;
 use crate::core::settings::Peer;
 use crate::core::who::Who;
-use tensorlend_layout::wire::{Refusal, Reply};
+use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Reason, Refusal, Reply};
 
 /// Number of refusals of a connection that the daemon logs at the level info.
 const REFUSALS_LOGGED: u64 = 3;
@@ -42,8 +43,8 @@ impl Core {
                 other => ("refused", other.to_string()),
             };
             let reason = refusal.reason().word();
-            if refusal.is_negotiation() {
-                tracing::info!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+            if refusal.is_ordinary() {
+                tracing::debug!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
             } else {
                 tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
             }
@@ -62,19 +63,38 @@ impl Core {
         // The refusal is sent last, because the daemon may first have to watch the connection's
         // process.
         if let Some(refusal) = word {
-            if !refusal.is_negotiation() {
-                self.env.counters.count_refusal(refusal.reason());
-            }
+            self.count_refusal(&refusal);
             let reply = Reply::Refused(refusal);
             self.env.effects.push(Effect::Send { conn, reply, lend: Vec::new(), close: true });
         }
     }
 
+    /// Counts and logs the refusal of a joined client's request, unless it counts later or never: see [`Counts`].
+    pub(super) fn refuse(&mut self, conn: ConnId, refusal: &Refusal) {
+        let state = &self.conns[&conn];
+        let client = state.joined.and_then(|it| self.namespaces.get(&it.namespace)?.members.get(it.catalogue));
+        let reports = client.is_some_and(|client| client.versions.protocol >= PROTOCOL_OWN_VIEW);
+        let is_later = state.counts == Counts::GivenUp && reports && refusal.reason() == Reason::Limit;
+        if !is_later && state.counts != Counts::Never {
+            return self.note_refusal(conn, refusal);
+        }
+        tracing::debug!(uid = state.peer.uid, "refused {}, which expects this: {refusal}", self.who_is(state));
+        if is_later {
+            self.conns.get_mut(&conn).expect("seen above").withheld = Some(refusal.clone());
+        }
+    }
+
     /// Counts and logs a refusal. The first refusals of a connection are logged for an
     /// administrator, the others for a programmer. Otherwise a client that repeats a refused
-    /// request would hide the log lines about other clients.
+    /// request would hide the log lines about other clients. Responses that a client expects are
+    /// logged for a programmer.
     pub(super) fn note_refusal(&mut self, conn: ConnId, refusal: &Refusal) {
-        self.env.counters.count_refusal(refusal.reason());
+        if refusal.is_ordinary() {
+            let (who, reason) = (self.who(conn), refusal.reason().word());
+            tracing::debug!(uid = self.conns[&conn].peer.uid, reason, "refused {who}: {refusal}");
+            return;
+        }
+        self.count_refusal(refusal);
         self.conns.get_mut(&conn).expect("the requester is connected").refusals += 1;
         let state = &self.conns[&conn];
         let Peer { pid, uid, .. } = state.peer;
@@ -132,6 +152,12 @@ impl Core {
                 Timer::Retry | Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores.has_fired(),
                 Timer::Wakes => self.env.close_ended_wakes(at),
+                Timer::Over(conn) => {
+                    if let Some(state) = self.conns.get(&conn) {
+                        let refusal = self.env.accounts.too_many_sessions(state.peer.uid);
+                        self.end(conn, Some(refusal));
+                    }
+                }
                 Timer::Returned(mem) => {
                     self.env.probes.repeat(&mut self.env.effects, mem);
                 }

@@ -3,24 +3,24 @@
 use super::{Conn, Core, Failed, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
-use crate::core::event::{ConnId, MemId};
+use crate::core::event::{ConnId, MemId, Unmade};
 use crate::core::orders::Purpose;
 use crate::core::probes::Probing;
 use crate::core::range::SlotRange;
 use crate::core::segment::Segments;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Export, Refusal};
+use tensorlend_layout::wire::Export;
 
 impl Core {
-    pub(super) fn created(&mut self, mem: MemId, made: Result<Option<View>, String>) {
+    pub(super) fn created(&mut self, mem: MemId, made: Result<Option<View>, Unmade>) {
         self.arrived(mem, made.map(|view| (view, None)));
     }
 
-    pub(super) fn created_on_device(&mut self, mem: MemId, made: Result<Export, String>) {
+    pub(super) fn created_on_device(&mut self, mem: MemId, made: Result<Export, Unmade>) {
         self.arrived(mem, made.map(|export| (None, Some(export))));
     }
 
-    fn arrived(&mut self, mem: MemId, made: Result<(Option<View>, Option<Export>), String>) {
+    fn arrived(&mut self, mem: MemId, made: Result<(Option<View>, Option<Export>), Unmade>) {
         match self.env.orders.arrived(mem) {
             Purpose::Nobody => {
                 self.env.arrived_for_nobody(mem, made.is_ok());
@@ -59,14 +59,14 @@ impl Core {
                             self.signal_pressure(None);
                         }
                         let bytes = bytes.unwrap_or_default();
-                        self.conclude(conn, Err(Refusal::Memory { bytes, reason }));
+                        self.conclude(conn, Err(reason.refusal(bytes)));
                     }
                 }
             }
         }
     }
 
-    pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), String>) {
+    pub(super) fn allocated(&mut self, mem: MemId, at: u64, made: Result<(), Unmade>) {
         // If the namespace was closed after the order, no namespace has this directory.
         if let Some(namespace) = self.namespaces.values_mut().find(|n| n.context.directory.mem() == mem) {
             if let Err(reason) = &made {
@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    pub(super) fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, String>) {
+    pub(super) fn directory_made(&mut self, id: NamespaceId, made: Result<Option<View>, Unmade>) {
         let at = self.opening.iter().position(|o| o.ledger.id() == id).expect("a directory is made for an opening");
         let opening = self.opening.remove(at);
         match made {

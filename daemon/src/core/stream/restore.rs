@@ -33,7 +33,7 @@ pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
 impl Streams {
     /// Restores the streams of a directory with the rings that outlived the previous daemon. A
-    /// stream without its ring ends.
+    /// stream without its ring ends. Returns the number of these streams.
     pub fn restore_streams(
         &mut self,
         env: &mut Env,
@@ -42,7 +42,8 @@ impl Streams {
         bindings: &mut Bindings,
         rings: &mut Rings,
         wakes: &mut Wakes,
-    ) {
+    ) -> u64 {
+        let mut lost = 0;
         let mut streams = Streams::new(context.ledger.limits().streams_max);
         for (entry, owner_word, key) in context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
@@ -61,12 +62,12 @@ impl Streams {
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
             });
-            match stream {
-                Some(stream) => {
-                    streams.by_name.insert(stream.name.clone(), place);
-                    streams.table.insert(place, stream);
-                }
-                None => bindings.bury(context, entry),
+            if let Some(stream) = stream {
+                streams.by_name.insert(stream.name.clone(), place);
+                streams.table.insert(place, stream);
+            } else {
+                lost += 1;
+                bindings.bury(context, entry);
             }
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
@@ -83,6 +84,7 @@ impl Streams {
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.clock.now_ns() >> 10);
         *self = streams;
         self.update_idle_times(env, members);
+        lost
     }
 
     fn restore_subscribers(

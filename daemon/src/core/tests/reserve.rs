@@ -1,10 +1,12 @@
 //! The reserve: the daemon admits administrators beyond the limits.
 
 use super::world::{World, hello, limits, settings};
-use crate::core::settings::{NamespaceLimits, RESERVED_SESSIONS, Settings};
+use crate::core::settings::{NamespaceLimits, RESERVED_INSPECTIONS, RESERVED_SESSIONS, Settings};
 use crate::core::{ConnId, Effect, Event};
-use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Hello, LimitKind, Refusal, Reply, Request, encode};
+use tensorlend_layout::raw;
+use tensorlend_layout::wire::{
+    Hello, Inspect, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View, encode,
+};
 
 const ADMINISTRATOR: u32 = 9;
 
@@ -109,7 +111,7 @@ fn an_administrator_is_admitted_before_those_who_waited_longer() {
     for &conn in others[1..].iter().chain([&ours]) {
         w.say(conn, &hello);
     }
-    let view = View::anonymous(bytes as usize);
+    let view = raw::View::anonymous(bytes as usize);
     plan.initialise(&view, view.bytes() as u64);
     w.memory.insert(mem, (bytes, Some(view.clone())));
     let effects = w.core.step(w.now_ns, Event::Created { mem, made: Ok(Some(view)) });
@@ -126,4 +128,62 @@ fn an_administrator_is_admitted_before_those_who_waited_longer() {
     for conn in others.into_iter().chain([ours]) {
         assert!(matches!(w.hear(conn), Some((Reply::Welcome(_), _))));
     }
+}
+
+/// Connections for metrics, while clients have all descriptors: each user has few of them, and all users together have a
+/// fixed number.
+#[test]
+fn metrics_without_a_session_have_a_bounded_reserve_that_becomes_free() {
+    let few = Settings { descriptors_max: 30, uid_sessions_max: 100, ..settings() };
+    let mut w = World::new(few);
+    let held: Vec<ConnId> = (1..50).map_while(|_| enter(&mut w, 1, &[], None)).collect();
+    // It has the last descriptors that are not of the reserve.
+    let last = w.dial(1, &[]);
+    let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Own };
+    let own = Request::Inspect(own);
+    let inspects = |w: &mut World, uid: u32| {
+        let conn = w.dial(uid, &[]);
+        if w.closed.contains(&conn) {
+            return None;
+        }
+        w.say(conn, &own);
+        let Some((Reply::Shown(Shown::Own { stat, .. }), lend)) = w.hear(conn) else { panic!() };
+        assert!(lend.is_empty() && stat.uids.iter().all(|it| it.uid == uid) && stat.namespaces.len() <= 1);
+        Some(conn)
+    };
+    for round in 0..2 {
+        let all: Vec<ConnId> =
+            (1..20).flat_map(|uid| (0..9).map(move |_| uid)).filter_map(|uid| inspects(&mut w, uid)).collect();
+        assert_eq!(all.len(), RESERVED_INSPECTIONS as usize, "in round {round}");
+        let refused = Request::Segment { bytes: 4096, slots_log2: 0 };
+        w.say(all[0], &refused);
+        assert!(matches!(w.refusal(all[0]), Refusal::Violation(_)), "it has no session");
+        w.wait_ns(20_000_000_000);
+        assert!(all.iter().all(|conn| w.closed.contains(conn)), "nobody keeps the reserve");
+    }
+    for conn in held.into_iter().chain([last]) {
+        w.happen(Event::HungUp { conn });
+    }
+    w.assert_empty();
+}
+
+/// A request for memory counts as refused when the client gives up, and not while it tries again.
+#[test]
+fn a_refusal_of_memory_counts_when_the_client_gives_up() {
+    let mut w = World::new(settings());
+    let client = w.join(1);
+    let too_long = Request::Segment { bytes: 1 << 40, slots_log2: 4 };
+    let counted = |w: &World| w.stat().refusals.total();
+    for round in 0..3 {
+        for _ in 0..4 {
+            assert!(matches!(w.ask(&client, &too_long), Reply::Refused(Refusal::Limit { .. })));
+        }
+        assert_eq!(counted(&w), round);
+        for _ in 0..2 {
+            assert_eq!(w.ask(&client, &Request::GaveUp), Reply::Done);
+            assert_eq!(counted(&w), round + 1, "once");
+        }
+    }
+    w.hang_up(&client);
+    w.assert_empty();
 }

@@ -2,7 +2,7 @@
 
 use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings};
-use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received};
+use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received, Unmade};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tensorlend_layout::Uuid;
@@ -372,7 +372,7 @@ impl World {
             let before = self.on_device.insert(mem, bytes);
             assert!(before.is_none());
         }
-        Event::CreatedOnDevice { mem, made }
+        Event::CreatedOnDevice { mem, made: made.map_err(Unmade::from) }
     }
 
     /// Ends the process of a connection, and with it the connection.

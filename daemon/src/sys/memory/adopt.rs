@@ -144,9 +144,7 @@ fn adopt_copy(
     let label = match label {
         Label::Directory { namespace, life, uid, name: named } => {
             let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name: named };
-            if fd_store.keep(mem, &label, copy.as_fd()) {
-                fd_store.forget_name(&name);
-            }
+            fd_store.replace(mem, &label, copy.as_fd(), &name);
             label
         }
         label => {
@@ -217,9 +215,7 @@ fn adopt_one(
         let (copy, view) = copy_of(&fd, bytes)?;
         let before = Label::Directory { namespace, life, uid, name: name.clone() };
         let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
-        if fd_store.keep(mem, &label, copy.as_fd()) {
-            fd_store.forget_name(&before.to_string());
-        }
+        fd_store.replace(mem, &label, copy.as_fd(), &before.to_string());
         memories.insert(mem, copy, Some(&view), true, lane);
         return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
     }
