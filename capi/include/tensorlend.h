@@ -1095,7 +1095,8 @@ const char *tensorlend_status_name(int32_t status);
 uint32_t tensorlend_abi(void);
 
 /**
- * Returns the library's version, such as "0.1.0". The text is valid until the process ends.
+ * Returns the library's version, such as "0.1.0 (70404839e1c2 2026-11-29, protocol 8, layout 7)": the release, the
+ * commit and its date, and the newest protocol and layout. The text is valid until the process ends.
  */
 const char *tensorlend_library_version(void);
 

@@ -1,6 +1,7 @@
 //! Versions of the library, and of a name's values.
 
-use std::ffi::c_char;
+use std::ffi::{CString, c_char};
+use std::sync::LazyLock;
 use tensorlend::Version;
 
 /// Number of this binary interface, and of the shared library `libtensorlend.so.0`. A release that
@@ -14,10 +15,12 @@ pub extern "C" fn tensorlend_abi() -> u32 {
     TENSORLEND_ABI
 }
 
-/// Returns the library's version, such as "0.1.0". The text is valid until the process ends.
+/// Returns the library's version, such as "0.1.0 (70404839e1c2 2026-11-29, protocol 8, layout 7)": the release, the
+/// commit and its date, and the newest protocol and layout. The text is valid until the process ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn tensorlend_library_version() -> *const c_char {
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+    static BUILD: LazyLock<CString> = LazyLock::new(|| CString::new(tensorlend::build()).unwrap_or_default());
+    BUILD.as_ptr()
 }
 
 /// The version of a name's value. Zeros mean none. Compare with `tensorlend_version_equal`.

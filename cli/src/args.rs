@@ -34,7 +34,7 @@ const EXAMPLES: &str =
 /// The daemon (tensorlendd) owns pooled shared memory. Tensors outlive their producer: they stay until a client removes
 /// or replaces them.
 #[derive(Parser, Debug)]
-#[command(name = "tensorlend", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "tensorlend", version = tensorlend::build(), max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = format!("Examples:\n{DEMO_EXAMPLE}{EXAMPLES}\n{EXIT_CODES}"))]
 pub struct Args {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Signals that end the program, while it has a temporary file or is in the middle of a change.
+//! Signals that end the program, while it stores lines of its log, has a temporary file or is in the middle of a change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tensorlend_os::mutex::lock;
+use tensorlend_os::stderr;
 
 /// The signals that users and systems send to end a program. No program can handle SIGKILL.
 const SIGNALS: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
@@ -102,6 +103,12 @@ impl Drop for Hold {
     }
 }
 
+/// Makes a signal write the stored lines of the log before it ends the program. Without it, the signal loses them.
+pub fn flush_at_end() {
+    // Without the thread, only lines of the log are at stake.
+    drop(watch());
+}
+
 /// Returns the state, after it has started the thread that waits for signals.
 fn watch() -> io::Result<MutexGuard<'static, State>> {
     let mut state = lock(&STATE);
@@ -131,11 +138,13 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Removes the temporary files, and ends the program as the signal does without a handler. Never releases the lock.
+/// Removes the temporary files, writes the stored lines of the log, and ends the program as the signal does without a
+/// handler. Never releases the lock.
 fn end(state: MutexGuard<'static, State>, signal: i32) -> ! {
     for path in &state.temporary {
         let _ = if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
     }
+    stderr::flush();
     // The kernel protects the first process of a container from signals without a handler.
     if std::process::id() != 1 {
         let _ = emulate_default_handler(signal);

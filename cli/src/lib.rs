@@ -50,6 +50,10 @@ pub fn main(arguments: Vec<OsString>, program: &[OsString]) -> u8 {
     if args.command.runs_until_stopped() {
         // Nobody may read the notes of a command in the background.
         stderr::start(|lines| output::note(&stderr::dropped_text(lines)));
+        // `top` handles signals itself, because it restores the terminal.
+        if !args.command.uses_terminal() {
+            interrupt::flush_at_end();
+        }
     }
     let status = failure::exit(commands::run(&args), is_json);
     stderr::flush();

@@ -11,7 +11,7 @@ use tensorlend_os::stderr;
 ///
 /// Exit codes: 0 stopped by SIGTERM or SIGINT; 1 could not run; 2 wrong usage or configuration.
 #[derive(Debug, Parser)]
-#[command(name = "tensorlendd", version)]
+#[command(name = "tensorlendd", version = tensorlend_layout::versions::build())]
 struct Arguments {
     /// Configuration file (TOML); without one, every option has its default
     #[arg(long, value_name = "FILE")]

@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "tensorlend-gateway",
-    version,
+    version = tensorlend::build(),
     max_term_width = 100,
     after_help = "\
 Examples:

@@ -39,6 +39,8 @@ pub struct Control {
     timeout: Duration,
     /// True if a daemon that does not know the session has responded.
     dead: AtomicBool,
+    /// The refusal of a daemon of another version. Such a daemon has ended the session.
+    refusal: OnceLock<Refusal>,
     /// The version of the protocol that this client and its daemon have agreed on.
     protocol: AtomicU16,
     /// Requests of [`Control::deliver`] that have no response from any daemon.
@@ -88,8 +90,8 @@ enum State {
     Whole,
     /// No daemon has responded since this time.
     Broken(Instant),
-    /// A daemon that does not know the session has responded. The refusal has the reason.
-    Dead(Option<Refusal>),
+    /// A daemon that does not know the session has responded.
+    Dead,
 }
 
 /// The time that a caller allows the daemon to reply.
@@ -195,6 +197,7 @@ impl Control {
                         path: path.clone(),
                         timeout,
                         dead: AtomicBool::new(false),
+                        refusal: OnceLock::new(),
                         protocol: AtomicU16::new(PROTOCOL_OLDEST),
                         unanswered: Unanswered::default(),
                         claims: Claims::default(),
@@ -431,10 +434,7 @@ impl Control {
         loop {
             let since = match &connection.state {
                 State::Whole => return Ok(connection),
-                State::Dead(Some(refusal)) => {
-                    return Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() });
-                }
-                State::Dead(None) => return Err(Error::Disconnected { doing, asked: false }),
+                State::Dead => return Err(self.ended(doing, Error::Disconnected { doing, asked: false })),
                 State::Broken(since) => *since,
             };
             let reached = self.try_to_resume(&mut connection);
@@ -458,7 +458,7 @@ impl Control {
     /// Makes one attempt to reopen the session. An error means that no daemon responded.
     fn try_to_resume(&self, connection: &mut Connection) -> rustix::io::Result<()> {
         let Some(resume) = self.resume.get() else {
-            connection.state = State::Dead(None);
+            connection.state = State::Dead;
             return Ok(());
         };
         let opened = open(&self.path, self.timeout);
@@ -484,14 +484,14 @@ impl Control {
             }
             // The daemon that responded is also stopping, or was not ready.
             Err(Error::Disconnected { .. } | Error::Refused { refusal: Refusal::Stopping, .. }) => {}
-            Err(Error::Refused { refusal: refusal @ (Refusal::Layout { .. } | Refusal::Protocol { .. }), .. }) => {
-                connection.state = State::Dead(Some(refusal));
+            Err(error) => {
+                if let Some(refusal) = self.other_version(error) {
+                    let _ = self.refusal.set(refusal);
+                }
+                connection.state = State::Dead;
+                // Release: a thread that sees the flag also sees that this session has ended.
+                self.dead.store(true, Ordering::Release);
             }
-            Err(_) => connection.state = State::Dead(None),
-        }
-        if matches!(connection.state, State::Dead(_)) {
-            // Release: a thread that sees the flag also sees that this session has ended.
-            self.dead.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -536,8 +536,7 @@ impl Control {
         match &connection.state {
             State::Whole => Ok(()),
             State::Broken(since) if !connection.removed && since.elapsed() <= self.replacement_timeout() => Ok(()),
-            State::Dead(Some(refusal)) => Err(Error::Refused { doing: doing.to_owned(), refusal: refusal.clone() }),
-            State::Dead(None) => Err(Error::SessionEnded),
+            State::Dead => Err(self.ended(doing, Error::SessionEnded)),
             State::Broken(_) => Err(Error::Disconnected { doing, asked: false }),
         }
     }

@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// The daemon refused the request: a limit, a missing right, or another version. [`Error::limit_kind`] tells which
     /// limit.
-    #[error("{doing}: {refusal}")]
+    #[error("{doing}: {refusal}{}", remedy::build(refusal))]
     Refused {
         /// The operation, and the name concerned.
         doing: String,

@@ -181,6 +181,7 @@ pub use tensor::shape::IntoShape;
 pub use tensor::spec::TensorSpec;
 pub use tensor::value_draft::ValueDraft;
 pub use tensorlend_layout::tensor::METADATA_MAX;
+pub use tensorlend_layout::versions::build;
 pub use tensorlend_layout::wire::{
     Allocator, DeviceOffer, DeviceUse, FdStoreState, Health, Holder, LimitKind, NamespaceUse, Policy, Refusal,
     Refusals, RestartLoss, SpillFault, Stat, UidUse,

@@ -62,6 +62,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::check(module.py())?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("__build__", tensorlend::build())?;
     module.add_class::<batches::Batches>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<dataset::Dataset>()?;

@@ -80,6 +80,7 @@ __all__ = [
     "Stream",
     "Subscription",
     "Version",
+    "__build__",
     "__version__",
     "_Descriptor",
     "_Rows",
@@ -93,6 +94,7 @@ __all__ = [
     "tool",
 ]
 
+__build__: str
 __version__: str
 
 def connect(
@@ -259,7 +261,10 @@ class Client:
 
     @property
     def daemon_version(self) -> str:
-        """The daemon's version."""
+        """The daemon's version: the release, the commit and its date, and the newest protocol and layout.
+
+        `tensorlend.__build__` is the same for this package.
+        """
 
     @property
     def closed(self) -> bool:

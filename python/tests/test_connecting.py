@@ -15,7 +15,8 @@ def test_a_client_knows_where_it_is(broker):
     client = broker.connect(label="camera")
     assert client.address == [pathlib.Path(broker.address)]
     assert client.namespace == f"uid:{os.getuid()}"
-    assert client.daemon_version == tensorlend.__version__
+    assert client.daemon_version == tensorlend.__build__
+    assert tensorlend.__build__.startswith(f"{tensorlend.__version__} (")
     assert not client.closed
     assert client.namespace in repr(client)
     assert broker.address in repr(broker)

@@ -17,7 +17,7 @@ pub const LOG_FORMAT: &str = "TENSORLEND_LOG_FORMAT";
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "tensorlend-runner",
-    version,
+    version = tensorlend::build(),
     max_term_width = 100,
     after_help = "\
 Examples:

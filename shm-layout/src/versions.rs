@@ -1,4 +1,4 @@
-//! The versions of the layout that this build understands.
+//! The versions of this build, and of the layouts that it understands.
 //!
 //! Within this range, a newer version differs from an older one only by added fields. An added field
 //! takes words that were reserved, and 0 in it means that its writer does not say anything. So a
@@ -6,7 +6,26 @@
 //! words of the directory need care, because the daemon that writes them may be replaced by an older
 //! one: see [`crate::directory::Directory::renew_added`].
 
+use crate::wire::PROTOCOL_VERSION;
 use crate::{LAYOUT_HASH, LAYOUT_VERSION};
+use std::sync::LazyLock;
+
+/// Returns the version of this build: the release, the commit and its date, and the newest protocol and layout, such as
+/// `0.1.0 (70404839e1c2 2026-11-29, protocol 8, layout 7)`.
+///
+/// A debug build of a clone has no commit. Two builds of one commit have the same version.
+///
+/// ```
+/// assert!(tensorlend_layout::versions::build().starts_with(env!("CARGO_PKG_VERSION")));
+/// ```
+pub fn build() -> &'static str {
+    static BUILD: LazyLock<String> = LazyLock::new(|| {
+        let (release, commit) = (env!("CARGO_PKG_VERSION"), env!("TENSORLEND_COMMIT"));
+        let separator = if commit.is_empty() { "" } else { ", " };
+        format!("{release} ({commit}{separator}protocol {PROTOCOL_VERSION}, layout {LAYOUT_VERSION})")
+    });
+    &BUILD
+}
 
 /// A version of the layout, and its hash. Two programs agree on a version only if they agree on the
 /// hash.

@@ -20,6 +20,8 @@ mod value;
 pub use crate::limit::LimitKind;
 pub use device::{Allocator, DeviceOffer, DeviceSegment, DeviceUse, Export, LendingId};
 pub use health::{FdStoreState, Health, RestartLoss, SpillFault};
+#[cfg(not(loom))]
+pub use hello::Offer;
 pub use inspect::{
     CLIENTS_SHOWN_MAX, ClientShown, Holds, Inspect, LEASES_SHOWN_MAX, LeaseShown, NAMES_SHOWN_MAX, NameShown,
     STREAMS_SHOWN_MAX, Shown, StreamShown, SubscriberShown, View,
@@ -64,7 +66,7 @@ pub enum Policy {
     Error,
 }
 
-/// First message of a client.
+/// First message of a client. Its first four fields are the same in every version of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Oldest protocol version that the client speaks.
@@ -81,7 +83,8 @@ pub struct Hello {
     pub label: String,
 }
 
-/// First message of a client that was connected to the previous daemon.
+/// First message of a client that was connected to the previous daemon. Its first four fields are the same in every
+/// version of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
     /// Oldest protocol version that the client speaks.

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use std::process::Command;
-use tensorlend_tests::{Daemon, eventually, run, signal, skip, skip_without, skip_without_root};
+use tensorlend_tests::{Daemon, eventually, run, settled, signal, skip, skip_without, skip_without_root};
 
 const MB: u64 = 1 << 20;
 
@@ -124,4 +124,41 @@ fn processes_that_come_and_go_leave_nothing() {
     let open = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
     // A separate thread of the daemon closes them.
     eventually("the end of all descriptors but a few", || open() < 40);
+}
+
+/// Clients that come and go, and monitoring, leave the same number of descriptors after more cycles as after a few.
+#[test]
+fn cycles_of_clients_and_of_monitoring_leave_no_descriptor() {
+    let daemon = Daemon::start("mode = \"system\"\n[pool]\nsegment_bytes = \"8MiB\"\n[streams]\ngrace_ms = 1\n");
+    let mut holder = daemon.agent();
+    holder.ok("put kept 1000 1");
+    let tool = |arguments: &[&str]| {
+        let mut command = Command::new(tensorlend_tests::binary("tensorlend"));
+        let output = run(command.arg("--socket").arg(daemon.socket()).args(arguments));
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let cycle = |number: usize| {
+        let (mut producer, mut consumer) = (daemon.agent(), daemon.agent());
+        producer.ok("put passing 3000000 2");
+        producer.ok("stream s 4");
+        consumer.ok("hold passing");
+        producer.ok("send s 7");
+        producer.ok("many small 20");
+        consumer.ok("delete passing");
+        for name in 0..20 {
+            consumer.ok(&format!("delete small{name}"));
+        }
+        for mut agent in [producer, consumer] {
+            if number.is_multiple_of(2) { agent.kill() } else { agent.exit() }
+        }
+        for arguments in [&["stat"][..], &["ping"], &["ls"], &["top", "--once"], &["stat", "--observe"]] {
+            tool(arguments);
+        }
+    };
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    (0..4).for_each(cycle);
+    let before = settled("the descriptors", open);
+    (4..16).for_each(cycle);
+    let after = settled("the descriptors", open);
+    assert!(after <= before, "{before} descriptors after 4 cycles, {after} after 16");
 }

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use tensorlend::{Client, DType};
+use tensorlend::{Client, DType, Policy};
 use tensorlend_tests::{PATIENCE, binary, eventually, signal};
 
 /// Number of clients whose lines are more than a pipe holds (64 KiB).
@@ -202,5 +202,34 @@ fn a_dashboard_whose_notes_nobody_reads_serves_and_ends() {
     let _client = client(folder.path());
     eventually("the dashboard", || std::os::unix::net::UnixStream::connect(&listen).is_ok());
     web.stop();
+    assert!(daemon.stop().success());
+}
+
+/// A command that a signal ends first writes the notes that its reader has not read yet.
+#[test]
+fn a_signal_loses_no_note() {
+    const MESSAGES: u32 = 50;
+    let folder = folder();
+    let mut daemon = Program::start(&mut daemon(folder.path(), "", "info"), true);
+    let client = client(folder.path());
+    let stream = client.stream("s").capacity(2).policy(Policy::DropOldest).open().unwrap();
+    let mut command = Command::new(binary("tensorlend"));
+    command.arg("--socket").arg(folder.path().join("socket")).args(["recv", "s", "--from", "oldest", "-o"]);
+    let mut recv = Program::start(command.arg(folder.path().join("messages")), true);
+    // The pipe ends with the program.
+    drop(command);
+    let send = |number: u32| stream.send(client.create_from(&[number]).unwrap()).map(drop).unwrap();
+    let has_received = |sequence: u32| folder.path().join(format!("messages/{sequence:06}.npy")).exists();
+    send(0);
+    eventually("the first message", || has_received(0));
+    signal(recv.child.id(), Signal::STOP);
+    (1..=MESSAGES).for_each(send);
+    signal(recv.child.id(), Signal::CONT);
+    eventually("the last message", || has_received(MESSAGES));
+    signal(recv.child.id(), Signal::TERM);
+    let notes = recv.read();
+    let mut note = notes.iter().filter(|line| !line.is_empty());
+    assert!(note.next().is_some_and(|line| line.contains("lost before message")));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&recv.child.wait().unwrap()), Some(15));
     assert!(daemon.stop().success());
 }

@@ -1,11 +1,14 @@
 //! Programs of two builds, whose layouts of shared memory differ, while daemons of both builds replace each other.
 
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Signal;
+use std::path::Path;
 use tensorlend::{Client, Error, Refusal};
 use tensorlend_layout::versions::{LAYOUTS, Layout};
-use tensorlend_layout::wire::{Reply, Request};
+use tensorlend_layout::wire::{Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, decode, encode};
 use tensorlend_tests::filled::value;
 use tensorlend_tests::hand::{ask, dial, hello};
-use tensorlend_tests::stored::Machine;
+use tensorlend_tests::stored::{Machine, end};
 use tensorlend_tests::traffic::{ITEM_BITS, ITEM_ROUNDS, LIST, NAMES, QUEUE, TAKEN, latest, name, stored};
 use tensorlend_tests::{Agent, Build, PATIENCE, budget, eventually, skip_without_next};
 
@@ -182,31 +185,121 @@ fn layouts_out_of_the_range_are_refused() {
     }
 }
 
+/// The message of a client that continues its session. Later versions of the protocol added fields at its end.
+fn return_of(protocols: (u16, u16), Layout { version, hash }: Layout, rest: &[u8]) -> Vec<u8> {
+    let session = ("upgrade", 1u16, 7u64, Some([0u32; 0]), [0u32; 0], 0u8);
+    [encode(&(1u32, protocols, (version, hash), session)), rest.to_vec()].concat()
+}
+
+/// A running client of another version learns both versions, and so does the log. The daemon cannot decode the messages.
+#[test]
+fn running_clients_of_other_versions_learn_both_versions() {
+    let mut machine = Machine::without_store("user");
+    machine.start_daemon();
+    let Layout { version, hash } = Layout::CURRENT;
+    let old = Layout { version: 4, hash: 7 };
+    let new = Layout { version: version + 2, hash: 9 };
+    let layouts = |client: Layout| Refusal::Layout {
+        daemon_version: version,
+        daemon_hash: hash,
+        client_version: client.version,
+        client_hash: client.hash,
+    };
+    let protocols = |(client_min, client_max)| Refusal::Protocol { daemon: PROTOCOL_VERSION, client_min, client_max };
+    let later = (PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 2);
+    for (packet, expected, code) in [
+        // The message has no claims before version 4 of the protocol.
+        (return_of((3, 3), old, &[]), layouts(old), "TL-0906"),
+        (return_of((3, 3), Layout::OLDEST, &[]), protocols((3, 3)), "TL-0905"),
+        (return_of(later, new, &[0, 1, 2, 3]), layouts(new), "TL-0906"),
+        (return_of(later, Layout::CURRENT, &[0, 1, 2, 3]), protocols(later), "TL-0905"),
+        (
+            [encode(&hello(None)), vec![1]].concat(),
+            Refusal::Violation("a damaged or oversized packet".into()),
+            "TL-0106",
+        ),
+    ] {
+        let socket = dial(&machine.path("socket")).unwrap();
+        tensorlend_os::packet::send(&socket, &packet, &[], SendFlags::empty()).unwrap();
+        let reply = tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap();
+        let Some(Reply::Refused(refusal)) = decode(&reply.bytes) else { panic!("{packet:?}") };
+        assert_eq!((refusal.code(), &refusal), (code, &expected));
+        let text = if code == "TL-0106" { "damaged".to_owned() } else { refusal.to_string() };
+        let log = machine.log();
+        let line = log.lines().rfind(|line| line.contains(&text)).unwrap_or_else(|| panic!("{text}: {log}"));
+        let (pid, uid) = (std::process::id(), rustix::process::getuid());
+        for part in [format!("pid={pid}"), format!("uid={uid}")] {
+            assert!(line.contains(&part), "{part}: {line}");
+        }
+    }
+}
+
+/// A stand-in for a daemon of another version, at this path. Gives `reply` the packets of all clients.
+fn stand_in(path: &Path, reply: impl Fn(&[u8]) -> Refusal + Send + 'static) {
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let _ = std::fs::remove_file(path);
+    rustix::net::bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    // The thread ends with the test's process.
+    std::thread::spawn(move || {
+        loop {
+            let socket = rustix::net::accept(&listener).unwrap();
+            let packet = tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap();
+            let reply = encode(&Reply::Refused(reply(&packet.bytes)));
+            let _ = tensorlend_os::packet::send(&socket, &reply, &[], SendFlags::empty());
+        }
+    });
+}
+
+/// A daemon of an older protocol takes the place of the client's daemon, and cannot decode the client's message.
+#[test]
+fn a_running_client_reports_an_older_daemon() {
+    let mut machine = Machine::without_store("user");
+    machine.start_daemon();
+    let mut agent = machine.agent();
+    agent.ok("put x 100 3");
+    agent.ok("stream s 4");
+    end(&mut machine.daemon, Signal::TERM);
+    stand_in(&machine.path("socket"), |packet| match decode(packet) {
+        Some(Request::Hello(Hello { protocol_min: client_min, protocol_max: client_max, .. })) => {
+            Refusal::Protocol { daemon: 3, client_min, client_max }
+        }
+        _ => Refusal::Violation("a damaged or oversized packet".into()),
+    });
+    let socket = machine.path("socket");
+    let new = Client::builder().socket(&socket).connect().unwrap_err();
+    assert_eq!(new.code(), "TL-0905");
+    let refusal = Refusal::Protocol { daemon: 3, client_min: PROTOCOL_OLDEST, client_max: PROTOCOL_VERSION };
+    // The session ends when the client has met the new daemon. Until then, it may publish without a daemon.
+    let mut error = String::new();
+    eventually("the end of the session", || {
+        agent.tell("put x 100 4");
+        agent.answer().map_err(|it| error = it).is_err()
+    });
+    for request in ["put x 100 5", "sum x", "delete x", "put new 100 3", "send s 7"] {
+        assert!(error.contains(&refusal.to_string()), "{error}");
+        agent.tell(request);
+        error = agent.answer().unwrap_err();
+    }
+    assert!(error.contains(&refusal.to_string()), "{error}");
+}
+
 /// A daemon whose layout is older than the range: the client does not try a second time.
 #[test]
 fn a_client_reports_a_daemon_out_of_its_range() {
-    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
-    let listener =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-    rustix::net::listen(&listener, 4).unwrap();
-    let daemon = std::thread::spawn(move || {
-        let socket = rustix::net::accept(&listener).unwrap();
-        let packet = tensorlend_os::packet::receive(&socket, RecvFlags::empty()).unwrap();
-        let Some(Request::Hello(hello)) = tensorlend_layout::wire::decode(&packet.bytes) else { panic!("a hello") };
-        let refusal = Refusal::Layout {
+    stand_in(&path, |packet| {
+        let Some(Request::Hello(hello)) = decode(packet) else { panic!("a hello") };
+        Refusal::Layout {
             daemon_version: Layout::OLDEST.version - 1,
             daemon_hash: 7,
             client_version: hello.layout_version,
             client_hash: hello.layout_hash,
-        };
-        let reply = tensorlend_layout::wire::encode(&Reply::Refused(refusal));
-        tensorlend_os::packet::send(std::os::fd::AsFd::as_fd(&socket), &reply, &[], SendFlags::empty()).unwrap();
+        }
     });
     let refused = Client::builder().socket(&path).connect().unwrap_err();
-    daemon.join().unwrap();
     assert!(matches!(refused, Error::Refused { refusal: Refusal::Layout { .. }, .. }), "{refused}");
     assert_eq!(refused.code(), "TL-0906");
 }

@@ -15,7 +15,7 @@ use tensorlend::{DeviceUse, NamespaceUse, Stat, UidUse};
 pub fn status(snapshot: &Snapshot, previews: bool) -> Value {
     let namespaces: Vec<Value> = snapshot.namespaces.iter().map(|ns| namespace(ns)).collect();
     json!({
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": tensorlend::build(),
         "host": snapshot.place.host,
         "socket": snapshot.place.socket,
         "look": snapshot.number,

@@ -177,7 +177,7 @@ pub fn page(snapshot: &Snapshot) -> String {
 /// Returns the samples of each metric, in the order of [`METRICS`].
 pub fn samples(snapshot: &Snapshot) -> Samples {
     let mut page = Page(METRICS.iter().map(|(name, ..)| (*name, Vec::new())).collect());
-    page.put("tensorlend_web_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    page.put("tensorlend_web_info", &[("version", tensorlend::build())], 1.0);
     page.put("tensorlend_web_looks_total", &[], snapshot.number as f64);
     page.put("tensorlend_up", &[], f64::from(u8::from(snapshot.stat.is_some())));
     if let Some(stat) = &snapshot.stat {

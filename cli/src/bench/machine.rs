@@ -34,7 +34,7 @@ impl Machine {
             memory_bytes: field(&read("/proc/meminfo"), "MemTotal").map_or(0, kib) * 1024,
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             date: date(days),
-            version: env!("CARGO_PKG_VERSION"),
+            version: tensorlend::build(),
         }
     }
 }

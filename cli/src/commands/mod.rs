@@ -78,8 +78,7 @@ pub enum Command {
 impl Command {
     /// Returns true if the command usually runs until a signal stops it.
     pub fn runs_until_stopped(&self) -> bool {
-        #[cfg(feature = "top")]
-        if matches!(self, Self::Top(_)) {
+        if self.uses_terminal() {
             return true;
         }
         #[cfg(feature = "web")]
@@ -87,6 +86,15 @@ impl Command {
             return true;
         }
         matches!(self, Self::Recv(_) | Self::Watch(_) | Self::Trace(_))
+    }
+
+    /// Returns true for the command that changes the mode of the terminal.
+    pub fn uses_terminal(&self) -> bool {
+        #[cfg(feature = "top")]
+        if matches!(self, Self::Top(_)) {
+            return true;
+        }
+        false
     }
 }
 

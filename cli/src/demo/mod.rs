@@ -44,7 +44,7 @@ pub fn run(args: &DemoArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>>
     };
     let place = socket.as_ref().map_or_else(|| "the default socket".to_owned(), |s| s.display().to_string());
     let which = if args.connect { "running daemon" } else { "embedded daemon" };
-    writeln!(out, "tensorlend {}: {which} at {place}\n", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "tensorlend {}: {which} at {place}\n", tensorlend::build())?;
 
     data::pass(&args.files, socket.as_deref(), &mut out)?;
 

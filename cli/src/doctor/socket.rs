@@ -151,7 +151,7 @@ fn connect(report: &mut Report, at: &Connection) -> Option<Answered> {
 
 /// Compares the release versions. The client has compared the versions of protocol and layout when it connected.
 fn versions(report: &mut Report, client: &Client, stat: &Stat) {
-    let own = env!("CARGO_PKG_VERSION");
+    let own = tensorlend::build();
     let protocol = tensorlend_layout::wire::PROTOCOL_VERSION;
     let common = format!("protocol {protocol}, layout {}", client.layout_version());
     if stat.version == own {

@@ -1,8 +1,13 @@
 //! A file that appears whole or not at all.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, OFlags};
+use rustix::io::Errno;
 
 use super::FileError;
 use super::destination::{self, Destination, Mode, folder_of};
@@ -43,11 +48,10 @@ impl Seek for Counted<'_> {
     }
 }
 
-/// Calls `fill` with a temporary file in the directory of `path`, flushes the file to the disk and
-/// renames it to `path`.
+/// Calls `fill` with a file without a name in the directory of `path`, flushes the file to the disk
+/// and gives it the name `path`.
 ///
-/// The rename replaces an existing file in one step, so a reader sees the old bytes or the new
-/// ones. The file keeps its mode. If `path` is a symbolic link, the file replaces the link, and the
+/// An existing file is replaced in one step, so a reader sees the old bytes or the new ones. The file keeps its mode. If `path` is a symbolic link, the file replaces the link, and the
 /// link's target stays as it is. After an error, and after a signal that ends the program, nothing
 /// has changed. If `path` is a device, a pipe or a descriptor of this process, `fill` writes to it
 /// directly.
@@ -70,16 +74,17 @@ fn write_to(file: &mut File, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fa
 
 fn write_new(path: &Path, mode: &Mode, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
     let folder = folder_of(path);
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".tensorlend-").permissions(mode.at_creation());
-    let mut temporary = Temporary::create(|| builder.tempfile_in(folder), |file| file.path())?;
-    let file = temporary.get_mut().as_file_mut();
-    if let Some(mode) = mode.exact() {
-        file.set_permissions(mode)?;
+    match unnamed(folder, mode) {
+        Some(mut file) => {
+            complete(&mut file, mode, fill)?;
+            if name(&file, path).is_err() {
+                // This file system has files without names, but cannot give them one.
+                file.rewind()?;
+                write_named(path, mode, |output| Ok(io::copy(&mut file, output).map(drop)?))?;
+            }
+        }
+        None => write_named(path, mode, fill)?,
     }
-    write_to(file, fill)?;
-    file.sync_all()?;
-    temporary.keep(|file| file.persist(path)).map_err(io::Error::from)?;
     // Until this flush, a crash of the machine may restore the old file. Ignore errors, because not
     // every file system flushes directories. Also, a user who may write to a directory may lack the
     // right to open it. The file is complete in any case.
@@ -87,11 +92,66 @@ fn write_new(path: &Path, mode: &Mode, fill: impl FnOnce(&mut Output<'_>) -> Res
     Ok(())
 }
 
+/// Creates a file without a name, which the kernel deletes if the program ends before it names the file. Returns `None`
+/// if the file system has no such files, or if /proc, which names them, is not mounted.
+fn unnamed(folder: &Path, mode: &Mode) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(folder, flags, mode.at_creation().mode().into()).ok()?);
+    fs::exists(descriptor(&file)).ok()?.then_some(file)
+}
+
+/// Returns the link to a file in /proc.
+fn descriptor(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Gives a file without a name the name `path`, or replaces the file at `path` by it.
+fn name(file: &File, path: &Path) -> io::Result<()> {
+    let link = |to: &Path| rustix::fs::linkat(CWD, descriptor(file), CWD, to, AtFlags::SYMLINK_FOLLOW);
+    match link(path) {
+        // Only a rename replaces a file, and it needs a name.
+        Err(Errno::EXIST) => {
+            let create = || temporary_names().make_in(folder_of(path), |to| Ok(link(to)?));
+            Temporary::create(create, |file| file.path())?.keep(|file| file.persist(path))?;
+            Ok(())
+        }
+        linked => Ok(linked?),
+    }
+}
+
+/// Writes a temporary file with a name, and renames it.
+fn write_named(path: &Path, mode: &Mode, fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut names = temporary_names();
+    names.permissions(mode.at_creation());
+    let mut temporary = Temporary::create(|| names.tempfile_in(folder_of(path)), |file| file.path())?;
+    complete(temporary.get_mut().as_file_mut(), mode, fill)?;
+    Ok(temporary.keep(|file| file.persist(path)).map(drop).map_err(io::Error::from)?)
+}
+
+fn temporary_names() -> tempfile::Builder<'static, 'static> {
+    let mut names = tempfile::Builder::new();
+    names.prefix(".tensorlend-");
+    names
+}
+
+/// Writes a new file and flushes it to the disk.
+fn complete(
+    file: &mut File,
+    mode: &Mode,
+    fill: impl FnOnce(&mut Output<'_>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    if let Some(mode) = mode.exact() {
+        file.set_permissions(mode)?;
+    }
+    write_to(file, fill)?;
+    Ok(file.sync_all()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::fs::Permissions;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_failed_write_leaves_the_old_file_and_nothing_else() {

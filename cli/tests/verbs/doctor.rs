@@ -69,7 +69,7 @@ fn with_a_daemon_all_is_well() {
     let bench = Bench::with(|config| config.pool.bytes_max = Some(tensorlend_daemon::Bytes(64 << 20)));
     let done = run(&mut bench.command(&["doctor", "--json"]));
     let found = report(&done);
-    let version = env!("CARGO_PKG_VERSION");
+    let version = tensorlend::build();
     assert!(said(&found, "versions")[0].1.contains(&format!("daemon and client are {version}")), "{found:#}");
     assert!(said(&found, "daemon")[0].1.contains(&format!("process {}", std::process::id())), "{found:#}");
     assert!(said(&found, "memory")[0].1.contains("of 64.0 MiB at most"), "{found:#}");

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -123,48 +123,138 @@ fn devices_and_pipes_are_written_in_place() {
     assert_eq!(bench.read("planted.bin"), [7, 8, 9]);
 }
 
-/// The temporary file of a write that has begun, if there is one.
-fn temporary(folder: &Path) -> Option<std::path::PathBuf> {
+/// A temporary file with a name, if there is one.
+fn temporary(folder: &Path) -> Option<PathBuf> {
     let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     files.find(|path| path.file_name().unwrap().to_string_lossy().starts_with('.'))
+}
+
+/// Returns true if a process has an open file of this folder that has no name or a temporary name.
+fn is_writing(pid: Pid, folder: &Path) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    descriptors.filter_map(|it| fs::read_link(it.path()).ok()).any(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        file.parent() == Some(folder) && (name.starts_with(".tensorlend-") || name.ends_with(" (deleted)"))
+    })
+}
+
+/// Returns true if a process is stopped.
+fn is_stopped(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|state| state.starts_with(['T', 't']))
+}
+
+/// A published tensor whose write takes long enough for a signal.
+fn publish_big(client: &tensorlend::Client) {
+    let mut draft = client.create(tensorlend::DType::U8, &[96 << 20]).unwrap();
+    draft.bytes_mut().fill(1);
+    draft.publish("big").unwrap();
+}
+
+/// Runs the command until the signal arrives during its write. The folder must then contain `left` and nothing else.
+fn interrupt(bench: &Bench, signal: Signal, left: &[&str], command: impl Fn() -> std::process::Command) {
+    let folder = fs::canonicalize(bench.path("")).unwrap();
+    let before: Vec<_> = left.iter().map(|file| bench.read(file)).collect();
+    // The command may end before the signal arrives. Then the test starts it again.
+    let caught = (0..100).any(|_| {
+        let mut child = command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        while child.try_wait().unwrap().is_none() && !is_writing(pid, &folder) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let _ = kill_process(pid, Signal::STOP);
+        while child.try_wait().unwrap().is_none() && !is_stopped(pid) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let is_writing = is_writing(pid, &folder);
+        let _ = kill_process(pid, signal);
+        let _ = kill_process(pid, Signal::CONT);
+        let status = child.wait().unwrap();
+        assert_eq!(temporary(&folder), None, "{signal:?} left a file");
+        let caught = is_writing && {
+            let ended_by = status.signal();
+            assert!(ended_by.is_none() || ended_by == Some(signal.as_raw()), "{status:?}");
+            ended_by.is_some()
+        };
+        if !caught {
+            for file in fs::read_dir(&folder).unwrap() {
+                fs::remove_file(file.unwrap().path()).unwrap();
+            }
+            left.iter().zip(&before).for_each(|(file, bytes)| bench.write(file, bytes));
+        }
+        caught
+    });
+    assert!(caught, "{signal:?} did not arrive during a write");
+    let files = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
+    assert_eq!(files.collect::<Vec<_>>(), left, "{signal:?}");
+    left.iter().zip(&before).for_each(|(file, bytes)| assert!(bench.read(file) == *bytes, "{file}"));
 }
 
 /// A signal during a write ends the command as it does at any other time, and leaves no temporary file.
 #[test]
 fn a_signal_during_a_write_leaves_no_file() {
     let bench = Bench::new();
-    let client = bench.client();
-    let mut draft = client.create(tensorlend::DType::U8, &[96 << 20]).unwrap();
-    draft.bytes_mut().fill(1);
-    draft.publish("big").unwrap();
-    for (signal, verb, file) in [
-        (Signal::INT, &["save", "big", "-o"][..], "big.safetensors"),
-        (Signal::TERM, &["get", "big", "-o"], "big.npy"),
-        (Signal::HUP, &["get", "big", "--raw", "-o"], "big.bytes"),
-        (Signal::QUIT, &["get", "big", "-o"], "big.npz"),
+    publish_big(&bench.client());
+    for (signal, command) in [
+        (Signal::INT, &["save", "big", "-o", "big.safetensors"][..]),
+        (Signal::TERM, &["get", "big", "-o", "big.npy"]),
+        (Signal::HUP, &["get", "big", "--raw", "-o", "big.bytes"]),
+        (Signal::QUIT, &["get", "big", "-o", "big.npz"]),
+        (Signal::KILL, &["save", "big", "-o", "big.safetensors"]),
+        (Signal::KILL, &["get", "big", "-o", "big.npz"]),
     ] {
-        // The command may end before the signal arrives. Then the test starts it again.
-        let caught = (0..100).any(|_| {
-            let _ = fs::remove_file(bench.path(file));
-            let mut child = bench.command(&[verb, &[file]].concat()).stdout(Stdio::null()).spawn().unwrap();
-            let pid = Pid::from_child(&child);
-            while child.try_wait().unwrap().is_none() && temporary(&bench.path("")).is_none() {
-                std::thread::sleep(Duration::from_micros(200));
+        interrupt(&bench, signal, &[], || bench.command(command));
+    }
+    bench.write("old.npy", "old");
+    for signal in [Signal::TERM, Signal::KILL] {
+        interrupt(&bench, signal, &["old.npy"], || bench.command(&["get", "big", "-o", "old.npy"]));
+    }
+}
+
+/// The same command on a file system without a feature: strace makes this system call fail.
+fn without(bench: &Bench, call: &str, error: &str, args: &[&str]) -> std::process::Command {
+    let plain = bench.command(args);
+    let mut command = std::process::Command::new("strace");
+    // The tracer is not the child of the test, so the command is.
+    command.args(["-D", "-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}")]);
+    command.args(["-e", &format!("inject={call}:error={error}")]);
+    if call == "openat" {
+        // Only a file without a name is opened by the path of its folder.
+        command.args(["-P", "."]);
+    }
+    command.arg(plain.get_program()).args(plain.get_args());
+    command.env("TENSORLEND_SOCKET", bench.broker.socket()).current_dir(bench.path(""));
+    command
+}
+
+/// File systems that have no files without names, or that cannot name them later, get a temporary file with a name.
+#[test]
+fn file_systems_without_unnamed_files() {
+    if std::process::Command::new("strace").arg("-V").output().is_err() {
+        tensorlend_os::skip::skip("strace is missing");
+        return;
+    }
+    let bench = Bench::new();
+    publish_big(&bench.client());
+    bench.ok(&["get", "big", "--raw", "-o", "expected"]);
+    let expected = bench.read("expected");
+    for (call, error) in [("openat", "EOPNOTSUPP"), ("linkat", "EPERM")] {
+        for replaced in [false, true] {
+            if !replaced {
+                let _ = fs::remove_file(bench.path("got.raw"));
             }
-            let _ = kill_process(pid, Signal::STOP);
-            let is_writing = temporary(&bench.path("")).is_some();
-            let _ = kill_process(pid, signal);
-            let _ = kill_process(pid, Signal::CONT);
-            let status = child.wait().unwrap();
-            assert_eq!(temporary(&bench.path("")), None, "{signal:?} left a file");
-            is_writing && {
-                let ended_by = status.signal();
-                assert!(ended_by.is_none() || ended_by == Some(signal.as_raw()), "{status:?}");
-                ended_by.is_some()
-            }
-        });
-        assert!(caught, "{signal:?} did not arrive during a write");
-        assert!(!bench.path(file).exists());
+            let done = without(&bench, call, error, &["get", "big", "-o", "got.raw"]).output().unwrap();
+            assert!(done.status.success(), "{call}: {done:?}");
+            assert!(bench.read("got.raw") == expected, "{call}");
+            assert_eq!(temporary(&bench.path("")), None, "{call}");
+        }
+    }
+    for file in ["expected", "got.raw"] {
+        fs::remove_file(bench.path(file)).unwrap();
+    }
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        let get = || without(&bench, "openat", "EOPNOTSUPP", &["get", "big", "-o", "got.raw"]);
+        interrupt(&bench, signal, &[], get);
     }
 }
 

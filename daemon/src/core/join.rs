@@ -163,7 +163,7 @@ impl Members {
         let client = &self[number];
         Welcome {
             protocol: client.versions.protocol,
-            daemon: env!("CARGO_PKG_VERSION").into(),
+            daemon: tensorlend_layout::versions::build().into(),
             catalogue: number,
             member: client.member.0,
             namespace: context.ledger.name().to_owned(),

@@ -31,6 +31,7 @@ use super::range::{SegmentSize, SizeOnDevice};
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use super::stream::CursorId;
+use super::versions::Versions;
 use crate::core::segment::Segments;
 use lines::Blocked;
 use requests::Counts;
@@ -274,8 +275,10 @@ impl Core {
             return;
         }
         if let Some(broken) = broken {
+            let is_first = state.joined.is_none() && !truncated && request.is_none();
+            let other_version = is_first.then(|| Versions::refusal_of(bytes)).flatten();
             self.drop_received(&received);
-            self.end(conn, Some(Refusal::Violation(broken.into())));
+            self.end(conn, Some(other_version.unwrap_or_else(|| Refusal::Violation(broken.into()))));
             return;
         }
         let request = request.expect("checked above");

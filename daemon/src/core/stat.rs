@@ -20,7 +20,7 @@ const HOLDERS_MAX: usize = 64;
 /// namespace. For the superuser, the response contains all accounts.
 pub fn stat(env: &Env, namespaces: &BTreeMap<NamespaceId, Namespace>, asker: Option<(u32, NamespaceId)>) -> Stat {
     let mut stat = Stat {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: tensorlend_layout::versions::build().into(),
         pid: env.settings.pid,
         uptime_ns: env.clock.uptime_ns(),
         mode: match env.settings.mode {

@@ -1,7 +1,7 @@
 //! The versions of protocol and layout that client and daemon agree on.
 
 use tensorlend_layout::versions::Layout;
-use tensorlend_layout::wire::{PROTOCOL_OLDEST, PROTOCOL_VERSION, Refusal};
+use tensorlend_layout::wire::{Offer, PROTOCOL_OLDEST, PROTOCOL_VERSION, Refusal};
 
 /// The versions of a session. Client and daemon both support them. No right of the client depends on
 /// them.
@@ -20,9 +20,8 @@ impl Versions {
     /// Returns the newest protocol of the client's range, and the layout that the client offers, if
     /// this daemon supports both.
     pub fn agree(protocols: (u16, u16), offered: Layout) -> Result<Self, Refusal> {
-        let protocol = common_protocol(protocols)?;
         if offered.is_known() {
-            return Ok(Self { protocol, layout: offered.version });
+            return Ok(Self { protocol: common_protocol(protocols)?, layout: offered.version });
         }
         // A newer client may support the daemon's layout, and then offers it on its next connection.
         Err(Refusal::Layout {
@@ -31,6 +30,13 @@ impl Versions {
             client_version: offered.version,
             client_hash: offered.hash,
         })
+    }
+
+    /// Returns the refusal of a client whose first message this daemon cannot decode, because the client is of another
+    /// version. Returns `None` if the packet has another fault.
+    pub fn refusal_of(packet: &[u8]) -> Option<Refusal> {
+        let Offer { protocols, layout } = Offer::of(packet)?;
+        Self::agree(protocols, layout).err()
     }
 
     /// Returns the end of a log line about the client: empty, or the older layout that the client

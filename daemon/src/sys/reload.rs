@@ -128,7 +128,7 @@ impl Reloader {
 
     /// Returns a line for `systemctl status`.
     pub fn status(&self) -> String {
-        let (version, mode) = (env!("CARGO_PKG_VERSION"), self.mode);
+        let (version, mode) = (tensorlend_layout::versions::build(), self.mode);
         let pool = self.pool_bytes_max >> 20;
         let put_off = match &self.put_off[..] {
             [] => String::new(),

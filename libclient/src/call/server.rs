@@ -177,7 +177,7 @@ impl Server {
         let session = self.client.session();
         session.check()?;
         // The session has ended: no caller can connect any more, and the existing channels are dead.
-        if session.control.is_dead() { Err(Error::SessionEnded) } else { Ok(()) }
+        if session.control.is_dead() { Err(session.control.ended("serve", Error::SessionEnded)) } else { Ok(()) }
     }
 
     /// Returns the service's name.

@@ -275,7 +275,7 @@ impl Client {
         self.session.layout()
     }
 
-    /// Returns the version of the daemon that opened this session, such as `0.1.0`.
+    /// Returns the version of the daemon that opened this session, in the form of [`crate::build`].
     pub fn daemon_version(&self) -> &str {
         &self.session.welcome.daemon
     }

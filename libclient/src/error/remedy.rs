@@ -3,6 +3,8 @@
 use rustix::io::Errno;
 use std::io;
 use tensorlend_layout::size::bytes_text;
+use tensorlend_layout::versions;
+use tensorlend_layout::wire::Refusal;
 
 /// Returns the remedy for a daemon that does not respond.
 pub fn silent(pid: Option<u32>) -> String {
@@ -25,6 +27,16 @@ pub fn system(cause: &io::Error) -> &'static str {
             "end other programs, or raise the limits of memory and mappings (`ulimit -v`, sysctl vm.max_map_count)"
         }
         _ => "see `tensorlend doctor`",
+    }
+}
+
+/// Returns the end of a refusal because of versions: this client's build, and the command that prints the daemon's.
+pub fn build(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Protocol { .. } | Refusal::Layout { .. } => {
+            format!(" (this client is {}; `tensorlendd --version` prints the daemon's version)", versions::build())
+        }
+        _ => String::new(),
     }
 }
 

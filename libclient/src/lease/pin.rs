@@ -57,7 +57,7 @@ impl Pin {
                 }
                 Err(NotHeld::Moved) => {}
                 Err(NotHeld::Full) => return Err(Error::Leases(session.shards.held())),
-                Err(NotHeld::Ended) => return Err(Error::SessionEnded),
+                Err(NotHeld::Ended) => return Err(session.control.ended("read", Error::SessionEnded)),
             }
         }
     }

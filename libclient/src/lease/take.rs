@@ -244,7 +244,7 @@ fn lease_slowly(
             Step::Missing(Missing::Absent) => return Ok(Leasing::Absent),
             Step::Missing(Missing::Again) => return Ok(Leasing::Moved),
             Step::Full => return Err(Error::Leases(session.shards.held())),
-            Step::Ended => return Err(Error::SessionEnded),
+            Step::Ended => return Err(session.control.ended("read", Error::SessionEnded)),
             Step::Damaged(cause) => return Err(damaged(cause)),
             Step::Missing(Missing::Cells(part)) => session.peers().fetch_cells(catalogue, part)?,
             Step::Missing(Missing::Segment(slot)) => fetch_segment(session, catalogue, slot)?,

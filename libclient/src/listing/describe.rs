@@ -174,7 +174,7 @@ impl<'s> Describer<'s> {
                     },
                 },
                 Attempt::Full => return Err(Error::Leases(self.session.shards.held())),
-                Attempt::Ended => return Err(Error::SessionEnded),
+                Attempt::Ended => return Err(self.session.control.ended("list names", Error::SessionEnded)),
             }
         }
         Ok(Described::Lease)

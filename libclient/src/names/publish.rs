@@ -97,15 +97,21 @@ impl NameTable {
         self.bind_tidily(name, value, lifetime)
     }
 
+    /// Checks that the session is not over. After its end no process reads this client's cells any more. An overwrite
+    /// sends no request, and so would not detect the end.
+    #[inline]
+    fn check_session(&self, doing: &'static str) -> Result<()> {
+        self.check()?;
+        if self.control.is_dead() {
+            return Err(self.control.ended(doing, Error::Disconnected { doing, asked: false }));
+        }
+        Ok(())
+    }
+
     /// Publishes like [`NameTable::publish_value`], but on an error the slot stays the caller's.
     #[inline]
     pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
-        self.check()?;
-        // The session is over, and no process reads this directory any more. Check here, because an overwrite sends
-        // no request and so would not detect the end of the session.
-        if self.control.is_dead() {
-            return Err(Error::Disconnected { doing: "publish", asked: false });
-        }
+        self.check_session("publish")?;
         let hash = self.directory.hash(name.as_bytes());
         if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Never) {
             self.after_overwrite(before);
@@ -229,7 +235,7 @@ impl NameTable {
 
     /// Deletes a name. Returns false if the name held no value.
     pub fn delete(&self, name: &str) -> Result<bool> {
-        self.check()?;
+        self.check_session("delete")?;
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
             // A name with a lifetime keeps it until the daemon removes the name. The next publication finds it there.

@@ -110,7 +110,7 @@ impl Writer {
         // The session is over, and no process reads this ring any more. Check here, because a message without subscribers
         // sends no request and so would not detect the end of the session.
         if self.session.control.is_dead() {
-            return Err(Error::SessionEnded);
+            return Err(self.session.control.ended("send", Error::SessionEnded));
         }
         let version = self.listed()?.subscribers_version.read();
         let Some(oldest) = self.oldest(state) else { return Ok(true) };

@@ -10,6 +10,7 @@ use crate::core::namespace::Namespace;
 use crate::core::probes::Probing;
 use crate::core::settings::Peer;
 use crate::core::who::Who;
+use tensorlend_layout::versions;
 use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Reason, Refusal, Reply};
 
 /// Number of refusals of a connection that the daemon logs at the level info.
@@ -40,6 +41,9 @@ impl Core {
             // The text of a violation is addressed to the client, so the log gets only the reason.
             let (verb, why) = match refusal {
                 Refusal::Violation(why) => ("disconnected", why.clone()),
+                Refusal::Protocol { .. } | Refusal::Layout { .. } => {
+                    ("refused", format!("{refusal} (this daemon is {})", versions::build()))
+                }
                 other => ("refused", other.to_string()),
             };
             let reason = refusal.reason().word();
