@@ -189,16 +189,24 @@ fn a_stream_goes_on_with_the_next_gateway_of_those_who_receive_it() {
         send(&cam, &a.client, 0);
         assert_eq!(next(&mut frames), (0, 0));
         b.end(by);
-        // Subscribers get the end of the stream.
-        eventually("the stream has ended", || {
-            matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
+        // The stream has not ended. In a while, its subscribers get the gateway's error, and not before each poll.
+        eventually("the gateway's error", || match frames.recv_timeout(Duration::from_secs(1)) {
+            Err(error @ tensorlend::Error::Remote { .. }) => {
+                assert_eq!(error.code(), "TL-0705", "{error}");
+                true
+            }
+            Err(error) if error.is_timeout() => false,
+            other => panic!("{other:?}"),
         });
+        assert!(frames.try_recv().unwrap().is_none());
         (1..4).for_each(|n| send(&cam, &a.client, n));
         b.start();
-        // Their positions are lost: they continue with the newest message.
-        assert_eq!(next(&mut frames).0, 3);
+        // They continue at their positions.
+        for n in 1..4 {
+            assert_eq!(next(&mut frames), (n, 0));
+        }
         send(&cam, &a.client, 4);
-        assert_eq!(next(&mut frames), (4, 0));
+        assert_eq!((next(&mut frames), frames.lost()), ((4, 0), 0));
         // When the last subscriber is gone, the stream's copy is removed.
         drop(frames);
         eventually("the link ends", || b.client.streams("*").unwrap().iter().all(|stream| stream.name != "a/cam"));
