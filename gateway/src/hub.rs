@@ -359,6 +359,7 @@ impl Hub {
             Some(Change::Up { epoch, same }) => {
                 tracing::info!(%node, same, "a node is there");
                 self.exports.on_node_up(&mut self.context, node, epoch);
+                self.sent_streams.on_node_up(node, epoch);
                 self.transfers.on_node_up(node, now);
                 self.imports.on_node_up(&self.context, node, epoch);
                 self.streams.on_node_up(&mut self.context, node, now);
@@ -469,6 +470,7 @@ impl State for Hub {
     /// Ends the gateway. Withdraws its declarations to other nodes first, and then responds to the
     /// clients of this machine.
     fn end(mut self) {
+        self.streams.leave(&self.context);
         drop(std::mem::take(&mut self.declared));
         self.imports.end(&self.context);
         for space in &mut self.context.spaces {

@@ -180,7 +180,7 @@ fn tensors_and_datasets_arrive_as_they_were_published() {
     let frame = frame.add("depth", strided()).unwrap().metadata(b"of all").unwrap().timestamp(5);
     frame.publish("frame").unwrap();
 
-    assert_eq!(a.fetch("b/sim/pressure"), RemoteAnswer::Here { stale: false });
+    assert_eq!(a.fetch("b/sim/pressure"), RemoteAnswer::here(false));
     let pressure = a.client.get("b/sim/pressure").unwrap();
     assert_eq!((pressure.shape(), pressure.metadata(), pressure.timestamp()), (&[30, 1000][..], &b"pascal"[..], 77));
     assert_eq!(pressure.as_slice::<f32>().unwrap(), numbers);
@@ -233,7 +233,7 @@ fn a_wait_ends_with_the_next_value_and_holds_up_nobody() {
             let waiting = scope.spawn(|| a.wait("b/x", seen, LONG));
             assert_eq!(a.fetch("b/other"), RemoteAnswer::Nothing);
             b.client.put("x", &[round]).unwrap();
-            assert_eq!(waiting.join().unwrap(), RemoteAnswer::Here { stale: false });
+            assert_eq!(waiting.join().unwrap(), RemoteAnswer::here(false));
         });
         let value = a.read("b/x");
         assert_eq!(value.as_tensor().unwrap().bytes(), [round]);
@@ -245,7 +245,7 @@ fn a_wait_ends_with_the_next_value_and_holds_up_nobody() {
         let waiting = scope.spawn(|| a.wait("b/late", Version::NONE, LONG));
         std::thread::sleep(Duration::from_millis(50));
         b.client.put("late", &[5u8]).unwrap();
-        assert_eq!(waiting.join().unwrap(), RemoteAnswer::Here { stale: false });
+        assert_eq!(waiting.join().unwrap(), RemoteAnswer::here(false));
         assert_eq!(a.bytes("b/late"), [5]);
     });
 }
@@ -261,19 +261,19 @@ fn values_are_put_where_that_is_accepted() {
     let bytes = noise(1 << 20, 5);
     let mut value = filled(&a.client, &bytes);
     value.set_metadata(b"mine").unwrap();
-    assert_eq!(put("b/inbox/x", value), RemoteAnswer::Here { stale: false });
+    assert_eq!(put("b/inbox/x", value), RemoteAnswer::here(false));
     let taken = b.client.get("inbox/x").unwrap();
     assert!(taken.bytes() == bytes && taken.metadata() == b"mine");
     // The writer of a value can read it, and so can others.
     for round in 0..10_u8 {
-        assert_eq!(put("b/inbox/y", filled(&a.client, &[round])), RemoteAnswer::Here { stale: false });
+        assert_eq!(put("b/inbox/y", filled(&a.client, &[round])), RemoteAnswer::here(false));
         assert_eq!(a.bytes("b/inbox/y"), [round]);
     }
     let request = RemoteRequest::Put { name: "b/inbox/set".into(), dataset: true };
     let several = a.client.dataset().add(&format!("{VALUE_PREFIX}one"), filled(&a.client, &[1])).unwrap();
     let several = several.add(&format!("{VALUE_PREFIX}two"), filled(&a.client, &bytes)).unwrap();
     let several = several.add(VALUE_METADATA, filled(&a.client, b"of both")).unwrap().timestamp(9);
-    assert_eq!(a.call_with(several.metadata(&request.encode()).unwrap()), RemoteAnswer::Here { stale: false });
+    assert_eq!(a.call_with(several.metadata(&request.encode()).unwrap()), RemoteAnswer::here(false));
     let set = b.client.get_dataset("inbox/set").unwrap();
     assert_eq!((set.len(), set.metadata(), set.timestamp()), (2, &b"of both"[..], 9));
     assert!(set.get("two").unwrap().bytes() == bytes);
@@ -318,7 +318,7 @@ fn copies_of_a_node_that_went_are_stale_and_good_again_when_it_is_back() {
     assert_eq!(a.bytes("b/other"), [1; 10]);
     let placed = a.placed("b/other");
     assert!(placed.cached && placed.stale && !placed.alive);
-    assert_eq!(a.fetch("b/other"), RemoteAnswer::Here { stale: true });
+    assert_eq!(a.fetch("b/other"), RemoteAnswer::here(true));
     assert_eq!(a.fetch("b/unknown"), RemoteAnswer::Unreachable);
     let seen = a.client.version("b/same").unwrap();
     network.heal(&a.way, &b.way);

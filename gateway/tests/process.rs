@@ -1,108 +1,14 @@
 //! The program itself, over zenoh on this machine's loopback.
 #![cfg(feature = "zenoh")]
 
-use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+mod node;
+
+use node::{LONG, Node, program, send, two, two_on};
+use std::process::Output;
 use std::time::Duration;
-use tensorlend::remote::SERVICE;
-use tensorlend::{Client, Draft, Policy, Stream, Subscription};
-use tensorlend_daemon::Embedded;
+use tensorlend::{Client, Policy, Subscription};
 use tensorlend_tests::keeper::Service;
-use tensorlend_tests::{eventually, free_address, run, signal};
-
-const LONG: Option<Duration> = Some(Duration::from_mins(5));
-
-fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorlend-gateway"));
-    command.env_remove("TENSORLEND_SOCKET").env_remove("NOTIFY_SOCKET");
-    command
-}
-
-/// A daemon (of this process unless another one is given) and its gateway.
-struct Node {
-    broker: Option<Embedded>,
-    client: Client,
-    config: PathBuf,
-    folder: tempfile::TempDir,
-    gateway: Option<Child>,
-}
-
-impl Node {
-    fn new(name: &str, way: &str, given: Option<PathBuf>) -> Self {
-        let broker = given.is_none().then(|| tensorlend_daemon::embedded().unwrap());
-        let socket = broker.as_ref().map(|broker| broker.socket().to_owned()).or(given).unwrap();
-        let client = Client::builder().socket(&socket).connect().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let zenoh = folder.path().join("zenoh.json5");
-        std::fs::write(&zenoh, "{ scouting: { multicast: { enabled: false } } }").unwrap();
-        let config = folder.path().join("gateway.toml");
-        let (socket, zenoh) = (socket.display(), zenoh.display());
-        let space = "[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\naccept_put = [\"inbox/*\"]\n";
-        let text = format!(
-            "node = \"{name}\"\nsocket = \"{socket}\"\nzenoh = \"{zenoh}\"\nanswer_timeout_ms = 60000\n{way}\n{space}"
-        );
-        std::fs::write(&config, text).unwrap();
-        let mut node = Self { broker, client, config, folder, gateway: None };
-        node.start();
-        node
-    }
-
-    /// Starts the gateway, and waits for its ready notification.
-    fn start(&mut self) {
-        let manager = self.folder.path().join("notify");
-        let _ = std::fs::remove_file(&manager);
-        let notified = UnixDatagram::bind(&manager).unwrap();
-        notified.set_read_timeout(LONG).unwrap();
-        let mut command = program();
-        command.arg("--config").arg(&self.config).env("NOTIFY_SOCKET", &manager);
-        self.gateway = Some(command.stderr(Stdio::inherit()).spawn().unwrap());
-        let mut said = [0; 1000];
-        let bytes = notified.recv(&mut said).expect("the gateway gets ready");
-        assert!(String::from_utf8_lossy(&said[..bytes]).contains("READY=1"));
-    }
-
-    fn end(&mut self, by: rustix::process::Signal) -> Option<i32> {
-        let mut gateway = self.gateway.take().unwrap();
-        signal(gateway.id(), by);
-        gateway.wait().unwrap().code()
-    }
-
-    /// Returns a metric of the node's gateway; `None` if the gateway has not published it yet.
-    fn stat(&self, what: &str) -> Option<u64> {
-        let said = self.client.get(&format!("{SERVICE}/stat")).ok()?;
-        serde_json::from_slice::<serde_json::Value>(said.bytes()).unwrap()[what].as_u64()
-    }
-
-    fn sees(&self, node: &str, alive: bool) {
-        eventually("nodes see each other", || {
-            self.client.nodes().unwrap().iter().any(|other| other.node == node && other.alive == alive)
-        });
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if let Some(mut gateway) = self.gateway.take() {
-            let _ = gateway.kill();
-            let _ = gateway.wait();
-        }
-    }
-}
-
-fn two() -> (Node, Node) {
-    two_on(None)
-}
-
-/// Starts two connected nodes, the second one on the given daemon.
-fn two_on(second: Option<PathBuf>) -> (Node, Node) {
-    let address = free_address();
-    let a = Node::new("a", &format!("listen = [\"tcp/{address}\"]"), None);
-    let b = Node::new("b", &format!("listen = []\nconnect = [\"tcp/{address}\"]"), second);
-    a.sees("b", true);
-    b.sees("a", true);
-    (a, b)
-}
+use tensorlend_tests::{eventually, run};
 
 #[test]
 fn names_of_one_machine_are_read_waited_for_and_put_on_another() {
@@ -190,15 +96,6 @@ fn names_of_known_nodes_fail_with_the_gateways_error_while_it_is_dead() {
     assert_eq!(b.end(rustix::process::Signal::TERM), Some(0));
     eventually("nothing is left", || fresh.list("*").unwrap().is_empty());
     assert_eq!(fresh.get("a/x").unwrap_err().code(), "TL-0301");
-}
-
-fn send(cam: &Stream, client: &Client, n: u64) {
-    let number = || -> tensorlend::Result<Draft> {
-        let mut draft = client.create(tensorlend::DType::U64, &[1])?;
-        draft.as_mut_slice::<u64>()?[0] = n;
-        Ok(draft)
-    };
-    cam.send(number().unwrap()).unwrap();
 }
 
 /// Returns the next message's number, and how often the stream ended before it.
@@ -292,16 +189,24 @@ fn a_stream_goes_on_with_the_next_gateway_of_those_who_receive_it() {
         send(&cam, &a.client, 0);
         assert_eq!(next(&mut frames), (0, 0));
         b.end(by);
-        // Subscribers get the end of the stream.
-        eventually("the stream has ended", || {
-            matches!(frames.recv_timeout(Duration::from_secs(1)), Err(tensorlend::Error::StreamEnded(_)))
+        // The stream has not ended. In a while, its subscribers get the gateway's error, and not before each poll.
+        eventually("the gateway's error", || match frames.recv_timeout(Duration::from_secs(1)) {
+            Err(error @ tensorlend::Error::Remote { .. }) => {
+                assert_eq!(error.code(), "TL-0705", "{error}");
+                true
+            }
+            Err(error) if error.is_timeout() => false,
+            other => panic!("{other:?}"),
         });
+        assert!(frames.try_recv().unwrap().is_none());
         (1..4).for_each(|n| send(&cam, &a.client, n));
         b.start();
-        // Their positions are lost: they continue with the newest message.
-        assert_eq!(next(&mut frames).0, 3);
+        // They continue at their positions.
+        for n in 1..4 {
+            assert_eq!(next(&mut frames), (n, 0));
+        }
         send(&cam, &a.client, 4);
-        assert_eq!(next(&mut frames), (4, 0));
+        assert_eq!((next(&mut frames), frames.lost()), ((4, 0), 0));
         // When the last subscriber is gone, the stream's copy is removed.
         drop(frames);
         eventually("the link ends", || b.client.streams("*").unwrap().iter().all(|stream| stream.name != "a/cam"));

@@ -99,7 +99,7 @@ fn fetch(client: &Client, there: &There, name: &str) -> RemoteAnswer {
         Some((_, rest)) => match there.values.lock().unwrap().get(rest) {
             Some(bytes) => {
                 client.put(name, bytes.as_slice()).unwrap();
-                RemoteAnswer::Here { stale: false }
+                RemoteAnswer::here(false)
             }
             None => RemoteAnswer::Nothing,
         },
@@ -125,7 +125,7 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
             let begun = Instant::now();
             let answer = loop {
                 let news = fetch(client, there, &name);
-                if news != (RemoteAnswer::Here { stale: false }) {
+                if news != RemoteAnswer::here(false) {
                     if !matches!(news, RemoteAnswer::Nothing) || begun.elapsed().as_millis() as u64 > timeout_ms {
                         break news;
                     }
@@ -153,14 +153,14 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
             }
             let name = split(&name).unwrap().1.to_owned();
             there.values.lock().unwrap().insert(name, bytes);
-            RemoteAnswer::Here { stale: false }
+            RemoteAnswer::here(false)
         }
         RemoteRequest::Subscribe { name } if split(&name).unwrap().1 == "cam" => {
             let mut streams = there.streams.lock().unwrap();
             if !streams.contains_key(&name) {
                 streams.insert(name.clone(), client.stream(&name).capacity(4).open()?);
             }
-            RemoteAnswer::Here { stale: false }
+            RemoteAnswer::here(false)
         }
         RemoteRequest::Subscribe { .. } => RemoteAnswer::Nothing,
         RemoteRequest::List { name } => {
@@ -169,7 +169,7 @@ fn answer(client: &Client, there: &There, end: &AtomicBool, call: Call) -> Resul
                 item.bytes_mut()[0] = n as u8;
                 client.append(&name, item)?;
             }
-            RemoteAnswer::Here { stale: false }
+            RemoteAnswer::here(false)
         }
         RemoteRequest::Names { .. } => {
             let names = there.values.lock().unwrap();
@@ -391,7 +391,7 @@ fn a_gateway_that_answers_nonsense_is_told_of_and_ends_no_program() {
         thread.join().unwrap();
     }
     // Claims that the value is here, but it is not.
-    let here = RemoteAnswer::Here { stale: false }.encode();
+    let here = RemoteAnswer::here(false).encode();
     let (thread, reader) = (liar(&broker, here, 16), client(&broker));
     assert!(matches!(trouble(reader.get("node7/x").unwrap_err()), RemoteTrouble::Gateway { .. }));
     thread.join().unwrap();

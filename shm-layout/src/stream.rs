@@ -17,8 +17,9 @@ pub const CAPACITY_MAX: u32 = 1 << 16;
 /// Number of words of a summary.
 pub const SUMMARY_WORDS: usize = if cfg!(loom) { 1 } else { 6 };
 
-/// A summary of a message's record, as packed by [`crate::tensor::SlotInfo::summary`]. All zeros
-/// mean that the reader must read the slot's record.
+/// A summary of a message's record, as packed by [`crate::tensor::SlotInfo::summary`]. Without the flag of a summary in
+/// the first word, the reader must read the slot's record. The words are then zeros, or the message's
+/// [`crate::tensor::Origin`].
 pub type HeaderSummary = [u64; SUMMARY_WORDS];
 
 structure! {
@@ -54,10 +55,42 @@ structure! {
         136 reserved2: [Word; pad(7)],
         /// 1 while the producer waits for subscribers to take messages.
         192 producer_parked: Word,
-        /// 1 once the producer has closed the stream.
+        /// 0: open. Otherwise the producer has closed the stream: lost messages 56 . reason 8, as [`Closed`] packs them.
         200 closed: Word,
         /// Reserved; always 0.
         208 reserved3: [Word; pad(486)],
+    }
+}
+
+/// The reason why a producer has closed a stream. Every word other than 0 means that it is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The stream has ended. This many messages that preceded its end never got into the ring: a gateway did not
+    /// receive them.
+    Ended {
+        /// The number of these messages.
+        lost: u64,
+    },
+    /// The gateway that received the stream from another machine receives it no more. The stream itself may continue.
+    Left,
+}
+
+impl Closed {
+    /// Returns the word `closed`.
+    pub fn pack(self) -> u64 {
+        match self {
+            Self::Ended { lost } => lost.min(u64::MAX >> 8) << 8 | 1,
+            Self::Left => 2,
+        }
+    }
+
+    /// Returns the meaning of the word `closed`; `None` while the stream is open.
+    pub fn unpack(word: u64) -> Option<Self> {
+        match word {
+            0 => None,
+            word if word & 0xFF == 2 => Some(Self::Left),
+            word => Some(Self::Ended { lost: word >> 8 }),
+        }
     }
 }
 
@@ -178,6 +211,22 @@ impl<'a> Ring<'a> {
 mod tests {
     use super::*;
     use crate::raw::{Records, Sheet, View};
+    use crate::tensor::{Origin, SlotInfo};
+
+    #[test]
+    fn a_closed_stream_says_why_and_an_entry_says_where_its_message_is_from() {
+        for closed in [Closed::Ended { lost: 0 }, Closed::Ended { lost: 300 }, Closed::Left] {
+            assert_eq!(Closed::unpack(closed.pack()), Some(closed));
+        }
+        // Builds that know one reason store 1, and read every other word as closed.
+        assert_eq!((Closed::unpack(0), Closed::Ended { lost: 0 }.pack()), (None, 1));
+        assert_eq!(Closed::Ended { lost: u64::MAX }.pack(), u64::MAX << 8 | 1);
+        let origin = Origin { stream: 7, number: u64::MAX };
+        assert_eq!(Origin::unpack(&origin.pack()), Some(origin));
+        assert_eq!(Origin::unpack(&[0; SUMMARY_WORDS]), None);
+        // Builds without origins find no summary in such an entry.
+        assert!(SlotInfo::of_summary(&origin.pack(), 1).is_none() && !SlotInfo::check_summary(&origin.pack(), 1 << 20));
+    }
 
     #[test]
     fn a_message_counts_as_sent_from_its_cell_on_and_also_when_it_is_replaced() {

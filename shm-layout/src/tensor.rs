@@ -8,8 +8,12 @@ use crate::word::SLOT_NONE;
 use crate::{DType, Device};
 
 #[cfg(not(loom))]
+mod origin;
+#[cfg(not(loom))]
 mod plain;
 mod shape;
+#[cfg(not(loom))]
+pub use origin::Origin;
 #[cfg(not(loom))]
 pub use plain::PlainTensor;
 use shape::elements;
@@ -174,7 +178,6 @@ const EXTENDED: u64 = 1 << 9;
 const SUMMARY: u64 = 1 << 10;
 /// Flag of a record: the tensor was published early. A summary never has this flag.
 const EARLY: u64 = 1 << 11;
-
 impl SlotInfo {
     /// Returns the record's sixteen words. Fields are listed from the highest bits on, with their widths in bits.
     ///
@@ -288,6 +291,13 @@ impl SlotInfo {
         (record[3], record[4], record[6]) = (data_offset, data_bytes, timestamp);
         (record[8], record[9], record[10], record[11]) = (half(low), low >> 32, half(high), high >> 32);
         Some(Self::unpack(&record))
+    }
+
+    /// Returns whether the words of an entry are a summary.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub fn is_summary(words: &HeaderSummary) -> bool {
+        words[0] & SUMMARY != 0
     }
 
     /// Checks a summary like [`SlotInfo::check`] and [`check_extent`] check a record, without

@@ -123,7 +123,7 @@ impl Offers {
         };
         let node = &offer.name.node;
         let answer = match response.map(|frame| decode::<NameAnswer>(&frame.head)) {
-            Ok(Ok(NameAnswer::Done)) => RemoteAnswer::Here { stale: false },
+            Ok(Ok(NameAnswer::Done)) => RemoteAnswer::here(false),
             Ok(Ok(NameAnswer::Refused(why))) => RemoteAnswer::Refused { why: format!("{node}: {why}") },
             Ok(other) => {
                 let why = other.map_or_else(|bad| bad.to_string(), |_| "the reply does not fit the offer".to_owned());

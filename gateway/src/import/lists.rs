@@ -140,7 +140,7 @@ impl Lists {
     /// for the clients that asked later.
     fn complete(&mut self, context: &Context, name: RemoteName) {
         let Some(running) = self.running.get_mut(&name) else { return };
-        let answer = RemoteAnswer::Here { stale: false };
+        let answer = RemoteAnswer::here(false);
         let served = running.callers.drain(..running.asked_before);
         served.for_each(|call| context.answer(name.space, call, &answer));
         if running.callers.is_empty() {
@@ -158,7 +158,7 @@ impl Lists {
     /// if there is one.
     fn end_unreachable(&mut self, context: &Context, name: &RemoteName) {
         let is_here = context.client(name.space).list_identity(&name.local()).is_some();
-        let answer = if is_here { RemoteAnswer::Here { stale: true } } else { RemoteAnswer::Unreachable };
+        let answer = if is_here { RemoteAnswer::here(true) } else { RemoteAnswer::Unreachable };
         self.end(context, name, &answer);
     }
 

@@ -183,7 +183,7 @@ impl Imports {
     fn answer(&mut self, context: &Context, ticket: Ticket, verdict: Verdict) {
         let Some((space, call)) = self.callers.remove(&ticket) else { return };
         let answer = match verdict {
-            Verdict::Here { stale } => RemoteAnswer::Here { stale },
+            Verdict::Here { stale } => RemoteAnswer::here(stale),
             Verdict::Nothing => RemoteAnswer::Nothing,
             Verdict::Unreachable => RemoteAnswer::Unreachable,
             Verdict::Timeout => RemoteAnswer::Timeout,

@@ -3,6 +3,7 @@
 use super::{Asker, BadFrame, Chunk, Descriptor, Head, check_limit, check_words};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tensorlend::remote::StreamPosition;
 
 /// Maximum number of messages in flight on one link that a receiver may request.
 pub const LINK_MESSAGES_MAX: u32 = 1 << 16;
@@ -36,8 +37,9 @@ pub enum StreamQuestion {
         /// queued message. False: the sender takes no message from its local stream, whose own
         /// policy then applies.
         drop_oldest: bool,
-        /// The number in the stream of the first wanted message; `None` means the newest.
-        from: Option<u64>,
+        /// The first wanted message; `None` means the newest. If the stream is another one now, the receiver wants all its
+        /// messages.
+        from: Option<StreamPosition>,
     },
     /// Reports that the receiver has taken all messages before `through`, so that their room is
     /// free. The request also keeps the link alive, which ends after [`LINK_TIMEOUT`] without a
@@ -66,6 +68,8 @@ pub enum StreamAnswer {
     Opened {
         /// Maximum number of messages that the stream holds.
         capacity: u32,
+        /// The first message that the sender sends, if the stream still has it.
+        position: StreamPosition,
     },
     /// The sender has accepted the grant.
     Granted {
@@ -96,9 +100,8 @@ pub struct Message {
 pub enum Part {
     /// The first piece.
     First {
-        /// Number of the message in the stream. A gap in these numbers means that messages were
-        /// dropped.
-        sequence: u64,
+        /// The position of the message in the stream. A gap in the numbers of one stream means that messages were lost.
+        at: StreamPosition,
         /// Descriptor of the message's value.
         descriptor: Descriptor,
         /// The chunk with the value's first bytes.
@@ -106,8 +109,8 @@ pub enum Part {
     },
     /// The next piece of the same message.
     More(Chunk),
-    /// The producer has ended the stream. It may open the stream again.
-    End,
+    /// The producer has ended the stream at this position. It may open the stream again.
+    End(StreamPosition),
 }
 
 impl Message {
@@ -140,7 +143,7 @@ impl Head for StreamAnswer {
 
     fn check(&self) -> Result<(), BadFrame> {
         match self {
-            Self::Opened { capacity } => {
+            Self::Opened { capacity, .. } => {
                 check_limit("messages of a stream", u64::from(*capacity), u64::from(LINK_MESSAGES_MAX))?;
                 if *capacity == 0 { Err(BadFrame::Contradiction("a stream without room")) } else { Ok(()) }
             }
@@ -163,7 +166,7 @@ impl Head for Message {
                 chunk.check(Some(descriptor.bytes()))
             }
             Part::More(chunk) => chunk.check(None),
-            Part::End => Ok(()),
+            Part::End(_) => Ok(()),
         }
     }
 }

@@ -282,7 +282,7 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     let summary = match at {
         // The reader copied the summary before it stored the lease. `hold` has checked that the entry did not change
         // until after the lease.
-        At::Entry(.., summary) if summary[0] != 0 => Some(summary),
+        At::Entry(.., summary) if SlotInfo::is_summary(&summary) => Some(summary),
         _ => record.summary(placed.cell.generation()),
     };
     let held = placed.held(place);

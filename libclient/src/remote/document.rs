@@ -1,5 +1,6 @@
 //! The JSON documents that a program and its gateway exchange.
 
+use crate::stream::StreamPosition;
 use serde::{Deserialize, Serialize};
 
 /// The version of all these documents.
@@ -78,6 +79,13 @@ pub enum RemoteRequest {
     },
 }
 
+impl RemoteAnswer {
+    /// Returns the reply that a value is on this machine, or that a request is done.
+    pub fn here(stale: bool) -> Self {
+        Self::Here { stale, position: None }
+    }
+}
+
 /// A gateway's reply, in the metadata of a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
@@ -86,6 +94,10 @@ pub enum RemoteAnswer {
     Here {
         /// True if the gateway could not ask the node, so that the local copy may be old.
         stale: bool,
+        /// The position that the gateway has reached in the stream of the node. Only for a request to subscribe, and only
+        /// if the gateway knows it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        position: Option<StreamPosition>,
     },
     /// The node has no such name, or does not export it.
     Nothing,
@@ -247,11 +259,14 @@ mod tests {
         assert_eq!(text, r#"{"v":1,"op":"wait","name":"node7/x","seen":[1,2],"timeout_ms":5}"#);
         assert_eq!(RemoteRequest::decode(text.as_bytes()), Ok(asked));
         assert!(RemoteRequest::decode(text.replace("\"v\":1", "\"v\":2").as_bytes()).is_err());
-        for answer in
-            [RemoteAnswer::Nothing, RemoteAnswer::Here { stale: true }, RemoteAnswer::Refused { why: "no".into() }]
-        {
+        for answer in [RemoteAnswer::Nothing, RemoteAnswer::here(true), RemoteAnswer::Refused { why: "no".into() }] {
             assert_eq!(RemoteAnswer::decode(&answer.encode()), Ok(answer));
         }
         assert!(RemoteAnswer::decode(b"{}").is_err());
+        let position = Some(StreamPosition { stream: u64::MAX, number: 3 });
+        let here = RemoteAnswer::Here { stale: false, position };
+        assert_eq!(RemoteAnswer::decode(&here.encode()), Ok(here));
+        // Replies of gateways without positions.
+        assert_eq!(RemoteAnswer::decode(br#"{"v":1,"answer":"here","stale":true}"#), Ok(RemoteAnswer::here(true)));
     }
 }

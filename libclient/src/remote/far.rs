@@ -11,6 +11,7 @@ use crate::lease::value::Value;
 use crate::lease::wait::wait_entry;
 use crate::lease::wait::wait_newer;
 use crate::names::version::Version;
+use crate::stream::Source;
 use crate::tensor::sendable::Sendable;
 use crate::wait::{Deadline, NAP_MAX, not_published};
 use std::time::Duration;
@@ -185,21 +186,26 @@ impl Client {
         }
     }
 
-    /// Makes the gateway receive a stream of another machine. Returns the local name. With a deadline, waits for the
-    /// stream.
-    pub(crate) fn stream_anywhere<'n>(&self, name: &'n str, deadline: Option<Deadline>) -> Result<&'n str> {
+    /// Makes the gateway receive a stream of another machine. Returns the local name, and the process that fills
+    /// the local stream. With a deadline, waits for the stream.
+    pub(crate) fn stream_anywhere<'n>(&self, name: &'n str, deadline: Option<Deadline>) -> Result<(&'n str, Source)> {
         let key = stream_key(name);
+        let here = |name| Ok((name, Source::Unknown));
         loop {
             let met = match self.far(name)? {
-                Some(Far::Here(rest)) => return Ok(rest),
+                Some(Far::Here(rest)) => return here(rest),
                 Some(Far::There(node)) => {
                     let request = RemoteRequest::Subscribe { name: name.to_owned() };
                     let asked = self.ask_gateway(name, &request, deadline.unwrap_or_else(|| self.far_deadline()));
-                    match asked.and_then(|(answer, _)| self.is_here(node, name, answer)) {
-                        Ok(_) => return Ok(name),
+                    let asked = asked.and_then(|(answer, _)| match answer {
+                        RemoteAnswer::Here { position, .. } => Ok(position),
+                        answer => self.is_here(node, name, answer).map(|_| None),
+                    });
+                    match asked {
+                        Ok(position) => return Ok((name, Source::Gateway(position))),
                         // Messages that the gateway received before are still on this machine.
                         Err(error) if self.session().find(&key).is_some_and(|found| found.owner_word.is_live()) => {
-                            return if error.is_remote() { Ok(name) } else { Err(error) };
+                            return if error.is_remote() { Ok((name, Source::Gateway(None))) } else { Err(error) };
                         }
                         Err(error) => Some(error),
                     }
@@ -211,7 +217,8 @@ impl Client {
                     Some(cause) if self.session().find(&key).is_none_or(|found| !found.owner_word.is_live()) => {
                         return Err(trouble(name, cause));
                     }
-                    _ => return Ok(name),
+                    Some(_) => return Ok((name, Source::Gateway(None))),
+                    None => return here(name),
                 },
                 (Some(error), None) => return Err(error),
                 (Some(Error::Remote { cause: RemoteTrouble::Refused { node, why }, name }), _) => {
@@ -223,10 +230,10 @@ impl Client {
                 }
                 (Some(error), Some(_)) => return Err(error),
                 // The name is that of a stream of this machine, or of a node that does not exist yet.
-                (None, Some(_)) if !may_be_far(name) => return Ok(name),
+                (None, Some(_)) if !may_be_far(name) => return here(name),
                 (None, Some(deadline)) => {
                     match wait_entry(self.session(), &key, deadline.at_most(NODE_COMES), || not_published(name)) {
-                        Ok(()) => return Ok(name),
+                        Ok(()) => return here(name),
                         Err(Error::Timeout { .. }) if deadline.nap().is_some() => {}
                         Err(Error::Timeout { .. }) => {
                             let cause = self.killed_gateway(name)?.map(|cause| format!(" ({cause})"));
@@ -305,7 +312,7 @@ impl Client {
     pub(crate) fn is_here(&self, node: &str, name: &str, answer: RemoteAnswer) -> Result<bool> {
         let node = node.to_owned();
         Err(match answer {
-            RemoteAnswer::Here { stale } => return Ok(stale),
+            RemoteAnswer::Here { stale, .. } => return Ok(stale),
             RemoteAnswer::Nothing => trouble(name, RemoteTrouble::Nothing { node }),
             RemoteAnswer::Unreachable => trouble(name, RemoteTrouble::Unreachable { node }),
             RemoteAnswer::Timeout => Error::Timeout {

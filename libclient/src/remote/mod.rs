@@ -35,6 +35,7 @@ mod api;
 mod document;
 mod far;
 
+pub use crate::stream::StreamPosition;
 pub use document::{
     NodeDocument, Placement, RemoteAnswer, RemoteInfo, RemoteNames, RemoteRequest, VALUE, VALUE_METADATA, VALUE_PREFIX,
 };

@@ -69,7 +69,7 @@ impl Message {
     }
 
     /// Returns the number of messages lost between the previous message and this one. It is more than 0 only with
-    /// [`crate::Policy::DropOldest`].
+    /// [`crate::Policy::DropOldest`], or for a stream of another machine.
     pub fn lost(&self) -> u64 {
         self.lost
     }

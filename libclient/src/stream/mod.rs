@@ -4,6 +4,7 @@ pub mod borrowed;
 pub mod history;
 pub mod message;
 pub mod open;
+mod origin;
 pub mod producer;
 pub mod ring;
 pub mod sender;
@@ -13,5 +14,7 @@ mod waiting;
 mod writer;
 
 pub use open::StreamBuilder;
+pub(crate) use origin::Source;
+pub use origin::StreamPosition;
 pub use producer::{Stream, TrySendError};
 pub use sender::{Loan, Sender};

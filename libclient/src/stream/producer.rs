@@ -5,12 +5,15 @@ use crate::instruments::Silence;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::session::streams::ClosedRing;
+use crate::stream::origin::StreamPosition;
 use crate::stream::writer::{State, Writer};
 use crate::tensor::draft::Sealed;
 use crate::tensor::sendable::{Sendable, seal, sealed};
 use crate::wait::{Deadline, Timeout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tensorlend_layout::stream::Closed;
+use tensorlend_layout::tensor::Origin;
 use tensorlend_layout::wire::Request;
 use tensorlend_os::mutex::lock;
 
@@ -44,6 +47,7 @@ use tensorlend_os::mutex::lock;
 pub struct Stream {
     pub(super) writer: Writer,
     state: Mutex<State>,
+    closed: Closed,
 }
 
 /// A free ring slot for one message.
@@ -55,8 +59,8 @@ pub(crate) struct RingSlot<'s> {
 impl RingSlot<'_> {
     /// Sends a message. Returns its number.
     #[inline]
-    pub(crate) fn fill(mut self, message: impl Sendable) -> Result<u64> {
-        self.stream.push(&mut self.state, message)
+    pub(crate) fn fill(mut self, message: impl Sendable, origin: Option<Origin>) -> Result<u64> {
+        self.stream.push(&mut self.state, message, origin)
     }
 }
 
@@ -71,7 +75,7 @@ fn seal_locked(session: &Arc<Session>, message: &mut impl Sendable, sequence: u6
 impl Stream {
     /// Returns a stream that the daemon has just opened.
     pub(super) fn opened(writer: Writer) -> Self {
-        Self { writer, state: Mutex::new(State::new()) }
+        Self { writer, state: Mutex::new(State::new()), closed: Closed::Ended { lost: 0 } }
     }
 
     /// Sends a message. Returns its number. With [`crate::Policy::Block`], blocks while a subscriber is a whole ring behind.
@@ -145,11 +149,47 @@ impl Stream {
     /// [`TrySendError::Full`] with the message. A stream with [`crate::Policy::DropOldest`] is never full.
     /// [`TrySendError::Failed`] with an error of [`Stream::send`].
     pub fn try_send<M: Sendable>(&self, message: M) -> std::result::Result<u64, TrySendError<M>> {
+        self.try_send_as(message, None)
+    }
+
+    /// Sends a message of another machine's stream, like [`Stream::try_send`]. Subscribers count the messages of that stream
+    /// that they miss. Only a gateway needs it.
+    ///
+    /// # Errors
+    /// The errors of [`Stream::try_send`].
+    #[doc(hidden)]
+    pub fn try_send_from<M: Sendable>(
+        &self,
+        message: M,
+        origin: StreamPosition,
+    ) -> std::result::Result<u64, TrySendError<M>> {
+        self.try_send_as(message, Some(origin.into()))
+    }
+
+    /// Closes the stream of another machine, which has ended there. `lost` messages before its end did not reach this machine.
+    /// Only a gateway needs it.
+    #[doc(hidden)]
+    pub fn end(mut self, lost: u64) {
+        self.closed = Closed::Ended { lost };
+    }
+
+    /// Leaves the stream of another machine, which may continue there: subscribers wait for the next gateway. Only a gateway
+    /// needs it.
+    #[doc(hidden)]
+    pub fn leave(mut self) {
+        self.closed = Closed::Left;
+    }
+
+    fn try_send_as<M: Sendable>(
+        &self,
+        message: M,
+        origin: Option<Origin>,
+    ) -> std::result::Result<u64, TrySendError<M>> {
         if let Err(e) = message.ready(sealed::INSIDE) {
             return Err(TrySendError::Failed(e));
         }
         match self.place() {
-            Ok(Some(place)) => place.fill(message).map_err(TrySendError::Failed),
+            Ok(Some(place)) => place.fill(message, origin).map_err(TrySendError::Failed),
             Ok(None) => Err(TrySendError::Full(message)),
             Err(e) => Err(TrySendError::Failed(e)),
         }
@@ -169,7 +209,7 @@ impl Stream {
     pub(crate) fn send_until(&self, message: impl Sendable, deadline: Deadline) -> Result<u64> {
         message.ready(sealed::INSIDE)?;
         let mut state = self.with_room(deadline)?;
-        self.push(&mut state, message)
+        self.push(&mut state, message, None)
     }
 
     /// Blocks until the stream has a free ring slot, which another thread may take first.
@@ -212,9 +252,10 @@ impl Stream {
     }
 
     #[inline]
-    fn push(&self, state: &mut State, mut message: impl Sendable) -> Result<u64> {
+    fn push(&self, state: &mut State, mut message: impl Sendable, origin: Option<Origin>) -> Result<u64> {
         let sealed = seal_locked(&self.writer.session, &mut message, state.next, &self.writer.name)?;
-        Ok(self.writer.push(state, sealed.value, &sealed.summary))
+        let words = origin.map_or(sealed.summary, Origin::pack);
+        Ok(self.writer.push(state, sealed.value, &words))
     }
 
     /// Wakes sleeping subscribers before a message is there: see [`crate::Call::soon`].
@@ -318,7 +359,7 @@ impl Drop for Stream {
         if self.writer.session.is_forked() {
             return;
         }
-        self.writer.head.closed.set(1);
+        self.writer.head.closed.set(self.closed.pack());
         tensorlend_layout::crash_point!("stream: closed");
         self.writer.wake(&mut lock(&self.state));
         // The messages stay in the ring for late subscribers. When this session ends, the daemon becomes their owner.

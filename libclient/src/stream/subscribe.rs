@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::error::{Error, Result, check_name};
 use crate::lease::wait::wait_entry;
 use crate::stream::message::Start;
+use crate::stream::origin::{Source, StreamPosition};
 use crate::stream::subscriber::Subscription;
 use crate::wait::{Deadline, Timeout};
 use tensorlend_layout::name::stream_key;
@@ -38,6 +39,17 @@ pub struct SubscriptionBuilder {
 impl SubscriptionBuilder {
     pub(crate) fn new(client: Client, name: &str) -> Self {
         Self { client, name: name.to_owned(), start: Start::Newest, wake: false, wait: None }
+    }
+
+    /// Returns the position that a gateway has reached in a stream of another machine, from the last message that it sent on
+    /// this machine. Only a gateway needs it.
+    ///
+    /// # Errors
+    /// The errors of [`SubscriptionBuilder::open`].
+    #[doc(hidden)]
+    pub fn filled(self) -> Result<Option<StreamPosition>> {
+        let local = Subscription::open(self.client.session(), &self.name, Start::Next, false, Source::Unknown)?;
+        Ok(local.filled())
     }
 
     /// Sets the message with which the subscription begins. Default: [`Start::Newest`].
@@ -102,14 +114,14 @@ impl SubscriptionBuilder {
     pub fn open(self) -> Result<Subscription> {
         check_name(&self.name)?;
         let deadline = self.wait.map(Deadline::new);
-        let here = self.client.stream_anywhere(&self.name, deadline)?;
+        let (here, source) = self.client.stream_anywhere(&self.name, deadline)?;
         let session = self.client.session();
         if let Some(deadline) = deadline {
             wait_entry(session, &stream_key(here), deadline, || {
                 format!("stream {here:?}: no process has opened it (see `tensorlend ls`)")
             })?;
         }
-        match Subscription::open(session, here, self.start, self.wake) {
+        match Subscription::open(session, here, self.start, self.wake, source) {
             Err(e) if e.is_not_found() => Err(Error::NoSuch { kind: "stream", name: self.name }),
             other => other,
         }

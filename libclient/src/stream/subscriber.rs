@@ -8,6 +8,7 @@ use crate::lease::value::Value;
 use crate::session::Session;
 use crate::stream::borrowed::Near;
 use crate::stream::message::{Message, Start};
+use crate::stream::origin::{Progress, Source};
 use crate::stream::ring::map_ring;
 use crate::wait::Spin;
 use crate::wait::{Deadline, Timeout};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use tensorlend_layout::leases::{CURSORS, Cursor};
 use tensorlend_layout::name::stream_key;
 use tensorlend_layout::raw::{Records, Sheet};
-use tensorlend_layout::stream::{Found, Ring, RingEntry, StreamRing};
+use tensorlend_layout::stream::{Closed, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Item, PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
@@ -71,13 +72,15 @@ pub struct Subscription {
     pub(crate) next: u64,
     lost: u64,
     lost_before: u64,
+    pub(super) progress: Progress,
     pub(super) spin: Spin,
     /// Another process may watch or fill a socket that it has.
     wake: Option<Arc<ClosedApart>>,
 }
 
 impl Subscription {
-    pub(crate) fn open(session: &Arc<Session>, name: &str, start: Start, wake: bool) -> Result<Self> {
+    /// Subscribes to the local stream of this name.
+    pub(crate) fn open(session: &Arc<Session>, name: &str, start: Start, wake: bool, source: Source) -> Result<Self> {
         check_name(name)?;
         session.check()?;
         let cursor = session.streams().take_cursor().ok_or(Error::Cursors(CURSORS))?;
@@ -99,10 +102,14 @@ impl Subscription {
             next: 0,
             lost: 0,
             lost_before: 0,
+            progress: Progress::new(source != Source::Unknown),
             spin: Spin::new(),
             wake: wake.map(Arc::new),
         };
         it.begin(start);
+        if let Source::Gateway(position) = source {
+            it.expect(position);
+        }
         Ok(it)
     }
 
@@ -210,6 +217,8 @@ impl Subscription {
     /// * [`Error::StreamEnded`] if the producer closed the stream or ended, and the subscription has received every
     ///   message.
     ///   The subscription continues if the stream is opened again.
+    /// * [`Error::Remote`], only for a stream of another machine, if this machine's gateway has ended and no other has
+    ///   continued within 10 s. The subscription continues with the next gateway.
     /// * [`Error::Damaged`] for one message of a faulty producer.
     /// * [`Error::Leases`] if this client already holds 4096 leases. Once the program has dropped some leases, it can
     ///   receive the same message.
@@ -254,8 +263,8 @@ impl Subscription {
                     }
                 }
                 Found::Lost(oldest) => {
-                    self.lost = self.lost.saturating_add(oldest - self.next);
-                    self.words().lost.set(self.lost);
+                    self.count(oldest - self.next);
+                    self.progress.skip(oldest - self.next);
                     self.next = oldest;
                 }
                 Found::Message(value, summary) => {
@@ -273,12 +282,16 @@ impl Subscription {
                         // The producer replaced the entry during the check, as `find` will show, or the stream has
                         // another owner.
                         Ok(Leasing::Moved | Leasing::Absent) => {
-                            if self.owner_word()?.read() != self.at.owner_word.0 {
-                                self.rejoin()?;
+                            if self.owner_word()?.read() != self.at.owner_word.0 && !self.rejoin()? {
+                                return Ok(None);
                             }
                         }
                         Ok(Leasing::Held(leased)) => {
                             self.advance();
+                            let lost = self.progress.take(&summary);
+                            if lost > 0 {
+                                self.count(lost);
+                            }
                             let value = assemble::value(&self.session, leased, &self.name)?;
                             return Ok(Some(self.message(number, value)));
                         }
@@ -293,6 +306,12 @@ impl Subscription {
         }
         self.advance();
         Err(Error::Damaged { name: self.name.clone(), cause: BadTensor::Record })
+    }
+
+    #[cold]
+    fn count(&mut self, lost: u64) {
+        self.lost = self.lost.saturating_add(lost);
+        self.words().lost.set(self.lost);
     }
 
     #[inline]
@@ -337,34 +356,47 @@ impl Subscription {
     #[cold]
     fn follow_on(&mut self) -> Result<bool> {
         if self.owner_word()?.read() != self.at.owner_word.0 {
-            self.rejoin()?;
-            return Ok(true);
+            return self.rejoin();
         }
-        let over = self.at.head.closed.read() != 0 || {
+        let closed = Closed::unpack(self.at.head.closed.read());
+        let over = closed.is_some() || {
             let member = self.session.directory.members[usize::from(self.at.owner_word.catalogue())].member.read();
             !matches!(Member(member).state(), MemberState::Open | MemberState::Ending)
         };
-        if over {
-            // From here on, messages that were sent before the close are visible.
-            let ring = Ring { head: &self.at.head, entries: &self.at.entries };
-            if ring.find(self.next) != Found::NotYet {
-                return Ok(true);
-            }
-            // The subscription reads no more messages from its cached segments, so drop them.
-            self.forget_near();
-            return Err(Error::StreamEnded(self.name.clone()));
+        if !over {
+            return Ok(false);
         }
-        Ok(false)
+        // From here on, messages that were sent before the close are visible.
+        let ring = Ring { head: &self.at.head, entries: &self.at.entries };
+        if ring.find(self.next) != Found::NotYet {
+            return Ok(true);
+        }
+        // The subscription reads no more messages from its cached segments, so drop them.
+        self.forget_near();
+        match closed {
+            Some(Closed::Ended { lost }) => {
+                let lost = self.progress.end(self.at.id, lost);
+                self.count(lost);
+                Err(self.ended())
+            }
+            None if !self.progress.is_remote() => Err(self.ended()),
+            Some(Closed::Left) | None => self.await_gateway(),
+        }
     }
 
-    /// Handles a changed owner word: the stream was deleted, or has another producer.
-    fn rejoin(&mut self) -> Result<()> {
+    fn ended(&self) -> Error {
+        Error::StreamEnded(self.name.clone())
+    }
+
+    /// Handles a changed owner word: the stream was deleted, or has another producer. Returns false if the subscription waits
+    /// for the next gateway.
+    fn rejoin(&mut self) -> Result<bool> {
         self.forget_near();
         let live = self.session.find(&stream_key(&self.name)).is_some_and(|f| f.owner_word.is_live());
         if !live {
             // The subscriber reads no more messages, so the producer may drop the ring's messages.
             self.words().next.set(u64::MAX);
-            return Err(Error::StreamEnded(self.name.clone()));
+            return Err(self.ended());
         }
         let joined = Self::join(&self.session, &self.name, self.cursor, self.wake.is_some());
         if joined.is_err() {
@@ -372,13 +404,16 @@ impl Subscription {
             self.words().next.set(u64::MAX);
         }
         let (at, wake) = match joined {
-            Err(e) if e.is_not_found() => return Err(Error::StreamEnded(self.name.clone())),
+            // The next gateway was killed while it opened the stream.
+            Err(e) if e.is_not_found() && self.progress.is_remote() => return self.await_gateway(),
+            Err(e) if e.is_not_found() => return Err(self.ended()),
             other => other?,
         };
         self.at = at;
         self.wake = wake.map(Arc::new);
+        self.progress.on_gateway();
         self.begin(Start::Oldest);
-        Ok(())
+        Ok(true)
     }
 
     /// Receives the next message. Blocks until a message arrives. The thread spins briefly and then sleeps on a
@@ -430,6 +465,7 @@ impl Subscription {
     }
 
     /// Returns the number of messages lost since the subscription began: the producer replaced them before they were received.
+    /// For a stream of another machine, also messages that did not reach this machine.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -448,7 +484,7 @@ impl Subscription {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// With [`Policy::Block`] and [`Policy::Error`] the number stays 0.
+    /// With [`Policy::Block`] and [`Policy::Error`] the number stays 0 for a stream of this machine.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -11,14 +11,15 @@ use crate::key::Key;
 use crate::transport::{Answer, Body, Frame, Transport, Trouble};
 use crate::value::Outgoing;
 use crate::wire::{
-    AboutStream, Chunk, Codecs, Descriptor, Message, NodeName, Packing, Part, StreamAnswer, StreamQuestion, encode,
-    words,
+    AboutStream, Chunk, Codecs, Descriptor, Epoch, Message, NodeName, Packing, Part, StreamAnswer, StreamQuestion,
+    encode, words,
 };
 use sender::{Room, Sender};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tensorlend::remote::StreamPosition;
 use tensorlend::{Client, Start, Subscription};
 use tensorlend_os::thread;
 
@@ -27,10 +28,10 @@ const LINKS_MAX: usize = 128;
 /// Interval at which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
 
-/// A queued message: its number in the stream and its value, or the end of the stream.
+/// A queued message: its position in the stream and its value, or the end of the stream.
 enum Queued {
-    Value(u64, Outgoing),
-    End,
+    Value(StreamPosition, Outgoing),
+    End(StreamPosition),
 }
 
 /// State that the threads of a link share with [`Links`].
@@ -67,10 +68,18 @@ impl Shared {
     }
 }
 
+/// A link, with the gateway and the stream that it belongs to.
+struct Link {
+    epoch: Epoch,
+    space: usize,
+    name: String,
+    shared: Arc<Shared>,
+}
+
 /// Links to other nodes, by the receiving node and the link number that the receiving node drew.
 #[derive(Default)]
 pub struct Links {
-    open: HashMap<(NodeName, u64), Arc<Shared>>,
+    open: HashMap<(NodeName, u64), Link>,
     dropped: u64,
     polled: Option<Instant>,
 }
@@ -78,7 +87,7 @@ pub struct Links {
 impl Links {
     /// Returns the number of links, and of messages that were dropped because their receivers were slow.
     pub fn size(&self) -> (usize, u64) {
-        (self.open.len(), self.dropped + self.open.values().map(|link| link.sender().dropped()).sum::<u64>())
+        (self.open.len(), self.dropped + self.open.values().map(|link| link.shared.sender().dropped()).sum::<u64>())
     }
 
     /// Closes links that have timed out.
@@ -87,17 +96,26 @@ impl Links {
             return;
         }
         self.polled = Some(now);
-        let over = self.open.iter().filter(|(_, link)| link.is_closed() || link.sender().is_timed_out(now));
-        let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
+        self.close_all(|_, Link { shared, .. }| shared.is_closed() || shared.sender().is_timed_out(now));
+    }
+
+    /// Handles a node that has become reachable. An earlier gateway of the node has ended, and its links with it.
+    pub fn on_node_up(&mut self, node: &NodeName, epoch: Epoch) {
+        self.close_all(|(whose, _), link| whose == node && link.epoch != epoch);
+    }
+
+    fn close_all(&mut self, is_over: impl Fn(&(NodeName, u64), &Link) -> bool) {
+        let over: Vec<_> =
+            self.open.iter().filter(|(key, link)| is_over(key, link)).map(|(key, _)| key.clone()).collect();
         for key in over {
             self.close(&key);
         }
     }
 
     fn close(&mut self, key: &(NodeName, u64)) {
-        if let Some(link) = self.open.remove(key) {
-            self.dropped += link.sender().dropped();
-            link.close();
+        if let Some(Link { shared, .. }) = self.open.remove(key) {
+            self.dropped += shared.sender().dropped();
+            shared.close();
         }
     }
 
@@ -119,13 +137,13 @@ impl Links {
         let said = match what {
             StreamQuestion::Open { link, window_messages, window_bytes, drop_oldest, from } => {
                 let sender = Sender::new(window_messages, window_bytes, drop_oldest, now);
-                self.open_link(context, space, name, (asker.node, link), sender, from)
+                self.open_link(context, (space, name), asker.epoch, (asker.node, link), sender, from)
             }
             StreamQuestion::Grant { link, through, taken, window_bytes } => match self.open.get(&(asker.node, link)) {
-                Some(link) if !link.is_closed() => {
-                    let mut sender = link.sender();
+                Some(Link { shared, .. }) if !shared.is_closed() => {
+                    let mut sender = shared.sender();
                     sender.on_grant(through, taken, window_bytes, now);
-                    link.changed.notify_all();
+                    shared.changed.notify_all();
                     StreamAnswer::Granted { sent: sender.sent() }
                 }
                 _ => StreamAnswer::NoLink,
@@ -141,23 +159,23 @@ impl Links {
     fn open_link(
         &mut self,
         context: &Context,
-        space: usize,
-        name: &str,
+        (space, name): (usize, &str),
+        epoch: Epoch,
         key: (NodeName, u64),
         sender: Sender<Queued>,
-        from: Option<u64>,
+        from: Option<StreamPosition>,
     ) -> StreamAnswer {
         if !context.is_exported(space, name) {
             return StreamAnswer::Nothing;
         }
-        // If the link exists, the receiver has lost the response to its first request. It then gets
-        // a new link with the same number.
-        self.close(&key);
+        // A node has one link for each stream. If the node opens another one, it has given up the former link, which must
+        // not hold up the stream until it times out. If the link itself exists, the node has lost the response.
+        self.close_all(|(node, _), link| *node == key.0 && (link.space, link.name.as_str()) == (space, name));
         if self.open.len() >= LINKS_MAX {
             return StreamAnswer::Refused(format!("{LINKS_MAX} streams are sent already"));
         }
         let client = context.client(space).clone();
-        let (subscription, from) = match subscribe(&client, name, from) {
+        let (subscription, position) = match subscribe(&client, name, from) {
             Ok(both) => both,
             Err(error) if error.is_not_found() => return StreamAnswer::Nothing,
             Err(error) => return StreamAnswer::Refused(words(&error.to_string())),
@@ -166,10 +184,10 @@ impl Links {
         let shared =
             Arc::new(Shared { sender: Mutex::new(sender), changed: Condvar::new(), closed: AtomicBool::new(false) });
         let to = Key::Message { from: Some(context.nodes.here().clone()), to: key.0.clone(), link: Some(key.1) };
-        match start_threads(context, shared.clone(), client, subscription, from, to) {
+        match start_threads(context, shared.clone(), client, subscription, position, to) {
             Ok(()) => {
-                self.open.insert(key, shared);
-                StreamAnswer::Opened { capacity }
+                self.open.insert(key, Link { epoch, space, name: name.to_owned(), shared });
+                StreamAnswer::Opened { capacity, position }
             }
             Err(error) => {
                 shared.close();
@@ -181,19 +199,27 @@ impl Links {
 
 impl Drop for Links {
     fn drop(&mut self) {
-        self.open.values().for_each(|link| link.close());
+        self.open.values().for_each(|link| link.shared.close());
     }
 }
 
-/// Subscribes to a stream. Returns the subscription, and the number of the first message to send;
-/// `None` means the newest. `from` is the number that the receiver wants.
-fn subscribe(client: &Client, name: &str, from: Option<u64>) -> tensorlend::Result<(Subscription, Option<u64>)> {
-    let open = |start| client.subscription(name).start_at(start).open();
-    let Some(wanted) = from else { return Ok((open(Start::Newest)?, None)) };
-    // If the stream has not reached the wanted number, the producer has opened it again. Then the
-    // receiver has none of its messages.
-    let is_reopened = open(Start::Next)?.position() < wanted;
-    Ok((open(Start::Oldest)?, Some(if is_reopened { 0 } else { wanted })))
+/// Subscribes to a stream. Returns the subscription, and the position of the first message to send. `from` is the position
+/// that the receiver wants; `None` means the newest message.
+fn subscribe(
+    client: &Client,
+    name: &str,
+    from: Option<StreamPosition>,
+) -> tensorlend::Result<(Subscription, StreamPosition)> {
+    let start = if from.is_some() { Start::Oldest } else { Start::Newest };
+    let subscription = client.subscription(name).start_at(start).open()?;
+    let stream = subscription.identity();
+    let number = match from {
+        None => subscription.position(),
+        Some(from) if from.stream == stream => from.number,
+        // The producer has opened the stream again, so the receiver has none of its messages.
+        Some(_) => 0,
+    };
+    Ok((subscription, StreamPosition { stream, number }))
 }
 
 fn start_threads(
@@ -201,12 +227,12 @@ fn start_threads(
     shared: Arc<Shared>,
     client: Client,
     subscription: Subscription,
-    from: Option<u64>,
+    position: StreamPosition,
     to: Key,
 ) -> std::io::Result<()> {
     let (here, taking) = (context.asker.node.clone(), shared.clone());
     thread::spawn("gateway-stream", move || {
-        take(&taking, subscription, from, &here);
+        take(&taking, subscription, position, &here);
         taking.close();
         drop(client);
     })?;
@@ -224,9 +250,7 @@ fn start_threads(
 }
 
 /// Takes messages from the local stream until the link is closed.
-fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here: &NodeName) {
-    // The receiver already has the messages before this number.
-    let mut from = from.unwrap_or(0);
+fn take(shared: &Shared, mut subscription: Subscription, mut position: StreamPosition, here: &NodeName) {
     let mut ended = false;
     while !shared.is_closed() {
         let sender = shared.sender();
@@ -238,13 +262,14 @@ fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here
         let queued = match subscription.recv_timeout(POLL) {
             Ok(message) => {
                 ended = false;
-                let sequence = message.sequence();
-                if sequence < from {
+                let at = StreamPosition { stream: subscription.identity(), number: message.sequence() };
+                // The receiver already has the messages before its position.
+                if at.stream == position.stream && at.number < position.number {
                     continue;
                 }
-                from = 0;
+                position = StreamPosition { number: at.number + 1, ..at };
                 match Outgoing::new(message.into_value(), here.clone()) {
-                    Ok(value) => Queued::Value(sequence, value),
+                    Ok(value) => Queued::Value(at, value),
                     Err(why) => {
                         tracing::debug!(stream = subscription.name(), %why, "a message cannot be sent");
                         continue;
@@ -256,8 +281,7 @@ fn take(shared: &Shared, mut subscription: Subscription, from: Option<u64>, here
                     std::thread::sleep(POLL);
                     continue;
                 }
-                from = 0;
-                Queued::End
+                Queued::End(position)
             }
             Err(error) if error.is_timeout() || matches!(error, tensorlend::Error::Damaged { .. }) => continue,
             Err(error) => {
@@ -288,8 +312,8 @@ impl Transmitter {
             drop(sender);
             shared.changed.notify_all();
             let sent = match queued {
-                Queued::End => self.say(Message { number, part: Part::End }, Body::default()),
-                Queued::Value(sequence, value) => self.send(shared, number, sequence, &value),
+                Queued::End(at) => self.say(Message { number, part: Part::End(at) }, Body::default()),
+                Queued::Value(at, value) => self.send(shared, number, at, &value),
             };
             if let Err(error) = sent {
                 // The receiver detects the lost piece by the gap in the numbers.
@@ -298,7 +322,7 @@ impl Transmitter {
         }
     }
 
-    fn send(&self, shared: &Shared, number: u64, sequence: u64, value: &Outgoing) -> Result<(), Trouble> {
+    fn send(&self, shared: &Shared, number: u64, at: StreamPosition, value: &Outgoing) -> Result<(), Trouble> {
         let mut offset = 0;
         loop {
             let Some(room) = self.room(shared, number, value.len() - offset) else { return Ok(()) };
@@ -306,7 +330,7 @@ impl Transmitter {
             let (chunk, body) = Chunk::pack(offset, body, element, Packing::None, Codecs::default(), self.checksum);
             let end = offset + u64::from(chunk.bytes);
             let part = if offset == 0 {
-                Part::First { sequence, descriptor: Descriptor::clone(value.descriptor()), chunk }
+                Part::First { at, descriptor: Descriptor::clone(value.descriptor()), chunk }
             } else {
                 Part::More(chunk)
             };

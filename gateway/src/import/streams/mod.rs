@@ -7,7 +7,11 @@
 //! A link ends when its local stream has no subscribers any more. It continues after a restart of
 //! the sending gateway, and if the producer ends the stream and opens it again. A restarted gateway
 //! finds the local streams of the previous gateway that still have subscribers, and opens their
-//! links again ([`Links::on_node_up`]).
+//! links again ([`Links::on_node_up`]), after the last message that the previous gateway has sent.
+//!
+//! *No message is missing uncounted.* Each message has its position in the original stream, on the link and in the entry
+//! of the local ring. The subscribers count the gaps themselves. So it does not matter where a message was lost, or
+//! which gateways were killed in the meantime.
 
 mod queue;
 mod receiver;
@@ -27,7 +31,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tensorlend::remote::RemoteAnswer;
+use tensorlend::remote::{RemoteAnswer, StreamPosition};
 use tensorlend::{Call, Policy};
 use tensorlend_os::thread;
 use writer::{Writer, subscribers};
@@ -40,6 +44,8 @@ const RENEW: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 /// Time without a piece after which the messages that the sender reports as sent count as lost.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Maximum time that the end of this gateway waits for other nodes to close their links.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Interval at which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -79,6 +85,8 @@ struct Link {
     /// Whether an earlier run of this gateway opened the link. Its subscribers are connected
     /// already, so no client requests the link.
     is_inherited: bool,
+    /// Whether the local stream of an earlier run was ended, because the node has the stream no more.
+    is_end_told: bool,
     callers: Vec<Call>,
     /// Whether a grant is in flight.
     is_granting: bool,
@@ -103,6 +111,11 @@ impl Link {
     fn pause(&mut self, until: Instant) {
         self.phase = Phase::Broken(until);
         self.shared.window.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the response to a client that subscribes.
+    fn here(&self, stale: bool) -> RemoteAnswer {
+        RemoteAnswer::Here { stale, position: self.shared.wanted() }
     }
 }
 
@@ -161,8 +174,8 @@ impl Links {
         if let Some(link) = self.open.get_mut(&name) {
             link.used = now;
             match link.phase {
-                Phase::Open => context.answer(space, call, &RemoteAnswer::Here { stale: false }),
-                Phase::Broken(_) if link.is_started => context.answer(space, call, &RemoteAnswer::Here { stale: true }),
+                Phase::Open => context.answer(space, call, &link.here(false)),
+                Phase::Broken(_) if link.is_started => context.answer(space, call, &link.here(true)),
                 Phase::Broken(_) if !is_alive => context.answer(space, call, &RemoteAnswer::Unreachable),
                 // `open_link` requests the link again. The response to that request, or its timeout, then completes
                 // this call.
@@ -184,8 +197,16 @@ impl Links {
     }
 
     /// Handles a node that has become reachable. Requests the node's streams that an earlier run of
-    /// this gateway received, if they still have subscribers on this machine.
+    /// this gateway received, if they still have subscribers on this machine. Also requests the links
+    /// of an earlier connection again: the pieces that were on their way are lost, but the node may
+    /// still have their messages.
     pub fn on_node_up(&mut self, context: &mut Context, node: &NodeName, now: Instant) {
+        let connection = context.nodes.connection(node);
+        for (_, link) in self.open.iter_mut().filter(|(name, _)| name.node == *node) {
+            if !matches!(link.phase, Phase::Opening) && link.connection != connection {
+                link.pause(now);
+            }
+        }
         for space in 0..context.spaces.len() {
             let streams = context.client(space).streams(&format!("{node}/*")).unwrap_or_else(|error| {
                 tracing::warn!(%node, %error, "streams of a gateway before this one cannot be found");
@@ -202,13 +223,20 @@ impl Links {
     }
 
     fn begin(&mut self, context: &mut Context, name: RemoteName, callers: Vec<Call>, now: Instant) {
+        let shared = Arc::<Shared>::default();
+        // An earlier run of this gateway, or an earlier link, has got this far.
+        match context.client(name.space).subscription(&name.local()).filled() {
+            Ok(filled) => shared.set_wanted(filled),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => tracing::warn!(stream = name.local(), %error, "the position in a stream cannot be read"),
+        }
         let link = Link {
             number: 0,
             phase: Phase::Opening,
             connection: None,
-            shared: Arc::default(),
             is_started: false,
-            is_inherited: callers.is_empty(),
+            is_inherited: callers.is_empty() || shared.wanted().is_some(),
+            is_end_told: false,
             callers,
             is_granting: false,
             granted: now,
@@ -216,6 +244,7 @@ impl Links {
             heard: now,
             used: now,
             silence: Silence { pieces: 0, since: now },
+            shared,
         };
         self.open.insert(name.clone(), link);
         self.open_link(context, &name, now);
@@ -245,7 +274,7 @@ impl Links {
         let from = link.shared.wanted();
         // This entry must follow the last piece of the former link and precede the first piece of
         // the new link. That piece may arrive before the response.
-        link.shared.push_state(Coming::Reopened(number, from));
+        link.shared.push_state(Coming::Reopened(number));
         let what = StreamQuestion::Open {
             link: number,
             window_messages: WINDOW_MESSAGES,
@@ -302,18 +331,20 @@ impl Links {
     ) {
         let Some(link) = self.open.get_mut(name).filter(|link| link.number == number) else { return };
         let answer = match response {
-            Ok(StreamAnswer::Opened { capacity }) => {
+            Ok(StreamAnswer::Opened { capacity, position }) => {
                 let started = if link.is_started {
                     Ok(())
                 } else {
-                    start(context, &self.events, name, capacity, link.shared.clone())
+                    let wanted = link.shared.wanted().unwrap_or(position);
+                    link.shared.set_wanted(Some(wanted));
+                    start(context, &self.events, name, capacity, wanted, link.shared.clone())
                 };
                 match started {
                     Ok(()) => {
                         (link.is_started, link.phase, link.heard) = (true, Phase::Open, now);
                         let pieces = link.shared.pieces.load(Ordering::Relaxed);
                         (link.used, link.silence) = (now, Silence { pieces, since: now });
-                        RemoteAnswer::Here { stale: false }
+                        link.here(false)
                     }
                     Err(why) => RemoteAnswer::Refused { why },
                 }
@@ -323,12 +354,17 @@ impl Links {
             Ok(StreamAnswer::Nothing) if link.is_started => {
                 link.shared.push_state(Coming::Ended);
                 link.pause(now + RENEW);
-                RemoteAnswer::Here { stale: true }
+                link.here(true)
             }
-            Ok(StreamAnswer::Nothing) => RemoteAnswer::Nothing,
+            Ok(StreamAnswer::Nothing) => {
+                if !std::mem::replace(&mut link.is_end_told, true) {
+                    end_inherited(context, name);
+                }
+                RemoteAnswer::Nothing
+            }
             Ok(_) | Err(_) if link.is_started => {
                 link.pause(now + RENEW);
-                RemoteAnswer::Here { stale: true }
+                link.here(true)
             }
             Err(Trouble::Nobody) => match context.nodes.absence(&name.node, link.connection) {
                 // The node does not serve this namespace.
@@ -451,19 +487,56 @@ impl Links {
     }
 }
 
+impl Links {
+    /// Closes all links at the end of this gateway, so that the other nodes need not wait for their grants. Waits until the
+    /// nodes have responded, at most [`FAREWELL`].
+    pub fn leave(&mut self, context: &Context) {
+        let (responded, responses) = std::sync::mpsc::channel();
+        let links = self.open.iter().filter(|(name, _)| context.nodes.is_alive(&name.node));
+        let asked = links.map(|(name, link)| {
+            let what = StreamQuestion::Close { link: link.number };
+            let frame =
+                Frame { head: encode(&AboutStream { asker: context.asker.clone(), what }), body: Body::default() };
+            let responded = responded.clone();
+            let done = Box::new(move |_| {
+                let _ = responded.send(());
+            });
+            context.transport.ask(&context.key(Kind::Stream, name), frame, FAREWELL, done);
+        });
+        let (asked, until) = (asked.count(), Instant::now() + FAREWELL);
+        for _ in 0..asked {
+            if responses.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
+                break;
+            }
+        }
+    }
+}
+
 impl Drop for Links {
     fn drop(&mut self) {
         self.open.values().for_each(|link| link.shared.close());
     }
 }
 
-/// Opens the local stream, or continues the local stream of an earlier run of this gateway. Then
+/// Ends the local stream that an earlier run of this gateway has left open, if there is one: the other node has no such stream
+/// any more.
+fn end_inherited(context: &Context, name: &RemoteName) {
+    let (client, local) = (context.client(name.space), name.local());
+    if client.streams(&globset::escape(&local)).is_ok_and(|found| found.iter().any(|stream| stream.count > 0))
+        && let Err(error) = client.stream(&local).capacity(1).open().map(drop)
+    {
+        tracing::warn!(stream = local, %error, "a stream that has ended on its node cannot be ended here");
+    }
+}
+
+/// Opens the local stream, in place of the local stream of an earlier run of this gateway. Then
 /// starts the link's thread.
 fn start(
     context: &Context,
     events: &EventSender<Event>,
     name: &RemoteName,
     capacity: u32,
+    wanted: StreamPosition,
     shared: Arc<Shared>,
 ) -> Result<(), String> {
     let client = context.client(name.space).clone();
@@ -471,7 +544,7 @@ fn start(
     let local = name.local();
     let stream = client.stream(&local).capacity(capacity).policy(policy).open().map_err(|error| error.to_string())?;
     let writer = Writer::new(client, local, stream, capacity, policy);
-    let (events, receiver) = (events.clone(), Receiver::new(name.node.clone()));
+    let (events, receiver) = (events.clone(), Receiver::new(name.node.clone(), wanted));
     let started = thread::spawn("gateway-receive", move || {
         writer.run(&shared, receiver, &|| events.post(Event::Progress));
         shared.close();

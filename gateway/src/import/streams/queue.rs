@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tensorlend::remote::StreamPosition;
 
 /// Maximum number of messages of one link that are in flight.
 pub const WINDOW_MESSAGES: u32 = 16;
@@ -14,9 +15,8 @@ pub const WINDOW_MESSAGES: u32 = 16;
 pub enum Coming {
     /// A piece of a message.
     Piece(Message, Body),
-    /// The link is opened again with this link number, from this message of the stream on. The
-    /// link's own message numbers restart at 0.
-    Reopened(u64, Option<u64>),
+    /// The link is opened again with this link number. The link's own message numbers restart at 0.
+    Reopened(u64),
     /// Messages of the link below this number are lost if they have not arrived yet.
     Silence(u64),
     /// The stream has ended.
@@ -101,8 +101,8 @@ pub struct Shared {
     taken: Mutex<Taken>,
     /// The window in bytes that the sender may use. 0 means no window.
     pub window: AtomicU64,
-    /// Number in the stream of the next message, plus 1; 0 if the next message may have any number.
-    wanted: AtomicU64,
+    /// Position of the next message in the stream; `None` if it may be any message.
+    wanted: Mutex<Option<StreamPosition>>,
     /// Number of pieces that have arrived.
     pub pieces: AtomicU64,
     /// Number of complete messages.
@@ -176,13 +176,13 @@ impl Shared {
         drop(self.changed.wait_timeout(queue, time).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the number in the stream of the next message; `None` if it may have any number.
-    pub fn wanted(&self) -> Option<u64> {
-        self.wanted.load(Ordering::Relaxed).checked_sub(1)
+    /// Returns the position of the next message in the stream; `None` if it may be any message.
+    pub fn wanted(&self) -> Option<StreamPosition> {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the number in the stream of the next message; `None` if it may have any number.
-    pub fn set_wanted(&self, wanted: Option<u64>) {
-        self.wanted.store(wanted.map_or(0, |wanted| wanted.saturating_add(1)), Ordering::Relaxed);
+    /// Sets the position of the next message in the stream.
+    pub fn set_wanted(&self, wanted: Option<StreamPosition>) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
     }
 }

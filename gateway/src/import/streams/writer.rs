@@ -8,6 +8,7 @@ use crate::value::Incoming;
 use crate::wire::{Body, Chunk, Message};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tensorlend::remote::StreamPosition;
 use tensorlend::{Client, Policy, Stream};
 
 /// Returns the number of subscribers of a local stream, even if the stream has ended.
@@ -24,7 +25,8 @@ pub struct Writer {
     policy: Policy,
     /// The local stream; `None` after the stream of the other node has ended.
     stream: Option<Stream>,
-    incoming: Option<Incoming>,
+    /// The message that arrives, and its position in the stream of the other node.
+    incoming: Option<(StreamPosition, Incoming)>,
     /// Time at which the thread last requested the number of subscribers of an ended stream from
     /// the daemon.
     counted: Option<Instant>,
@@ -55,23 +57,24 @@ impl Writer {
             }
             match coming {
                 Coming::Piece(message, body) => self.on_piece(shared, &mut receiver, message, &body),
-                Coming::Reopened(number, from) => {
+                Coming::Reopened(number) => {
                     (self.incoming, link, told, bytes) = (None, number, Taken::default(), 0);
-                    receiver.on_reopened(from);
+                    receiver.on_reopened();
                 }
                 Coming::Silence(sent) => {
                     self.incoming = None;
                     receiver.on_silence(sent);
                 }
+                // The other node has the stream no more, and cannot know how many messages are missing.
                 Coming::Ended => {
-                    (self.stream, self.incoming) = (None, None);
-                    receiver.on_ended();
+                    receiver.give_up();
+                    self.end(0);
                 }
             }
             let (received, lost) = receiver.counts();
             shared.received.store(received, Ordering::Relaxed);
             shared.lost.store(lost, Ordering::Relaxed);
-            shared.set_wanted(receiver.wanted());
+            shared.set_wanted(Some(receiver.wanted()));
             let taken = Taken { link, through: receiver.next(), here: receiver.here(), bytes };
             *shared.taken() = taken;
             if taken.is_much_since(told, shared.window.load(Ordering::Relaxed)) {
@@ -81,11 +84,21 @@ impl Writer {
         }
         (self.incoming, self.counted) = (None, None);
         self.count(shared);
-        drop(self.stream.take());
-        // A stream with subscribers stays in the directory. So the next run of this gateway finds
-        // the stream and opens its link again.
         if shared.subscribers.load(Ordering::Relaxed) == 0 {
+            drop(self.stream.take());
             let _ = self.client.delete_stream(&self.name);
+        } else if let Some(stream) = self.stream.take() {
+            // The stream of the other node has not ended. This one stays in the directory, where the next run of this
+            // gateway finds it and opens its link again.
+            stream.leave();
+        }
+    }
+
+    /// Ends the local stream. `lost` messages before the end have not arrived.
+    fn end(&mut self, lost: u64) {
+        self.incoming = None;
+        if let Some(stream) = self.stream.take() {
+            stream.end(lost);
         }
     }
 
@@ -103,17 +116,17 @@ impl Writer {
 
     fn on_piece(&mut self, shared: &Shared, receiver: &mut Receiver, message: Message, body: &Body) {
         let done = match receiver.on_piece(message) {
-            Ok(Step::Begin(descriptor, chunk)) => match Incoming::new(&self.client, descriptor) {
+            Ok(Step::Begin(at, descriptor, chunk)) => match Incoming::new(&self.client, descriptor) {
                 Ok(incoming) => {
-                    self.incoming = Some(incoming);
+                    self.incoming = Some((at, incoming));
                     self.write(&chunk, body)
                 }
                 Err(error) => Err(error.to_string()),
             },
             Ok(Step::Write(chunk)) => self.write(&chunk, body),
             Ok(Step::Skip) => Ok(()),
-            Ok(Step::End) => {
-                (self.stream, self.incoming) = (None, None);
+            Ok(Step::End(lost)) => {
+                self.end(lost);
                 Ok(())
             }
             Err(why) => {
@@ -130,8 +143,8 @@ impl Writer {
             return;
         }
         if receiver.take()
-            && let Some(incoming) = self.incoming.take()
-            && let Err(error) = self.publish(shared, incoming)
+            && let Some((at, incoming)) = self.incoming.take()
+            && let Err(error) = self.publish(shared, at, incoming)
         {
             tracing::warn!(stream = self.name, %error, "a stream of another node cannot be sent here");
             shared.close();
@@ -139,34 +152,34 @@ impl Writer {
     }
 
     fn write(&mut self, chunk: &Chunk, body: &Body) -> Result<(), String> {
-        let incoming = self.incoming.as_mut().ok_or_else(|| "no message was begun".to_owned())?;
+        let (_, incoming) = self.incoming.as_mut().ok_or_else(|| "no message was begun".to_owned())?;
         incoming.receive(chunk, body).map_err(|why| why.to_string())
     }
 
-    fn publish(&mut self, shared: &Shared, incoming: Incoming) -> tensorlend::Result<()> {
+    fn publish(&mut self, shared: &Shared, at: StreamPosition, incoming: Incoming) -> tensorlend::Result<()> {
         let mut draft = incoming.finish(&self.client)?;
         let stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.client.stream(&self.name).capacity(self.capacity).policy(self.policy).open()?,
         };
-        loop {
-            match stream.try_send(draft) {
-                Ok(_) => break,
+        let sent = loop {
+            match stream.try_send_from(draft, at) {
+                Ok(_) => break Ok(()),
                 Err(tensorlend::TrySendError::Full(back)) => {
                     draft = back;
                     shared.subscribers.store(stream.subscribers() as u64, Ordering::Relaxed);
                     if shared.is_closed() {
-                        break;
+                        break Ok(());
                     }
                     match stream.wait_room(POLL) {
-                        Err(error) if !error.is_timeout() => return Err(error),
+                        Err(error) if !error.is_timeout() => break Err(error),
                         _ => {}
                     }
                 }
-                Err(tensorlend::TrySendError::Failed(error)) => return Err(error),
+                Err(tensorlend::TrySendError::Failed(error)) => break Err(error),
             }
-        }
+        };
         self.stream = Some(stream);
-        Ok(())
+        sent
     }
 }
