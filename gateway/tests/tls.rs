@@ -74,7 +74,7 @@ fn with_tls(settings: Value, listen: Option<&str>) -> Value {
     config
 }
 
-/// Opens a peer of zenoh that is no gateway, and follows no rule of gateways.
+/// Opens a peer of zenoh directly, without the checks of a gateway.
 fn stranger(config: Value) -> zenoh::Session {
     try_stranger(config).unwrap()
 }

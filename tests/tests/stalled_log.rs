@@ -1,4 +1,4 @@
-//! A log whose reader does not read: the programs serve, and end when they are told to.
+//! A log whose reader does not read: the programs serve, and end on SIGTERM.
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
