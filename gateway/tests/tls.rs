@@ -156,7 +156,7 @@ fn only_nodes_with_a_certificate_read_names_though_others_share_the_multicast_do
 
 /// Returns a peer's settings of TLS by the fault of its certificate.
 fn faulty(ours: &Authority, theirs: &Authority) -> [(&'static str, Value); 2] {
-    ours.issue("expired", true);
+    ours.issue_for("expired", ["localhost".to_owned()], true);
     [("of another authority", theirs.mutual("node", ours)), ("expired", ours.mutual("expired", ours))]
 }
 
