@@ -70,7 +70,7 @@ pub fn tell_left_out() {
     }
 }
 
-/// Reports lines that were dropped because the log's reader did not read. The level is the highest,
+/// Reports lines that were dropped because the log's reader did not read or a write failed. The level is the highest,
 /// so that every filter lets the report pass.
 fn report_dropped(lines: u64) {
     tracing::error!(dropped = lines, "{}", stderr::dropped_text(lines));

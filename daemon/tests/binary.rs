@@ -298,8 +298,8 @@ fn a_removed_socket_is_created_again() {
                 let line = log.until("cannot create the socket again");
                 assert!(line.contains(path.to_str().unwrap()) && line.contains("an ordinary file"), "{line}");
                 assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+                // The daemon tries again by itself.
                 std::fs::remove_file(&path).unwrap();
-                kill(&daemon, rustix::process::Signal::HUP);
             }
         }
         let line = log.until("created the socket again");
@@ -317,6 +317,16 @@ fn a_removed_socket_is_created_again() {
     kill(&daemon, rustix::process::Signal::HUP);
     log.until("created the socket again");
     is_alive(&path);
+    // The daemon does not wait for another process that holds the lock of the folder.
+    let lock = tensorlend_os::socket_file::Lock::take(&path).unwrap();
+    let before = sleeps(&daemon);
+    std::fs::remove_file(&path).unwrap();
+    log.until("cannot create the socket again");
+    let sleeps = sleeps(&daemon) - before;
+    assert!(sleeps < 100, "{sleeps} sleeps");
+    drop(lock);
+    log.until("created the socket again");
+    is_alive(&path);
     // The first connections still work.
     packet::send(&early, &encode(&Request::Ping), &[], rustix::net::SendFlags::empty()).unwrap();
     assert!(!packet::receive(&early, rustix::net::RecvFlags::empty()).unwrap().bytes.is_empty());
@@ -324,6 +334,40 @@ fn a_removed_socket_is_created_again() {
     log.until("tensorlendd stops");
     assert!(daemon.wait().unwrap().success());
     assert!(!path.exists());
+}
+
+/// Returns how often the daemon's loop has slept: each wait in the kernel is a voluntary context switch.
+fn sleeps(daemon: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{0}/task/{0}/status", daemon.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+    line.trim().parse().unwrap()
+}
+
+/// Each client can change the times of the socket's file.
+#[test]
+fn changes_of_the_sockets_file_do_not_keep_the_daemon_busy() {
+    const CHANGES: u64 = 2000;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let mut daemon = tensorlendd().args(["--socket", path.to_str().unwrap()]).spawn().unwrap();
+    let log = Log::of(&mut daemon);
+    is_alive(&path);
+    let before = sleeps(&daemon);
+    for _ in 0..CHANGES {
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        rustix::fs::utimensat(rustix::fs::CWD, &path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let sleeps = sleeps(&daemon) - before;
+    assert!(sleeps < CHANGES / 4, "{sleeps} times");
+    // The daemon still notices that the file is missing.
+    std::fs::remove_file(&path).unwrap();
+    log.until("created the socket again");
+    is_alive(&path);
+    kill(&daemon, rustix::process::Signal::TERM);
+    log.until("tensorlendd stops");
+    assert!(daemon.wait().unwrap().success());
 }
 
 /// Returns the default permissions of the socket: root's daemon runs in system mode.

@@ -4,21 +4,26 @@
 //! write blocks while the reader does not read. This module writes without blocking. As long as the
 //! reader keeps up, a line is written when the call returns. Otherwise a bounded queue stores the
 //! line, and a thread of its own writes it. If the queue is full, the module drops lines and counts
-//! them. When the reader has read the stored lines, the module reports the count in the log.
+//! them. When the reader has read the stored lines, the module reports the count in the log. Lines
+//! whose write fails, as on a full disk, count as dropped, too. Their report follows the next line
+//! that is written.
 
 use crate::mutex::lock;
 use crate::thread;
 use rustix::io::{Errno, Result};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum size of the stored lines, with [`LINE_OVERHEAD`] for each line.
 const BYTES_MAX: usize = 1 << 20;
 
 /// Memory that a stored line needs besides its text.
 const LINE_OVERHEAD: usize = 64;
+
+/// Interval at which a program that ends writes stored lines itself, if no thread can be started.
+const WRITE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum time for which a program that ends waits for the reader of its log.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -53,16 +58,28 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    lines: VecDeque<Vec<u8>>,
+    lines: VecDeque<Line>,
     /// The size of `lines`, which [`BYTES_MAX`] limits.
     bytes: usize,
     /// Number of dropped lines that no report contains yet. While it is not 0, no line is stored: the
     /// report then stands where lines are missing.
     dropped: u64,
+    /// Number of lines whose write has failed since the last successful write. A report would fail, too, so the
+    /// lines count as dropped from the next successful write on.
+    failed: u64,
     /// The thread that writes the stored lines. It starts when the first line is stored.
     thread: Option<ThreadId>,
-    /// The thread is writing a line that is no longer in `lines`, or reports dropped lines.
+    /// A line that is no longer in `lines` is being written, or dropped lines are being reported.
     is_writing: bool,
+    /// The thread that reports dropped lines now, and their number.
+    report: Option<(ThreadId, u64)>,
+}
+
+/// A stored line.
+struct Line {
+    text: Vec<u8>,
+    /// Number of lines that are lost if this line is not written. A report is worth the lines that it counts.
+    worth: u64,
 }
 
 fn size(line: &[u8]) -> usize {
@@ -72,6 +89,21 @@ fn size(line: &[u8]) -> usize {
 impl State {
     fn is_idle(&self) -> bool {
         self.lines.is_empty() && !self.is_writing && self.dropped == 0
+    }
+
+    fn pop(&mut self) -> Option<Line> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= size(&line.text);
+        Some(line)
+    }
+
+    /// Notes that a line was written, or that its write failed.
+    fn note(&mut self, is_written: bool, worth: u64) {
+        if is_written {
+            self.dropped += std::mem::take(&mut self.failed);
+        } else {
+            self.failed += worth;
+        }
     }
 }
 
@@ -96,47 +128,72 @@ impl LogQueue {
 
     /// Waits until the stored lines are written, for `time_max` at most. Returns true if they are.
     pub fn flush(&self, time_max: Duration) -> bool {
-        let state = lock(&self.0.state);
+        let end = Instant::now() + time_max;
+        let mut state = lock(&self.0.state);
         if state.thread == Some(std::thread::current().id()) {
             return false;
         }
-        let waited = self.0.changed.wait_timeout_while(state, time_max, |state| !state.is_idle());
+        while state.thread.is_none() && !state.is_idle() {
+            drop(state);
+            self.0.write_without_thread();
+            state = lock(&self.0.state);
+            if !state.is_idle() {
+                if Instant::now() >= end {
+                    return false;
+                }
+                self.start_thread(&mut state);
+                drop(state);
+                std::thread::sleep(WRITE_INTERVAL);
+                state = lock(&self.0.state);
+            }
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        let waited = self.0.changed.wait_timeout_while(state, left, |state| !state.is_idle());
         waited.unwrap_or_else(PoisonError::into_inner).0.is_idle()
     }
 
     fn push(&self, line: &[u8], is_last: bool) {
         let mut state = lock(&self.0.state);
+        if state.thread.is_none() && !state.is_idle() {
+            drop(state);
+            self.0.write_without_thread();
+            state = lock(&self.0.state);
+        }
         let mut rest = line;
         // The lines stay in order: a line does not overtake stored lines.
-        while state.is_idle() && !rest.is_empty() {
-            match self.0.target.try_write(rest) {
-                Ok(written) => rest = &rest[written..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(_) => return,
+        if state.is_idle() {
+            match self.0.try_write(&mut rest) {
+                Err(Errno::AGAIN) => {}
+                done => state.note(done.is_ok(), 1),
             }
         }
-        if rest.is_empty() {
-            return;
+        if !rest.is_empty() {
+            let current = std::thread::current().id();
+            let reported = state.report.filter(|(thread, _)| *thread == current).map(|(_, lines)| lines);
+            let is_part = rest.len() < line.len();
+            let fits = state.dropped == 0 && state.bytes + size(rest) <= BYTES_MAX;
+            if fits || is_part || is_last || reported.is_some() {
+                state.bytes += size(rest);
+                // Lines that other threads have stored since then come after the report.
+                let at = if reported.is_some() { 0 } else { state.lines.len() };
+                state.lines.insert(at, Line { text: rest.to_vec(), worth: reported.unwrap_or(1) });
+            } else {
+                state.dropped += 1;
+            }
         }
-        let is_report = state.thread == Some(std::thread::current().id());
-        let is_part = rest.len() < line.len();
-        let fits = state.dropped == 0 && state.bytes + size(rest) <= BYTES_MAX;
-        if fits || is_part || is_last || is_report {
-            state.bytes += size(rest);
-            // Lines that other threads have stored since then come after the report.
-            let at = if is_report { 0 } else { state.lines.len() };
-            state.lines.insert(at, rest.to_vec());
-        } else {
-            state.dropped += 1;
+        if !state.is_idle() {
+            self.start_thread(&mut state);
+            self.0.changed.notify_all();
         }
-        if state.thread.is_none() {
-            // Without a thread the lines stay stored, and the next line tries again.
+    }
+
+    /// Starts the thread if it does not run. Without a thread, the lines stay stored until the next line or [`Self::flush`].
+    fn start_thread(&self, state: &mut State) {
+        if state.thread.is_none() && state.report.is_none() {
             let shared = Arc::clone(&self.0);
             let started = thread::spawn("tensorlend-log", move || shared.write_stored());
             state.thread = started.ok().map(|thread| thread.thread().id());
         }
-        self.0.changed.notify_all();
     }
 }
 
@@ -145,34 +202,84 @@ impl Shared {
     fn write_stored(&self) {
         let mut state = lock(&self.state);
         loop {
-            if let Some(line) = state.lines.pop_front() {
-                state.bytes -= size(&line);
+            if let Some(line) = state.pop() {
                 state.is_writing = true;
                 drop(state);
-                self.write_line(&line);
+                let is_written = self.write_line(&line.text);
+                state = lock(&self.state);
+                state.note(is_written, line.worth);
+                state.is_writing = false;
             } else if state.dropped > 0 {
-                state.is_writing = true;
-                let dropped = std::mem::take(&mut state.dropped);
-                drop(state);
-                (self.report)(dropped);
+                state = self.report_dropped(state);
             } else {
                 self.changed.notify_all();
-                drop(self.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            state = lock(&self.state);
-            state.is_writing = false;
         }
     }
 
-    fn write_line(&self, line: &[u8]) {
+    /// Does the thread's work while no thread could be started, as far as this is possible without blocking.
+    fn write_without_thread(&self) {
+        let mut state = lock(&self.state);
+        while state.thread.is_none() && !state.is_writing {
+            if let Some(Line { mut text, worth }) = state.pop() {
+                let mut rest = &text[..];
+                let done = self.try_write(&mut rest);
+                if done == Err(Errno::AGAIN) {
+                    text.drain(..text.len() - rest.len());
+                    state.bytes += size(&text);
+                    state.lines.push_front(Line { text, worth });
+                    return;
+                }
+                state.note(done.is_ok(), worth);
+            } else if state.dropped > 0 {
+                state = self.report_dropped(state);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Stores a report of the dropped lines as the first line.
+    fn report_dropped<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let dropped = std::mem::take(&mut state.dropped);
+        state.is_writing = true;
+        state.report = Some((std::thread::current().id(), dropped));
+        drop(state);
+        (self.report)(dropped);
+        state = lock(&self.state);
+        (state.is_writing, state.report) = (false, None);
+        state
+    }
+
+    /// Writes a line without blocking, and removes the written bytes from it.
+    fn try_write(&self, rest: &mut &[u8]) -> Result<()> {
+        while !rest.is_empty() {
+            match self.target.try_write(rest) {
+                Ok(written) => *rest = &rest[written..],
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    if error != Errno::AGAIN {
+                        *rest = &[];
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a line, and waits for the reader. Returns true if the whole line is written.
+    fn write_line(&self, line: &[u8]) -> bool {
         let mut rest = line;
         while !rest.is_empty() {
             match self.target.write(rest) {
                 Ok(written) => rest = &rest[written..],
                 Err(Errno::INTR) => {}
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
+        true
     }
 }
 

@@ -5,11 +5,12 @@
 //! it. The module follows no symbolic links.
 
 use rustix::fs::{
-    CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, lstat, renameat_with, unlink,
+    CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, chmod, fchmod, flock, fstat, lstat, open, renameat_with,
+    unlink,
 };
 use rustix::io::{Errno, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -61,27 +62,34 @@ impl Lock {
     /// Takes the lock of the socket's directory. `EWOULDBLOCK`: another process held the lock for 5
     /// s. `EPERM`: the lock's file belongs to another user or is not empty.
     pub fn take(socket: &Path) -> Result<Self> {
+        let end = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            match Self::try_take(socket) {
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(LOCK_INTERVAL),
+                done => return done,
+            }
+        }
+    }
+
+    /// Takes the lock as [`Self::take`] does, without waiting. `EWOULDBLOCK`: another process holds the lock.
+    pub fn try_take(socket: &Path) -> Result<Self> {
         // A directory such as /tmp may contain sockets of several users. Each user has a lock of
         // its own.
         let uid = rustix::process::geteuid().as_raw();
         let path = socket.with_file_name(format!(".tensorlend-{uid}.lock"));
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let end = Instant::now() + LOCK_TIMEOUT;
-        loop {
-            let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
-            let stat = fstat(&file)?;
-            let is_lock = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
-            if !is_lock || stat.st_uid != uid {
-                return Err(Errno::PERM);
-            }
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // Only a holder of the lock removes the file. So the lock is valid if the path
-                // still leads to this file.
-                Ok(()) if FileId::of(&path) == Ok(FileId(stat.st_dev, stat.st_ino)) => return Ok(Self { path, file }),
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(LOCK_INTERVAL),
-                Err(error) => return Err(error),
-            }
+        let file = open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        let stat = fstat(&file)?;
+        let is_lock = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
+        if !is_lock || stat.st_uid != uid {
+            return Err(Errno::PERM);
+        }
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // Only a holder of the lock removes the file. So the lock is valid if the path still leads to this file.
+        if FileId::of(&path) == Ok(FileId(stat.st_dev, stat.st_ino)) {
+            Ok(Self { path, file })
+        } else {
+            Err(Errno::WOULDBLOCK)
         }
     }
 }
@@ -91,6 +99,30 @@ impl Drop for Lock {
         let _ = unlink(&self.path);
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
+}
+
+/// Binds a socket to a new file with these permissions, and returns the file's identity. The file has no other
+/// permissions at any moment.
+pub fn bind(socket: impl AsFd, path: &Path, mode: u32) -> Result<FileId> {
+    let address = SocketAddrUnix::new(path)?;
+    // The kernel gives the file the socket's permissions, without those of the umask.
+    fchmod(&socket, Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, &address)?;
+    // Another process may replace the file at any moment. This descriptor leads to one file, and not to the target of a
+    // link.
+    let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fstat(&file)?;
+    let id = FileId(stat.st_dev, stat.st_ino);
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(Errno::NOTSOCK);
+    }
+    if stat.st_mode & 0o777 != mode {
+        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        chmod(file, Mode::from_raw_mode(mode)).inspect_err(|_| {
+            let _ = remove(path, id);
+        })?;
+    }
+    Ok(id)
 }
 
 /// Inspects `path` without changing it. Connects to a socket to test whether a process listens.

@@ -58,7 +58,7 @@ pub fn flush() {
 
 /// Returns the text with which a program reports that it dropped lines of its log.
 pub fn dropped_text(lines: u64) -> String {
-    format!("{lines} lines of the log were dropped, because its reader did not read")
+    format!("{lines} lines of the log were dropped, because its reader did not read or a write failed")
 }
 
 /// Reports a panic in the form of the standard library, whose own report would block.

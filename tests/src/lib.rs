@@ -1,6 +1,7 @@
 //! Shared parts of the black-box tests: a daemon, agents and command-line programs as real processes, each with a
 //! deadline.
 
+pub mod across;
 pub mod board;
 pub mod chaos;
 pub mod charged;

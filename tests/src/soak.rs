@@ -1,6 +1,8 @@
 //! Many processes at once connect, work and are killed at random moments, while this program watches the daemon's
 //! resources.
 //!
+//! `tensorlend-soak --gateways SECONDS [--seed N]` instead runs two nodes with gateways: see `across/soak.rs`.
+//!
 //! `tensorlend-soak [--kills N] [--workers N] [--seed N] [--user]` prints a report in Markdown; `--user` selects a
 //! daemon in user mode. It fails if a tensor was torn or lost, if a process ended other than by being killed, or if the
 //! resources of the daemon or a bystander do not stay level over N kills.
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 use tensorlend::{Client, Stat};
 use tensorlend_tests::filled::{self, Random, put};
 use tensorlend_tests::memory::Footprint;
-use tensorlend_tests::{Agent, Daemon, PATIENCE, binary, chaos, eventually, settled};
+use tensorlend_tests::{Agent, Daemon, PATIENCE, across, binary, chaos, eventually, settled};
 
 /// Small segments with little idle memory, so that the daemon reclaims much.
 const CONFIG: &str = "[pool]\nsegment_bytes = \"8MiB\"\nspare_segments = 1\nidle_bytes_max = \"16MiB\"\n";
@@ -65,6 +67,10 @@ fn option(name: &str, default: u64) -> u64 {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--gateways") {
+        let is_whole = across::soak::run(option("--gateways", 60), option("--seed", 1));
+        return if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let (kills, workers, seed) = (option("--kills", 300), option("--workers", 4), option("--seed", 1));
     let mode = if std::env::args().any(|a| a == "--user") { "mode = \"user\"\n" } else { "" };
     let daemon = Daemon::start(&format!("{mode}{CONFIG}"));

@@ -10,6 +10,7 @@ fn main() -> std::process::ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let known = match arguments.split_first() {
         Some((what, rest)) => match what.as_str() {
+            "across" => tensorlend_tests::across::run(rest),
             "history" => Work::parse(rest).map(|work| work.run(wait_for_a_word)),
             "everything" => tensorlend_tests::everything::run(rest),
             "children" => tensorlend_tests::everything::children(rest),

@@ -16,6 +16,17 @@ fn random_kills_leave_the_daemon_as_it_was() {
     println!("{said}");
 }
 
+/// Processes of two nodes with gateways are killed and stopped. The soak prints each gap whose messages no count
+/// includes.
+#[test]
+fn kills_across_gateways_leave_no_wrong_or_older_value() {
+    let seconds = budget("10", "300");
+    let output = run_within(PROGRAM_PATIENCE, Command::new(binary("tensorlend-soak")).args(["--gateways", seconds]));
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(said.contains("Wrong or older values: 0."), "{said}");
+    println!("{said}");
+}
+
 #[test]
 fn what_a_client_has_mapped_of_those_who_are_gone_is_unmapped() {
     let daemon = Daemon::start("");

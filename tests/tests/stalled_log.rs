@@ -1,4 +1,4 @@
-//! A log whose reader does not read: the programs serve, and end when they are told to.
+//! A log whose reader does not read: the programs serve, and end on SIGTERM.
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -6,11 +6,12 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use tensorlend::{Client, DType, Policy};
-use tensorlend_tests::{PATIENCE, binary, eventually, signal};
+use tensorlend_tests::{PATIENCE, binary, eventually, open_to_all, run, signal, skip_without, skip_without_root};
 
 /// Number of clients whose lines are more than a pipe holds (64 KiB).
 const CLIENTS: usize = 400;
@@ -99,6 +100,15 @@ fn serves(folder: &Path) {
     producer.delete("x").unwrap();
 }
 
+/// Returns true if the program has stored a line, and a thread writes it.
+fn has_log_thread(program: &Program) -> bool {
+    let tasks = PathBuf::from(format!("/proc/{}/task", program.child.id()));
+    let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+    threads
+        .map(|it| std::fs::read_to_string(it.path().join("comm")))
+        .any(|name| name.is_ok_and(|it| it == "tensorlend-log\n"))
+}
+
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tensorlend-test-").tempdir().unwrap()
 }
@@ -168,6 +178,80 @@ fn an_fd_store_whose_log_nobody_reads_stores_and_ends() {
     assert!(store.stop().success());
 }
 
+/// A stored line is written at the end, although no thread could be started for it.
+#[test]
+fn a_program_without_a_thread_for_its_log_loses_no_line() {
+    if skip_without_root() || skip_without("prlimit") {
+        return;
+    }
+    const STRANGER: u32 = 64_013;
+    let folder = folder();
+    open_to_all(folder.path());
+    let path = folder.path().join("store");
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    // The program opens its standard error again, as its own user.
+    let owner = Some(rustix::fs::Uid::from_raw(STRANGER));
+    rustix::fs::fchown(&writer, owner, None).unwrap();
+    fill(&writer);
+    // The fd store has two threads of its own, and the limit allows no third one. It does not apply to root.
+    let mut command = Command::new("prlimit");
+    command.arg("--nproc=2").arg(binary("tensorlendd")).arg("--fd-store").arg(&path).uid(STRANGER);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+    // The log ends with the program.
+    drop(command);
+    let mut store = Program { child, log: Some(BufReader::new(reader.into())) };
+    eventually("the store's socket", || path.exists());
+    assert!(!has_log_thread(&store), "the limit allows no third thread");
+    let lines = store.read();
+    assert!(store.stop().success());
+    assert!(lines.iter().any(|line| line.contains("stores up to")));
+}
+
+/// Lines that cannot be written, as on a full disk, are counted.
+#[test]
+fn the_log_has_the_number_of_lines_whose_write_failed() {
+    if skip_without("prlimit") {
+        return;
+    }
+    const FAILED: usize = 100;
+    let folder = folder();
+    let path = folder.path().join("log");
+    let log = std::fs::File::options().create(true).append(true).open(&path).unwrap();
+    let program = daemon(folder.path(), "", "debug");
+    // The signal of a file that is too large would end the daemon.
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(program.get_program()).args(program.get_args());
+    command.env("TENSORLEND_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let mut daemon = Program { child: command.spawn().unwrap(), log: None };
+    let greedy = client(folder.path());
+    serves(folder.path());
+    let refused = |number: usize| {
+        for _ in 0..number {
+            assert!(greedy.create(DType::U8, [1u64 << 50]).unwrap_err().is_limit());
+        }
+    };
+    let read = || std::fs::read_to_string(&path).unwrap();
+    let refusals = || read().lines().filter(|line| line.contains("refused client ")).count();
+    refused(10);
+    eventually("the first refusals in the log", || refusals() == 10);
+    let limit = |bytes: &str| {
+        let pid = daemon.child.id().to_string();
+        assert!(run(Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={bytes}")])).status.success());
+    };
+    limit("1:unlimited");
+    refused(FAILED);
+    limit("unlimited:unlimited");
+    refused(1);
+    eventually("the report", || read().contains("lines of the log were dropped"));
+    let log = read();
+    let line = log.lines().find(|line| line.contains("lines of the log were dropped")).unwrap();
+    let number = line.split("ERROR ").nth(1).and_then(|text| text.split(' ').next()).unwrap();
+    assert!(number.parse::<usize>().unwrap() >= FAILED && line.contains(&format!("dropped={number}")), "{line}");
+    assert_eq!(refusals(), 11, "{log}");
+    serves(folder.path());
+    assert!(daemon.stop().success());
+}
+
 /// A program that cannot start ends, too.
 #[test]
 fn an_error_that_nobody_reads_ends_the_program() {
@@ -192,13 +276,7 @@ fn a_dashboard_whose_notes_nobody_reads_serves_and_ends() {
     command.arg("--socket").arg(folder.path().join("socket")).args(["web", "--observe"]);
     command.arg(format!("--listen=unix:{}", listen.display()));
     let mut web = Program::start(&mut command, true);
-    let tasks = PathBuf::from(format!("/proc/{}/task", web.child.id()));
-    eventually("a note that is stored", || {
-        let threads = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
-        threads
-            .map(|it| std::fs::read_to_string(it.path().join("comm")))
-            .any(|name| name.is_ok_and(|it| it == "tensorlend-log\n"))
-    });
+    eventually("a note that is stored", || has_log_thread(&web));
     let _client = client(folder.path());
     eventually("the dashboard", || std::os::unix::net::UnixStream::connect(&listen).is_ok());
     web.stop();

@@ -1,12 +1,15 @@
 //! The addresses and sockets on which a server listens.
 
 use crate::error::Error;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use tensorlend_os::socket_file::{self, FileId, Found, Lock};
+
+/// Number of connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// An address, such as `127.0.0.1:9470`, or `unix:` followed by a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,16 +103,12 @@ impl Listen {
                     };
                     return Err(failed(taken(&why)));
                 }
-                // The umask restricts the socket's permissions from its creation on. So no other
-                // user can connect in the time before a chmod.
-                let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-                let listener = UnixListener::bind(path);
-                rustix::process::umask(before);
-                let listener = listener.map_err(failed)?;
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-                listener.set_nonblocking(true)?;
-                let id = FileId::of(path).map_err(|error| failed(error.into()))?;
-                Ok((Listener::Unix(listener), Some(File(path.clone(), id)), self.to_string()))
+                let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+                let listener =
+                    socket_with(family, SocketType::STREAM, flags, None).map_err(|error| failed(error.into()))?;
+                let id = socket_file::bind(&listener, path, 0o600).map_err(|error| failed(error.into()))?;
+                rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
+                Ok((Listener::Unix(listener.into()), Some(File(path.clone(), id)), self.to_string()))
             }
         }
     }

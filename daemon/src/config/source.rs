@@ -35,8 +35,8 @@ impl Source {
         self.path.as_deref()
     }
 
-    /// Returns the file and the line of the first option that a message names, to precede the message. Returns an empty
-    /// text if there is no file.
+    /// Returns the file and the line of the first option that a message names, to precede the message. Without
+    /// a file, the text is empty.
     pub(crate) fn place_of(&self, message: &str) -> String {
         let line = self.line_of(message).map(|line| format!(", line {line}")).unwrap_or_default();
         self.path.as_ref().map(|path| format!("{}{line}: ", path.display())).unwrap_or_default()

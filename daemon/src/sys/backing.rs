@@ -33,6 +33,11 @@ pub struct Backing {
 
 const NAME: &str = "tensorlend-segment";
 
+/// Converts a length into the type of the lengths of mappings.
+pub fn size(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(io::Error::other)
+}
+
 impl Backing {
     /// Requests the kind of pages for a sheet, before any of its pages exists.
     pub fn ask(self, sheet: &View) {
@@ -69,7 +74,7 @@ impl Backing {
     /// Allocates and zeroes the pages of a new sheet, into which nothing has been written.
     pub fn allocate_new(self, fd: &OwnedFd, bytes: u64, claim: Claim, go_on: &dyn Fn() -> bool) -> io::Result<()> {
         if self.pages == Pages::Advised {
-            let sheet = map::sheet(fd, usize::try_from(bytes).map_err(io::Error::other)?, Access::Write)?;
+            let sheet = map::sheet(fd, size(bytes)?, Access::Write)?;
             self.ask(&sheet);
             return self.allocate(fd.as_fd(), &sheet, 0, bytes, claim, go_on);
         }

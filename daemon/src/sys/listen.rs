@@ -2,12 +2,12 @@
 
 use super::{DaemonError, Stored};
 use crate::core::label::Label;
-use rustix::fs::{Access, AtFlags, Mode};
+use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen,
-    recv, shutdown, socket_with,
+    AddressFamily, RecvFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, listen, recv,
+    shutdown, socket_with,
 };
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -22,6 +22,8 @@ const ANSWER_MAX: Duration = Duration::from_mins(1);
 
 /// Maximum number of temporary names that the daemon tries for a new socket.
 const BESIDE_MAX: u32 = 16;
+
+const LOCKED: &str = "cannot be made: its folder cannot be locked";
 
 /// Maximum number of connections that wait to be accepted.
 pub const BACKLOG: i32 = 128;
@@ -62,10 +64,12 @@ impl Listener {
         self.file.as_ref().is_none_or(|file| FileId::of(&file.path) == Ok(file.id))
     }
 
-    /// Creates a socket at the path of this one, whose file is missing.
+    /// Creates a socket at the path of this one, whose file is missing. Does not wait for another process that holds the
+    /// lock of the directory.
     pub fn bind_again(&self) -> Result<Self, DaemonError> {
         if let Some(SocketFile { path, mode: Some(mode), .. }) = &self.file {
-            return Self::bind(path, *mode);
+            let lock = Lock::try_take(path).map_err(failed(path, LOCKED))?;
+            return Self::bind_locked(path, *mode, &lock);
         }
         let why = "only the service manager can create its file again: restart the socket unit (tensorlendd.socket)";
         Err(DaemonError::Activation(std::io::Error::other(why)))
@@ -87,18 +91,18 @@ fn replaceable(path: &Path) -> Result<(), DaemonError> {
 }
 
 /// Binds the socket to a free path in the directory of `path`, and returns the bound path.
-fn bind_beside(fd: &OwnedFd, path: &Path) -> Result<PathBuf, DaemonError> {
+fn bind_beside(fd: &OwnedFd, path: &Path, mode: u32) -> Result<(PathBuf, FileId), DaemonError> {
     let failed = |what| failed(path, what);
     let pid = std::process::id();
     for number in 0..BESIDE_MAX {
         let name = if number == 0 { format!(".{pid}") } else { format!(".{pid}-{number}") };
         let beside = path.with_file_name(name);
-        let address = SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
+        SocketAddrUnix::new(&beside).map_err(failed("is stale, and too long to be replaced"))?;
         // A daemon with the same process id may have been killed at this point. This removes its
         // socket.
         let _ = socket_file::remove_stale(&beside);
-        match bind(fd, &address) {
-            Ok(()) => return Ok(beside),
+        match socket_file::bind(fd, &beside, mode) {
+            Ok(id) => return Ok((beside, id)),
             Err(Errno::ADDRINUSE) => {}
             Err(error) => return Err(failed("is stale and cannot be replaced")(error)),
         }
@@ -113,31 +117,32 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 impl Listener {
     /// Creates the socket file. Replaces a stale socket of this user. Any other file at `path` stays, and is an error.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, DaemonError> {
+        SocketAddrUnix::new(path).map_err(failed(path, "is no usable socket path (at most 107 bytes)"))?;
+        let lock = Lock::take(path).map_err(failed(path, LOCKED))?;
+        Self::bind_locked(path, mode, &lock)
+    }
+
+    /// Creates the socket file. The caller holds the lock until this socket listens. Before that, the socket looks stale
+    /// to other daemons.
+    fn bind_locked(path: &Path, mode: u32, lock: &Lock) -> Result<Self, DaemonError> {
         let failed = |what| failed(path, what);
-        let address = SocketAddrUnix::new(path).map_err(failed("is no usable socket path (at most 107 bytes)"))?;
         let fd = seqpacket().map_err(failed("cannot be made"))?;
-        // Hold the lock until this socket listens. Before that, the socket looks stale to other
-        // daemons.
-        let lock = Lock::take(path).map_err(failed("cannot be made: its folder cannot be locked"))?;
-        let bound = match bind(&fd, &address) {
+        let (bound, id) = match socket_file::bind(&fd, path, mode) {
             Err(Errno::ADDRINUSE) => {
                 replaceable(path)?;
                 tracing::info!("replacing {}: no process listens on it", path.display());
                 // A client that waits for the next daemon stops waiting if the file is missing. So
                 // the new socket is bound to another path, and replaces the stale one by a rename.
-                bind_beside(&fd, path)?
+                bind_beside(&fd, path, mode)?
             }
-            other => other.map(|()| path.to_owned()).map_err(failed("cannot be bound"))?,
+            other => other.map(|id| (path.to_owned(), id)).map_err(failed("cannot be bound"))?,
         };
         let replaced = bound != path;
-        let id = FileId::of(&bound).map_err(failed("cannot be bound"))?;
         let file = SocketFile { path: bound.clone(), id, mode: Some(mode) };
         let mut listener = Self { fd: Unshared::new(fd), file: Some(file), replaced };
-        // The permissions are set before any client can connect.
-        rustix::fs::chmod(&bound, Mode::from_raw_mode(mode)).map_err(failed("cannot be given its permissions"))?;
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
-            if !socket_file::replace_stale(&lock, path, &bound).map_err(failed("is stale and cannot be replaced"))? {
+            if !socket_file::replace_stale(lock, path, &bound).map_err(failed("is stale and cannot be replaced"))? {
                 return Err(replaceable(path).err().unwrap_or_else(|| DaemonError::Running(path.into())));
             }
             listener.file = Some(SocketFile { path: path.into(), id, mode: Some(mode) });
@@ -224,6 +229,7 @@ pub fn await_turn(path: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::bind;
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
@@ -241,6 +247,34 @@ mod tests {
         assert!(path.exists());
         drop(Listener::bind(&path, 0o600).unwrap());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// Another user of the socket's folder may replace its files at any moment.
+    #[test]
+    fn permissions_are_those_of_the_socket_and_of_no_file_that_replaces_it() {
+        const ROUNDS: usize = 20_000;
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link, file) = (folder.path().join("s"), folder.path().join("link"), folder.path().join("file"));
+        std::fs::write(&file, "precious").unwrap();
+        rustix::fs::chmod(&file, rustix::fs::Mode::RUSR).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = std::os::unix::fs::symlink(&file, &link);
+                    if path.exists() {
+                        let _ = std::fs::rename(&link, &path);
+                    }
+                }
+            });
+            let is_changed = (0..ROUNDS).any(|_| {
+                let _ = std::fs::remove_file(&path);
+                drop(Listener::bind(&path, 0o666));
+                rustix::fs::stat(&file).unwrap().st_mode & 0o777 != 0o400
+            });
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(!is_changed);
+        });
     }
 
     /// The path comes from a command line, so any file may be there by mistake.

@@ -7,7 +7,7 @@ mod unmapped;
 mod unreturned;
 mod wake;
 
-use super::backing::Backing;
+use super::backing::{Backing, size};
 use super::device::DeviceMemory;
 use super::lanes::{Lane, Lanes};
 use super::room::Claim;
@@ -228,7 +228,7 @@ fn finish(plan: Plan, blank: OwnedFd) -> Made {
     let mut words = [0; size_of::<SheetHeader>() / size_of::<u64>()];
     header.words(0, &mut words);
     recreated::write_all(fd.as_fd(), words.map(u64::to_ne_bytes).as_flattened(), 0)?;
-    let view = unmapped::view(&fd, usize::try_from(plan.bytes).map_err(io::Error::other)?);
+    let view = unmapped::view(&fd, size(plan.bytes)?);
     Ok((fd, Some(view)))
 }
 
@@ -241,7 +241,7 @@ fn empty_sheet(bytes: u64, sheet: SheetPlan, system: bool) -> io::Result<OwnedFd
 }
 
 fn map_sheet(bytes: u64, fd: &OwnedFd, access: Access) -> io::Result<View> {
-    map::sheet(fd, usize::try_from(bytes).map_err(io::Error::other)?, access)
+    map::sheet(fd, size(bytes)?, access)
 }
 
 impl Memories {

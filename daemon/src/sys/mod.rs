@@ -288,6 +288,9 @@ impl Shell {
             if self.accept_after_ns.is_some_and(|at| at <= boottime_ns()) {
                 self.accept_again();
             }
+            if self.socket_due_ns().is_some_and(|at| at <= boottime_ns()) {
+                self.check_socket();
+            }
             if self.fd_store.due_ns().is_some_and(|at| at <= boottime_ns()) {
                 self.retry_fd_store();
             }
@@ -324,7 +327,7 @@ impl Shell {
             }
             FINDER => self.found(),
             FD_STORE => self.fd_store.lost(),
-            SOCKET_FILE => self.socket_changed(),
+            SOCKET_FILE => self.check_socket(),
             token => self.handle_share(token, flags),
         }
         None
@@ -343,8 +346,9 @@ impl Shell {
     fn timeout(&self) -> Option<Timespec> {
         let watchdog = self.watchdog.as_ref().map(Watchdog::due_ns);
         let queued = self.shares.any_wait().then_some(0);
-        let (fd_store, ahead) = (self.fd_store.due_ns(), self.ahead.due_ns());
-        let due = [self.core.alarm(), self.accept_after_ns, watchdog, self.unsent_due_ns(), queued, fd_store, ahead];
+        let (fd_store, ahead, socket) = (self.fd_store.due_ns(), self.ahead.due_ns(), self.socket_due_ns());
+        let (core, accept, unsent) = (self.core.alarm(), self.accept_after_ns, self.unsent_due_ns());
+        let due = [core, accept, watchdog, unsent, queued, fd_store, ahead, socket];
         let at = due.into_iter().flatten().min()?;
         let wait = at.saturating_sub(boottime_ns());
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as _ })

@@ -5,58 +5,77 @@ use super::socket_watch::SocketWatch;
 use super::{DaemonError, LISTENER, Listener, SOCKET_FILE, Shell, system};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use std::os::fd::AsFd;
+use tensorlend_os::clock::boottime_ns;
+
+/// Reports that the file cannot be watched.
+fn warn(error: rustix::io::Errno) {
+    tracing::warn!("the daemon will not notice if the file of its socket is removed: {error}");
+}
 
 impl Shell {
     /// Makes the daemon notice that the file of its socket is missing.
     pub fn watching_its_socket(mut self) -> Self {
-        let watch = SocketWatch::new().and_then(|watch| {
-            epoll::add(&self.epoll, &watch, EventData::new_u64(SOCKET_FILE), EventFlags::IN)?;
-            Ok(watch)
-        });
-        match watch {
+        match SocketWatch::new(&self.epoll, SOCKET_FILE) {
             Ok(watch) => self.socket_watch = Some(watch),
-            Err(error) => tracing::warn!("the daemon will not notice if the file of its socket is removed: {error}"),
+            Err(error) => warn(error),
         }
         self.watch_socket();
+        if !self.listener.has_file() {
+            self.check_socket();
+        }
         self
     }
 
-    /// Watches the present file, and replaces a missing file.
-    fn watch_socket(&mut self) {
-        if let (Some(watch), Some(path)) = (&self.socket_watch, self.listener.path()) {
-            // If the file is missing already, the call fails, and the check below finds this.
-            let _ = watch.watch(path);
-            self.check_socket();
+    /// Watches the present file. If the file is missing already, a check finds this.
+    fn watch_socket(&self) {
+        if let (Some(watch), Some(path)) = (&self.socket_watch, self.listener.path())
+            && let Err(error) = watch.watch(path)
+            && self.listener.has_file()
+        {
+            warn(error);
         }
     }
 
-    /// Handles a change of the socket's file.
-    pub(super) fn socket_changed(&mut self) {
-        if let Some(watch) = &self.socket_watch {
-            watch.clear();
-            self.check_socket();
-        }
+    /// Returns the time at which the socket's file must be checked.
+    pub(super) fn socket_due_ns(&self) -> Option<u64> {
+        self.socket_watch.as_ref().and_then(SocketWatch::due_ns)
     }
 
     /// Creates the socket's file again if it is missing.
     pub(super) fn check_socket(&mut self) {
-        if self.socket_watch.is_none() || self.listener.has_file() {
-            return;
+        let Some(watch) = &mut self.socket_watch else { return };
+        watch.clear();
+        if !self.listener.has_file() {
+            self.create_socket_again();
+        } else if let Err(error) = watch.found(&self.epoll, boottime_ns()) {
+            warn(error);
         }
+    }
+
+    fn create_socket_again(&mut self) {
         let Some(path) = self.listener.path() else { return };
         let path = path.display().to_string();
-        match self.listener.bind_again().and_then(|listener| self.replace_listener(listener)) {
+        let done = self.listener.bind_again().and_then(|listener| self.replace_listener(listener));
+        let Some(watch) = &mut self.socket_watch else { return };
+        match done {
             Ok(()) => {
                 tracing::error!(
                     "the file of the socket {path} was removed, and no client could connect: the daemon has created the \
                      socket again. Find out what removes files there"
                 );
+                watch.created(boottime_ns());
                 self.watch_socket();
             }
-            Err(error) => tracing::error!(
-                "the file of the socket {path} was removed or replaced, so no client can connect, and the daemon cannot \
-                 create the socket again: {error}. Correct this, and send SIGHUP to the daemon, or restart it"
-            ),
+            Err(error) => {
+                let error = error.to_string();
+                if watch.failed(&error, boottime_ns()) {
+                    tracing::error!(
+                        "the file of the socket {path} was removed or replaced, so no client can connect, and the daemon \
+                         cannot create the socket again: {error}. Correct this: the daemon tries again within a minute, and \
+                         at once on SIGHUP"
+                    );
+                }
+            }
         }
     }
 

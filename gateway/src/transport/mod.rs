@@ -11,7 +11,7 @@ mod zenoh;
 
 pub use crate::wire::Body;
 #[cfg(feature = "zenoh")]
-pub use tls::Unprotected;
+pub use tls::Refused;
 #[cfg(feature = "zenoh")]
 pub use zenoh::{Zenoh, ZenohOptions};
 

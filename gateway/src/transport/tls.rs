@@ -14,8 +14,14 @@
 use serde_json::Value;
 use zenoh::config::EndPoint;
 
-/// Protocols of zenoh whose links TLS encrypts and authenticates.
-const ENCRYPTED: [&str; 2] = ["tls", "quic"];
+/// The protocol whose links TLS encrypts and authenticates.
+const ENCRYPTED: &str = "tls";
+
+/// Protocols whose links this build has: the features of zenoh in the workspace's `Cargo.toml`.
+const PROTOCOLS_BUILT: [&str; 4] = ["tcp", ENCRYPTED, "udp", "unixsock-stream"];
+
+/// The mode of a session whose configuration has no mode.
+const DEFAULT_MODE: &str = "peer";
 
 const LISTEN: &str = "listen/endpoints";
 const CONNECT: &str = "connect/endpoints";
@@ -28,56 +34,67 @@ const VERIFY_NAME: &str = "verify_name_on_connect";
 const CREDENTIALS: [&str; 5] =
     ["root_ca_certificate", "listen_certificate", "listen_private_key", "connect_certificate", "connect_private_key"];
 
-/// A setting with which peers without a valid certificate would get a link, although TLS is configured.
+/// A setting with which no link can exist, or with which peers without a valid certificate would get a link although TLS
+/// is configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {why}")]
-pub struct Unprotected {
+pub struct Refused {
     /// The setting: a key of zenoh's configuration.
     pub setting: String,
-    /// The reason why the setting is unsafe, and the remedy.
+    /// The reason why the gateway refuses the setting, and the remedy.
     pub why: String,
 }
 
-fn unprotected(setting: &str, why: String) -> Unprotected {
-    Unprotected { setting: setting.to_owned(), why }
+fn refused(setting: &str, why: String) -> Refused {
+    Refused { setting: setting.to_owned(), why }
 }
 
 /// Confines a session to TLS if its configuration uses TLS anywhere. Returns a warning if the user has chosen to let
-/// peers connect without a certificate.
+/// peers connect without a certificate. Endpoints of other modes than the session's mode do not apply.
 ///
 /// # Errors
-/// [`Unprotected`].
-pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Unprotected> {
+/// [`Refused`].
+pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Refused> {
     let listens_by_default = get(config, LISTEN) == get(&zenoh::Config::default(), LISTEN);
     let listen = if listens_by_default { Vec::new() } else { endpoints(config, LISTEN) };
     let connect = endpoints(config, CONNECT);
-    let Some(reason) = uses_tls(config, &listen, &connect) else { return Ok(None) };
+    for (setting, endpoints) in [(LISTEN, &listen), (CONNECT, &connect)] {
+        if let Some(foreign) = endpoints.iter().find(|endpoint| !is_built(endpoint.protocol().as_str())) {
+            let why = format!(
+                "\"{}\" uses a protocol that this gateway is built without: use one of {}",
+                foreign.to_locator(),
+                PROTOCOLS_BUILT.join(", ")
+            );
+            return Err(refused(setting, why));
+        }
+    }
+    let Some(reason) = uses_tls(config) else { return Ok(None) };
     for (setting, endpoints) in [(LISTEN, &listen), (CONNECT, &connect)] {
         if let Some(plain) = endpoints.iter().find(|endpoint| !is_encrypted(endpoint.protocol().as_str())) {
             let plain = plain.to_locator();
             let why = format!(
                 "\"{plain}\" is not encrypted, but TLS is configured ({reason}): use only endpoints that begin with tls/, or remove all settings of TLS"
             );
-            return Err(unprotected(setting, why));
+            return Err(refused(setting, why));
         }
     }
     if listen.is_empty() && connect.is_empty() {
         let why = format!(
             "TLS is configured ({reason}), but no endpoint. With TLS, peers do not find each other by multicast: set endpoints that begin with tls/ in listen or connect"
         );
-        return Err(unprotected(&format!("{LISTEN}, {CONNECT}"), why));
+        return Err(refused(&format!("{LISTEN}, {CONNECT}"), why));
     }
     if get(config, MULTICAST) == Value::Bool(true) {
         let why = format!(
             "multicast scouting connects to peers without a certificate, but TLS is configured ({reason}): set it to false, and list the peers in connect"
         );
-        return Err(unprotected(MULTICAST, why));
+        return Err(refused(MULTICAST, why));
     }
     let skips_name = |endpoint| switch(config, endpoint, VERIFY_NAME) == Some(false);
     if listen.iter().chain(&connect).map(Some).chain([None]).any(skips_name) {
         let why = "with false, zenoh accepts any certificate that a public authority has signed, for any name: \
                    remove this setting, and issue certificates for the names or addresses in connect";
-        return Err(unprotected(&tls(VERIFY_NAME), why.into()));
+        return Err(refused(&tls(VERIFY_NAME), why.into()));
     }
     let warning = confine_listeners(config, &listen)?;
     confine_protocols(config, &reason)?;
@@ -89,20 +106,20 @@ pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Unpr
 }
 
 /// Sets the allow-list of link protocols, unless the user has a stricter one.
-fn confine_protocols(config: &mut zenoh::Config, reason: &str) -> Result<(), Unprotected> {
+fn confine_protocols(config: &mut zenoh::Config, reason: &str) -> Result<(), Refused> {
     let Value::Array(given) = get(config, PROTOCOLS) else {
-        return set(config, PROTOCOLS, &Value::from(ENCRYPTED.to_vec()).to_string());
+        return set(config, PROTOCOLS, &Value::from(vec![ENCRYPTED]).to_string());
     };
-    let plain = given.iter().filter_map(Value::as_str).find(|protocol| !is_encrypted(protocol));
-    plain.map_or(Ok(()), |plain| {
-        let why =
-            format!("\"{plain}\" is not encrypted, but TLS is configured ({reason}): list only \"tls\" and \"quic\"");
-        Err(unprotected(PROTOCOLS, why))
+    // A protocol that this build does not have permits no link.
+    let mut built = given.iter().filter_map(Value::as_str).filter(|protocol| is_built(protocol));
+    built.find(|protocol| !is_encrypted(protocol)).map_or(Ok(()), |plain| {
+        let why = format!("\"{plain}\" is not encrypted, but TLS is configured ({reason}): list only \"tls\"");
+        Err(refused(PROTOCOLS, why))
     })
 }
 
 /// Checks that listeners require certificates, or that the user has decided that they do not.
-fn confine_listeners(config: &zenoh::Config, listen: &[EndPoint]) -> Result<Option<String>, Unprotected> {
+fn confine_listeners(config: &zenoh::Config, listen: &[EndPoint]) -> Result<Option<String>, Refused> {
     let mut warning = None;
     // zenoh asks for no password if the file has no line and this gateway has no password of its own.
     let [users, user, password] = ["dictionary_file", "user", "password"]
@@ -116,7 +133,7 @@ fn confine_listeners(config: &zenoh::Config, listen: &[EndPoint]) -> Result<Opti
             let why = format!(
                 "not set, so \"{locator}\" would accept peers without a certificate: set it to true. Set it to false only if peers show a password (transport/auth/usrpwd), or if every host that reaches the port may read all exported names"
             );
-            return Err(unprotected(&tls(MUTUAL), why));
+            return Err(refused(&tls(MUTUAL), why));
         };
         if !mutual && !has_passwords {
             let setting = tls(MUTUAL);
@@ -128,9 +145,11 @@ fn confine_listeners(config: &zenoh::Config, listen: &[EndPoint]) -> Result<Opti
     Ok(warning)
 }
 
-/// Returns the reason why TLS counts as configured, or `None`.
-fn uses_tls(config: &zenoh::Config, listen: &[EndPoint], connect: &[EndPoint]) -> Option<String> {
-    for (name, endpoints) in [("listen", listen), ("connect", connect)] {
+/// Returns the reason why TLS counts as configured, or `None`. Endpoints of all modes count, because a user who changes
+/// the mode must not lose TLS.
+fn uses_tls(config: &zenoh::Config) -> Option<String> {
+    for (name, setting) in [("listen", LISTEN), ("connect", CONNECT)] {
+        let endpoints = endpoints_in(&get(config, setting));
         if let Some(endpoint) = endpoints.iter().find(|endpoint| is_encrypted(endpoint.protocol().as_str())) {
             return Some(format!("{name} has \"{}\"", endpoint.to_locator()));
         }
@@ -148,7 +167,11 @@ fn tls(key: &str) -> String {
 }
 
 fn is_encrypted(protocol: &str) -> bool {
-    ENCRYPTED.contains(&protocol)
+    protocol == ENCRYPTED
+}
+
+fn is_built(protocol: &str) -> bool {
+    PROTOCOLS_BUILT.contains(&protocol)
 }
 
 /// Returns a switch of TLS as it applies to an endpoint, whose own parameters override the global keys.
@@ -157,8 +180,19 @@ fn switch(config: &zenoh::Config, endpoint: Option<&EndPoint>, key: &str) -> Opt
     own.or_else(|| get(config, &tls(key)).as_bool())
 }
 
-/// Returns all endpoints of a setting: of every mode, and of groups of endpoints.
+/// Returns the endpoints of a setting in the session's mode.
 fn endpoints(config: &zenoh::Config, setting: &str) -> Vec<EndPoint> {
+    match get(config, setting) {
+        Value::Object(modes) => {
+            let mode = get(config, "mode");
+            modes.get(mode.as_str().unwrap_or(DEFAULT_MODE)).map_or_else(Vec::new, endpoints_in)
+        }
+        list => endpoints_in(&list),
+    }
+}
+
+/// Returns all endpoints of a value: of every mode, and of groups of endpoints.
+fn endpoints_in(value: &Value) -> Vec<EndPoint> {
     fn collect(value: &Value, into: &mut Vec<EndPoint>) {
         match value {
             // Other strings, such as the strategy of a group, are no endpoints.
@@ -169,7 +203,7 @@ fn endpoints(config: &zenoh::Config, setting: &str) -> Vec<EndPoint> {
         }
     }
     let mut found = Vec::new();
-    collect(&get(config, setting), &mut found);
+    collect(value, &mut found);
     found
 }
 
@@ -177,8 +211,8 @@ fn get(config: &zenoh::Config, key: &str) -> Value {
     config.get_json(key).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null)
 }
 
-fn set(config: &mut zenoh::Config, key: &str, value: &str) -> Result<(), Unprotected> {
-    config.insert_json5(key, value).map_err(|error| unprotected(key, error.to_string()))
+fn set(config: &mut zenoh::Config, key: &str, value: &str) -> Result<(), Refused> {
+    config.insert_json5(key, value).map_err(|error| refused(key, error.to_string()))
 }
 
 #[cfg(test)]
@@ -195,7 +229,10 @@ mod tests {
     fn tls_anywhere_confines_the_session_to_tls() {
         for text in [
             format!("{{ listen: {{ endpoints: ['tls/[::]:7447'] }}, {MUTUAL_TLS} }}"),
-            format!("{{ listen: {{ endpoints: {{ router: ['quic/[::]:7447'] }} }}, {MUTUAL_TLS} }}"),
+            format!("{{ mode: 'router', listen: {{ endpoints: {{ router: ['tls/[::]:7447'] }} }}, {MUTUAL_TLS} }}"),
+            // The other modes' endpoints do not apply.
+            "{ connect: { endpoints: { peer: ['tls/hub:1'], router: ['tcp/hub:2'] } } }".into(),
+            "{ mode: 'client', connect: { endpoints: { client: ['tls/hub:1'], peer: ['ws/hub:2'] } } }".into(),
             "{ listen: { endpoints: ['tls/[::]:7447#enable_mtls=true'] } }".into(),
             "{ connect: { endpoints: ['tls/hub:7447'] } }".into(),
             "{ connect: { endpoints: [{ strategy: 'allOf', locators: ['tls/hub:7447', 'tls/hub:7448'] }] } }".into(),
@@ -204,7 +241,7 @@ mod tests {
             let mut config = config(&text);
             let default = get(&config, LISTEN) == get(&zenoh::Config::default(), LISTEN);
             assert_eq!(confine(&mut config), Ok(None), "{text}");
-            assert_eq!(get(&config, PROTOCOLS), serde_json::json!(["tls", "quic"]), "{text}");
+            assert_eq!(get(&config, PROTOCOLS), serde_json::json!(["tls"]), "{text}");
             assert_eq!(get(&config, MULTICAST), false, "{text}");
             assert!(endpoints(&config, LISTEN).iter().all(|endpoint| is_encrypted(endpoint.protocol().as_str())));
             assert_eq!(endpoints(&config, LISTEN).is_empty(), default, "{text}");
@@ -217,6 +254,21 @@ mod tests {
         let mut stricter = config(text);
         assert_eq!(confine(&mut stricter), Ok(None));
         assert_eq!(get(&stricter, PROTOCOLS), serde_json::json!(["tls"]));
+    }
+
+    #[test]
+    fn the_protocols_of_the_build_are_known() {
+        let protocols =
+            ["quic", "quic-datagram", "serial", "tcp", "tls", "udp", "unixpipe", "unixsock-stream", "vsock", "ws"];
+        for protocol in protocols {
+            let text = format!(
+                "{{ listen: {{ endpoints: ['{protocol}/nowhere.invalid:1'], exit_on_failure: true, timeout_ms: 0 }}, \
+                 scouting: {{ multicast: {{ enabled: false }} }} }}"
+            );
+            let error = zenoh::Wait::wait(zenoh::open(config(&text))).err().map(|error| error.to_string());
+            let is_missing = error.as_ref().is_some_and(|error| error.contains("not supported for"));
+            assert_eq!(is_missing, !is_built(protocol), "{protocol}: {error:?}");
+        }
     }
 
     #[test]
@@ -246,9 +298,14 @@ mod tests {
             (to("['tls/hub:1', 'udp/224.0.0.5:2']", ""), CONNECT, "udp/224.0.0.5:2"),
             (to("['tls/hub:1', 'unixsock-stream/a']", ""), CONNECT, "unixsock-stream/a"),
             (to("[{ strategy: 'allOf', locators: ['tls/hub:1', 'tcp/hub:2'] }]", ""), CONNECT, "tcp/hub:2"),
-            (to("{ peer: ['tls/hub:1'], router: ['tcp/hub:2'] }", ""), CONNECT, "tcp/hub:2"),
+            (to("{ peer: ['tcp/hub:2'], router: ['tls/hub:1'] }", ""), CONNECT, "tcp/hub:2"),
+            (to("{ peer: ['tls/hub:1'], router: ['tcp/hub:2'] }", "mode: 'router'"), CONNECT, "tcp/hub:2"),
+            (on("{ router: ['tls/[::]:1'] }", MUTUAL_TLS), "listen/endpoints, connect/endpoints", "no endpoint"),
+            (on("['quic/[::]:1']", MUTUAL_TLS), LISTEN, "built without"),
+            (to("['tls/hub:1', 'quic/hub:2']", ""), CONNECT, "\"quic/hub:2\""),
+            (to("['serial/hub:2']", ""), CONNECT, "built without"),
             (to("['tls/hub:1']", "listen: { endpoints: ['tcp/[::]:0'] }"), LISTEN, "tcp/[::]:0"),
-            (on("['ws/[::]:1']", &authority), LISTEN, "root_ca_certificate is set"),
+            (on("['udp/[::]:1']", &authority), LISTEN, "root_ca_certificate is set"),
             (on("['tcp/[::]:1']", &inline), LISTEN, "root_ca_certificate_base64 is set"),
             (on("['tcp/[::]:1']", MUTUAL_TLS), LISTEN, "enable_mtls is true"),
             (format!("{{ {authority} }}"), "listen/endpoints, connect/endpoints", "no endpoint"),

@@ -3,7 +3,7 @@
 //! Zenoh's own configuration file determines which nodes exist, how they find and authenticate each other, and which
 //! links they use.
 
-use super::tls::{self, Unprotected};
+use super::tls::{self, Refused};
 use super::{Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
 use crate::key::Key;
 use crate::wire::{Epoch, NodeName};
@@ -26,6 +26,8 @@ pub struct Zenoh {
 #[derive(Clone, Debug)]
 pub struct ZenohOptions {
     config: zenoh::Config,
+    /// The configuration has been checked and confined since its last change.
+    is_confined: bool,
 }
 
 /// Replacements of zenoh's defaults that do not suit large tensors. Each entry has the key, zenoh's
@@ -56,7 +58,7 @@ impl ZenohOptions {
                 config.insert_json5(key, ours).map_err(engine)?;
             }
         }
-        Ok(Self { config })
+        Ok(Self { config, is_confined: false })
     }
 
     /// Makes the options without a configuration file. The node is then a peer that finds others by
@@ -86,6 +88,7 @@ impl ZenohOptions {
     /// # Errors
     /// [`Trouble::Engine`] for a key or value that zenoh rejects.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), Trouble> {
+        self.is_confined = false;
         self.config.insert_json5(key, value).map_err(engine)
     }
 
@@ -98,12 +101,18 @@ impl ZenohOptions {
     }
 
     /// Confines the session to TLS if the configuration uses TLS anywhere. The session then neither listens on plain
-    /// endpoints nor connects to any, and finds no peers by multicast. [`Zenoh::open`] does the same.
+    /// endpoints nor connects to any, and finds no peers by multicast. Logs a warning if the user has chosen to let peers
+    /// connect without a certificate. [`Zenoh::open`] does the same.
     ///
     /// # Errors
-    /// [`Unprotected`], with the setting that would let peers connect without a certificate.
-    pub fn confined(mut self) -> Result<Self, Unprotected> {
-        tls::confine(&mut self.config)?;
+    /// [`Refused`].
+    pub fn confined(mut self) -> Result<Self, Refused> {
+        if !self.is_confined {
+            if let Some(warning) = tls::confine(&mut self.config)? {
+                tracing::warn!("{warning}");
+            }
+            self.is_confined = true;
+        }
         Ok(self)
     }
 }
@@ -114,10 +123,8 @@ impl Zenoh {
     ///
     /// # Errors
     /// [`Trouble::Engine`], also for a configuration that [`ZenohOptions::confined`] refuses.
-    pub fn open(mut options: ZenohOptions) -> Result<Self, Trouble> {
-        if let Some(warning) = tls::confine(&mut options.config).map_err(engine)? {
-            tracing::warn!("{warning}");
-        }
+    pub fn open(options: ZenohOptions) -> Result<Self, Trouble> {
+        let options = options.confined().map_err(engine)?;
         zenoh::open(options.config).wait().map(|session| Self { session }).map_err(engine)
     }
 

@@ -20,13 +20,13 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
         let authority = Self { folder, issuer: (params, key) };
-        authority.issue("node", false);
+        authority.issue_for("node", ["localhost".to_owned()], false);
         authority
     }
 
-    /// Writes a certificate `NAME.pem` of `localhost` and its key `NAME.key`.
-    pub fn issue(&self, name: &str, expired: bool) {
-        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    /// Writes a certificate `NAME.pem` of these hosts and its key `NAME.key`.
+    pub fn issue_for(&self, name: &str, hosts: impl IntoIterator<Item = String>, expired: bool) {
+        let mut params = CertificateParams::new(hosts.into_iter().collect::<Vec<_>>()).unwrap();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         if expired {
             params.not_after = date_time_ymd(2000, 1, 1);

@@ -2,9 +2,12 @@
 //! cut.
 #![cfg(feature = "zenoh")]
 
+#[path = "../authority/mod.rs"]
+mod authority;
 mod rig;
 mod weather;
 
+use authority::Authority;
 use rig::{Node, Rig, peers, skip_without_hosts, star};
 use std::time::Duration;
 use tensorlend::{Client, DType};
@@ -159,19 +162,8 @@ fn who_shows_a_wrong_certificate_sees_nothing() {
         return;
     }
     let rig = Rig::new(3);
-    let (ours, theirs) = (certificates(&rig), certificates(&rig));
-    let tls = |folder: &tempfile::TempDir| {
-        let file = |name: &str| folder.path().join(name).display().to_string();
-        let files = serde_json::json!({
-            "root_ca_certificate": file("ca.pem"),
-            "listen_certificate": file("node.pem"),
-            "listen_private_key": file("node.key"),
-            "connect_certificate": file("node.pem"),
-            "connect_private_key": file("node.key"),
-            "enable_mtls": true,
-        });
-        [("transport/link/tls".to_owned(), files)]
-    };
+    let (ours, theirs) = (authority(&rig), authority(&rig));
+    let tls = |authority: &Authority| [("transport/link/tls".to_owned(), authority.mutual("node", authority))];
     let hub = format!("tls/{}:7447", rig.address(0));
     let listens = format!("mode = \"router\"\nlisten = [\"{hub}\"]\n{OPEN}");
     let connects = format!("mode = \"client\"\nconnect = [\"{hub}\"]\n{OPEN}");
@@ -189,20 +181,8 @@ fn who_shows_a_wrong_certificate_sees_nothing() {
 }
 
 /// Creates a certificate authority, and a certificate of all hosts of a rig.
-fn certificates(rig: &Rig) -> tempfile::TempDir {
-    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-    let folder = tempfile::tempdir().unwrap();
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    let key = KeyPair::generate().unwrap();
-    std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-    let issuer = Issuer::new(params, key);
-    let mut params =
-        CertificateParams::new((0..3).map(|host| rig.address(host).to_string()).collect::<Vec<_>>()).unwrap();
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    let key = KeyPair::generate().unwrap();
-    std::fs::write(folder.path().join("node.pem"), params.signed_by(&key, &issuer).unwrap().pem()).unwrap();
-    std::fs::write(folder.path().join("node.key"), key.serialize_pem()).unwrap();
-    folder
+fn authority(rig: &Rig) -> Authority {
+    let authority = Authority::new();
+    authority.issue_for("node", (0..3).map(|host| rig.address(host).to_string()), false);
+    authority
 }

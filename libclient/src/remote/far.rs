@@ -72,7 +72,7 @@ impl Client {
         Ok((!runs).then(|| RemoteTrouble::Gateway { why: "it was killed".into() }))
     }
 
-    /// Returns the error of a request about a name whose first part is no known node.
+    /// Returns the error of a request about a name of an unknown node.
     pub(crate) fn unknown_node(&self, name: &str) -> Result<Error> {
         let cause = self.killed_gateway(name)?.unwrap_or_else(|| {
             let node = split(name).map_or(name, |(node, _)| node).to_owned();
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Asks the gateway to wait for a part of the time. Returns the reason why there is no value yet, if it is known.
+    /// Asks the gateway to wait for a part of the time. Returns the reason why the value is missing, if the gateway reports one.
     fn wait_there(&self, node: &str, name: &str, seen: Version, deadline: Deadline) -> Result<Option<RemoteTrouble>> {
         let timeout = deadline.left().map_or(WAIT, |left| left.min(WAIT));
         let [owner_word, cell] = seen.words();

@@ -14,7 +14,10 @@ from .error import RedisRuntimeError
 from .util import typecheck
 
 if TYPE_CHECKING:
-    import xarray
+    import xarray as xr
+else:
+    # The first call that needs xarray imports it.
+    xr = None
 
 __all__ = ["DatasetConverter"]
 
@@ -35,11 +38,13 @@ def _requires_xarray(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(call)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        global xr
         try:
-            import xarray  # noqa: F401
+            import xarray as xr
         except ImportError as e:
             raise RedisRuntimeError(
-                "Optional package xarray must be installed; Consider running `pip install tensorlend[xarray]`"
+                "Optional package xarray must be installed; Consider running `pip install tensorlend[xarray]`, "
+                "which replaces smartredis[xarray]"
             ) from e
         return call(*args, **kwargs)
 
@@ -78,19 +83,17 @@ class DatasetConverter:
 
     @staticmethod
     @_requires_xarray
-    def transform_to_xarray(dataset: Dataset) -> "dict[str, xarray.DataArray]":
+    def transform_to_xarray(dataset: Dataset) -> "dict[str, xr.DataArray]":
         """Returns the described tensors by name, except those that are coordinates of another tensor.
 
         :raises RedisRuntimeError: if xarray is not installed, or the dataset is not described
         """
-        import xarray
-
         typecheck(dataset, "dataset", Dataset)
         described = dataset.get_meta_strings(_DATA_NAMES)
         coordinates = {name: [c for c in _names(dataset, name, "coord") if c in described] for name in described}
         of_others = {c for name, names in coordinates.items() for c in names if c != name}
         return {
-            name: xarray.DataArray(
+            name: xr.DataArray(
                 name=name,
                 data=dataset.get_tensor(name),
                 dims=_dims(dataset, name),

@@ -135,6 +135,8 @@ def test_a_dataset_that_does_not_exist(client: Client) -> None:
         ],
         match="absent",
     )
+    client.put_tensor("tensor", np.ones(1))
+    each_raises(RedisKeyError, [lambda: client.copy_dataset("tensor", "b")], match="tensor")
     with pytest.raises(RedisRuntimeError, match="absent"):
         client.delete_dataset("absent")
 
@@ -200,5 +202,6 @@ def test_datasets_become_arrays_of_xarray(client: Client) -> None:
 
 def test_without_xarray_the_error_is_the_originals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(RedisRuntimeError, match="Optional package xarray must be installed; Consider running"):
+    monkeypatch.setattr("tensorlend.smartredis.converter.xr", None)
+    with pytest.raises(RedisRuntimeError, match=r"Optional package xarray must be installed; Consider running .* smartredis\[xarray\]"):
         DatasetConverter.transform_to_xarray(Dataset("wind"))

@@ -10,7 +10,7 @@ import pytest
 from .numbered import TENSOR_TYPES, each_raises, numbered, numbers
 
 from tensorlend.smartredis import Client, Dataset
-from tensorlend.smartredis.error import RedisRuntimeError
+from tensorlend.smartredis.error import RedisReplyError, RedisRuntimeError
 
 
 @pytest.mark.parametrize("dtype", TENSOR_TYPES)
@@ -95,6 +95,8 @@ def test_a_tensor_that_does_not_exist(client: Client) -> None:
         match="absent",
     )
     assert not client.poll_tensor("absent", 1, 3)
+    client.put_dataset(numbered("dataset", 1))
+    each_raises(RedisReplyError, [lambda: client.copy_tensor("dataset", "b")], match="dataset")
 
 
 def test_a_poll_ends_when_the_tensor_comes(client: Client) -> None:

@@ -66,7 +66,7 @@ fn taken_back(cell: u32) {
         let w = w.clone();
         spawn(move || {
             overwrite(&w.owner_word, live(OWNER, 0), &w.cells[0], Cell::new(2, 1))?;
-            // The put has returned: what is read from here on is this value, or a later one.
+            // After the put has returned, reads return this value or a later one.
             w.get()
         })
     };

@@ -47,7 +47,12 @@ impl Core {
                 other => ("refused", other.to_string()),
             };
             let reason = refusal.reason().word();
-            if refusal.is_ordinary() {
+            if let Refusal::Layout { .. } = refusal
+                && refusal.is_ordinary()
+            {
+                // A client that continues its session does not offer another layout.
+                tracing::info!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+            } else if refusal.is_ordinary() {
                 tracing::debug!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
             } else {
                 tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");

@@ -5,6 +5,7 @@ use super::recreated::{self, copy_data};
 use super::{self as memory, Making, Memories, unmapped};
 use crate::core::label::{Label, Preserved};
 use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
+use crate::sys::backing::size;
 use crate::sys::device::DeviceMemory;
 use crate::sys::fd_store::{FdStore, Stored};
 use crate::sys::lanes::{Lane, Lanes};
@@ -57,10 +58,6 @@ fn lane_of(label: &Label, lanes: &Lanes) -> Lane {
         | Label::Wake { catalogue: owner, .. } => Lane::Recovered(namespace, owner),
         _ => Lane::Recovered(namespace, 0),
     }
-}
-
-fn size(bytes: u64) -> io::Result<usize> {
-    usize::try_from(bytes).map_err(io::Error::other)
 }
 
 /// The tables of this daemon: its memory, and its files with spilled segments.

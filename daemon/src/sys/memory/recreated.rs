@@ -13,7 +13,7 @@
 use super::Making;
 use super::adopt::made_as;
 use crate::core::settings::Payer;
-use crate::sys::backing::{Backing, Pages};
+use crate::sys::backing::{Backing, Pages, size};
 use crate::sys::room::{Claim, make_room};
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
@@ -80,8 +80,7 @@ pub fn copy(
     copy_data(fd, copy.as_fd(), bytes, HOLE)?;
     let view = match magic {
         Some(Magic::Directory) => {
-            let length = usize::try_from(bytes).map_err(io::Error::other)?;
-            let view = map::sheet(&copy, length, Access::Write)?;
+            let view = map::sheet(&copy, size(bytes)?, Access::Write)?;
             if let Some(directory) = Directory::new(&view).filter(|it| it.geometry(bytes).is_some()) {
                 begin_again(&directory, now_ns);
             }
