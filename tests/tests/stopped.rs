@@ -292,10 +292,12 @@ fn too_late<T>(daemon: &Daemon, client: &Client, what: &str, call: impl FnOnce()
     eventually("an answer", || client.ping().is_ok());
 }
 
-/// Waits until the client's slots are at most at this level. The client frees cells and slots when it binds a name.
+/// Waits until the client's slots are at most at this level. The client frees cells when it binds a name, and slots after
+/// some overwrites.
 fn falls_to(client: &Client, what: &str, level: u64) {
     eventually(what, || {
         let _ = client.put_for("own", &[0u8; 4096], tensorlend::Lifetime::ttl(Duration::from_hours(1)));
+        client.put("kept", &[0u8; 4096]).unwrap();
         client.memory().slot_bytes <= level
     });
 }
@@ -312,16 +314,19 @@ fn publications_that_are_refused_too_late_cost_nothing() {
     let queue = client.queue("full").unwrap().max_waiting(1);
     queue.put(client.create_from(&[1u8]).unwrap(), None).unwrap();
     client.put_for("own", &[0u8; 4096], hours).unwrap();
+    client.put("kept", &[0u8; 4096]).unwrap();
     // From here on the namespace takes no more names.
     let filled = (0..2048).find_map(|name| other.put_for(&format!("theirs {name}"), &[1u8], hours).err());
     assert!(filled.expect("the namespace is full").is_limit());
 
+    let large = || client.create_from(&[1u8; 1 << 20]).unwrap();
     let round = || {
-        too_late(&daemon, &client, "put_for", || client.put_for("new", &[1u8; 1 << 20], hours));
-        too_late(&daemon, &client, "append_many", || {
-            client.append_many("list", (0..ITEMS).map(|_| client.create(DType::U8, [512]).unwrap()))
-        });
-        too_late(&daemon, &client, "queue.put", || queue.put(client.create_from(&[1u8; 1 << 20]).unwrap(), SHORT));
+        let draft = large();
+        too_late(&daemon, &client, "publish_for", || draft.publish_for("new", hours));
+        let items: Vec<_> = (0..ITEMS).map(|_| client.create(DType::U8, [512]).unwrap()).collect();
+        too_late(&daemon, &client, "append_many", || client.append_many("list", items));
+        let item = large();
+        too_late(&daemon, &client, "queue.put", || queue.put(item, SHORT));
     };
     round();
     falls_to(&client, "the slots of the first round", 1 << 19);
@@ -352,8 +357,8 @@ fn cells_that_are_reported_too_late_are_freed() {
             queue.put(client.create_from(&[7u8; 1 << 16]).unwrap(), None).unwrap();
         }
         assert!(other.clear("jobs").unwrap());
-        too_late(&daemon, &client, "queue.put", || queue.put(client.create_from(&[7u8]).unwrap(), SHORT));
-        let _ = other.clear("jobs");
+        let item = client.create_from(&[7u8]).unwrap();
+        too_late(&daemon, &client, "queue.put", || queue.put(item, SHORT));
         falls_to(&client, "the slots of the items", 1 << 19);
     }
 }

@@ -66,10 +66,7 @@ impl NameTable {
             // A failure is harmless: a later call reports the deleted names.
             let _ = self.tidy();
         }
-        if self.control.late().has_cells() {
-            // A failure is harmless: a later call frees the cells.
-            let _ = self.notices();
-        }
+        self.free_late_cells();
         let cell = self.fresh_cell()?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
         // Release, against a reader R that compares the name of the cell's former use. R checks again the word that
@@ -102,12 +99,13 @@ impl NameTable {
         self.notices_from(1)
     }
 
-    /// Calls [`NameTable::notices`] if the daemon took at least `count` names since the last call, or a late response has set
-    /// cells free.
+    /// Calls [`NameTable::notices`] if the daemon took at least `count` names since the last call. Frees the cells that late
+    /// responses have set free in any case.
     pub fn notices_from(&self, count: u64) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
+        self.free_late_cells();
         let word = self.directory.members[usize::from(self.me())].notices.read();
-        if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count && !self.control.late().has_cells() {
+        if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count {
             return Ok(());
         }
         // This lock excludes `tidy`, so that only one of the two functions frees a cell, and only once.
@@ -176,6 +174,16 @@ impl NameTable {
         self.shards.wait_for_guards();
         for value in self.vacate(numbers) {
             self.alloc.retire(value);
+        }
+    }
+
+    /// Frees the cells that late responses have set free, without a request. If another thread frees cells now, that thread or
+    /// a later call frees them.
+    fn free_late_cells(&self) {
+        if self.control.late().has_cells()
+            && let Ok(_one) = self.housekeeping.try_lock()
+        {
+            self.free_cells(Vec::new());
         }
     }
 
