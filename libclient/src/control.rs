@@ -2,6 +2,7 @@
 
 mod claims;
 mod hello;
+mod late;
 mod socket;
 mod unanswered;
 mod waiting;
@@ -9,12 +10,14 @@ mod waiting;
 use crate::error::{Error, Result};
 use claims::Claims;
 use hello::common_layout;
+use late::Late;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 pub use socket::{acknowledge_on, ask_on};
 use socket::{is_readable, open, send};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -22,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockE
 use std::time::{Duration, Instant};
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{
-    Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueReply, QueueRequest, Refusal, Reply, Request, decode,
+    Hello, PROTOCOL_OLDEST, PROTOCOL_VERSION, QueueRequest, Refusal, Reply, Request, decode,
 };
 use tensorlend_os::packet::{self, Packet};
 use unanswered::Unanswered;
@@ -47,6 +50,8 @@ pub struct Control {
     unanswered: Unanswered,
     /// The session's claims on items of queues. A thread that holds the connection may lock them.
     claims: Claims,
+    /// The resources that late responses set free.
+    late: Late,
     /// Reopens the session when the daemon has been replaced: see [`crate::session::reconnect`].
     resume: OnceLock<Box<dyn Resume>>,
 }
@@ -61,6 +66,9 @@ pub trait Resume: Send + Sync {
     /// Does the remaining work of a reconnection, after the session continues. Other threads may use the connection
     /// in the meantime.
     fn settle(&self);
+    /// Gives up a stream or device memory that a late response lends. The caller has the connection, so this function
+    /// sends no request.
+    fn give_up(&self, lent: &Reply, descriptors: &[OwnedFd]);
 }
 
 /// The socket, and its state.
@@ -73,6 +81,10 @@ pub struct Connection {
     removed: bool,
     /// A request that the client abandoned before its reply. Its reply arrives before any other reply.
     late: Option<Request>,
+    /// Requests that undo the effect of a late response. The client sends them before any other request.
+    undo: VecDeque<Request>,
+    /// Segments whose return the daemon refused in a late response, by their first slots.
+    unreturned: Vec<u32>,
     /// The reply to a late request for cells. It is acknowledged and stored for the next such request, because the
     /// daemon counts these cells as this client's.
     cells: Option<Packet>,
@@ -201,6 +213,7 @@ impl Control {
                         protocol: AtomicU16::new(PROTOCOL_OLDEST),
                         unanswered: Unanswered::default(),
                         claims: Claims::default(),
+                        late: Late::default(),
                         resume: OnceLock::new(),
                     });
                 }
@@ -245,6 +258,11 @@ impl Control {
     /// Returns the session's claims on items of queues.
     pub fn claims(&self) -> &Claims {
         &self.claims
+    }
+
+    /// Returns the resources that late responses have set free.
+    pub fn late(&self) -> &Late {
+        &self.late
     }
 
     /// Calls `use_it` with the socket, to watch for the daemon's hang-up.
@@ -344,59 +362,12 @@ impl Control {
             tensorlend_layout::crash_point!("queue: confirmation sent");
         }
         if !self.replies(&connection.socket, budget.timeout / 2) {
-            connection.late = Some(request.clone());
+            self.abandon(connection, request);
             return Err(not_answering(connection, doing, budget.timeout, true));
         }
         let packet = connection.receive(doing)?;
         tensorlend_layout::crash_point!("request: answered");
         Ok(Arrived { packet, acknowledged: false })
-    }
-
-    /// Receives the reply to an abandoned request, if there is one. Returns `Some` if that reply is also the reply to
-    /// this request.
-    fn take_late(
-        &self,
-        connection: &mut Connection,
-        request: &Request,
-        doing: &'static str,
-        budget: Budget,
-    ) -> Result<Option<Packet>> {
-        while connection.late.is_some() {
-            // Threads that waited behind an abandoned request time out at about the same time as that request.
-            let left = budget.timeout.saturating_sub(budget.began.elapsed());
-            if !is_readable(&[&connection.socket], left) {
-                return Err(not_answering(connection, doing, budget.timeout, false));
-            }
-            let packet = connection.receive(doing).map_err(Error::certain)?;
-            let late = connection.late.take();
-            if late.as_ref() == Some(request) && matches!(request, Request::Segment { .. } | Request::GrowCells) {
-                return Ok(Some(packet));
-            }
-            if packet.truncated || !packet.descriptors.is_empty() {
-                send(&connection.socket, &Request::Ack, &[], doing)?;
-            }
-            match (late, decode::<Reply>(&packet.bytes)) {
-                (_, Some(Reply::Refused(Refusal::Stopping))) => {
-                    return Err(Error::Disconnected { doing, asked: false });
-                }
-                (Some(late @ Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_))), _) => {
-                    self.unanswered.answered(&late);
-                }
-                // No thread knows of this segment, so return it.
-                (Some(Request::Segment { .. }), Some(Reply::Segment { base, .. })) => {
-                    let back = Request::ReturnSegment { base };
-                    send(&connection.socket, &back, &[], doing)?;
-                    connection.late = Some(back);
-                }
-                (Some(Request::GrowCells), Some(Reply::Cells { .. })) => connection.cells = Some(packet),
-                // No thread knows of these items.
-                (Some(Request::Queue(_)), Some(Reply::Queue(QueueReply::Claimed(claims)))) => {
-                    self.unanswered.give_back(claims);
-                }
-                _ => {}
-            }
-        }
-        Ok(None)
     }
 
     /// Waits for a reply. Returns false if, in twice the time `half`, the daemon has neither replied nor responded on a
@@ -579,7 +550,16 @@ fn not_answering(connection: &Connection, doing: &'static str, waited: Duration,
 impl Connection {
     fn new(socket: OwnedFd) -> Self {
         let socket = Arc::new(socket);
-        Self { socket, state: State::Whole, waiting: None, removed: false, late: None, cells: None }
+        Self {
+            socket,
+            state: State::Whole,
+            waiting: None,
+            removed: false,
+            late: None,
+            undo: VecDeque::new(),
+            unreturned: Vec::new(),
+            cells: None,
+        }
     }
 
     /// Receives a packet.

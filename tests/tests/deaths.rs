@@ -162,3 +162,67 @@ fn cycles_of_clients_and_of_monitoring_leave_no_descriptor() {
     let after = settled("the descriptors", open);
     assert!(after <= before, "{before} descriptors after 4 cycles, {after} after 16");
 }
+
+/// A value that returns to a former name has a version that no reader knows.
+#[test]
+fn a_renamed_value_that_returns_is_another_version() {
+    let daemon = Daemon::start("");
+    let (client, reader) = (daemon.client(), daemon.client());
+    for round in 0..200u32 {
+        let (a, b) = (format!("a{}", round % 7), format!("b{}", round % 5));
+        let first = client.put(&a, &[round, 1]).unwrap();
+        let lease = reader.get(&a).unwrap();
+        assert_eq!(lease.version(), first);
+        drop(lease);
+        client.rename(&a, &b).unwrap();
+        let mut seen = vec![first];
+        match round % 3 {
+            0 => seen.push(client.put(&a, &[round, 2]).unwrap()),
+            1 => {
+                seen.push(reader.put(&a, &[round, 2]).unwrap());
+                assert!(reader.delete(&a).unwrap());
+            }
+            // Without a value in between, the client may forget the name and its cell.
+            _ => {
+                for name in 0..40 {
+                    client.put(&format!("other {name}"), &[1u8]).unwrap();
+                    client.delete(&format!("other {name}")).unwrap();
+                }
+            }
+        }
+        client.rename(&b, &a).unwrap();
+        let back = reader.get(&a).unwrap();
+        assert_eq!(back.as_slice::<u32>().unwrap(), [round, 1], "a rename replaces the value of its second name");
+        assert!(!seen.contains(&back.version()), "round {round}: the first version came back");
+        let newer = reader.wait_newer(&a, first, std::time::Duration::from_mins(5)).unwrap();
+        assert_eq!(newer.version(), back.version());
+        for name in [&a, &b] {
+            let _ = client.delete(name).unwrap();
+        }
+    }
+}
+
+/// The same for a value whose owner has ended, which the daemon renames.
+#[test]
+fn a_renamed_value_of_a_dead_client_that_returns_is_another_version() {
+    let daemon = Daemon::start("");
+    let client = daemon.client();
+    for round in 0..20u32 {
+        let (a, b) = (format!("a{round}"), format!("b{round}"));
+        let owner = daemon.client();
+        // The owner must have bound several names before it announces one.
+        for name in 0..20 {
+            owner.put(&format!("{round} {name}"), &[1u8]).unwrap();
+        }
+        let first = owner.put(&a, &[round, 1]).unwrap();
+        assert_eq!(client.get(&a).unwrap().version(), first);
+        drop(owner);
+        eventually("the end of the owner", || !client.info(&a).unwrap().alive);
+        client.rename(&a, &b).unwrap();
+        let second = client.put(&a, &[round, 2]).unwrap();
+        client.rename(&b, &a).unwrap();
+        let back = client.get(&a).unwrap();
+        assert_eq!(back.as_slice::<u32>().unwrap(), [round, 1]);
+        assert!(back.version() != first && back.version() != second, "round {round}: a version came back");
+    }
+}

@@ -279,3 +279,138 @@ fn claims_end_although_a_stopped_daemon_did_not_receive_the_request() {
     let (first, second) = (other.get(None).unwrap(), other.get(None).unwrap());
     assert_eq!((first.number(), second.number()), (2, 3));
 }
+
+/// The clients' timeout in tests with many requests that time out. A call that a slow daemon answers too late is repeated.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Makes a call whose request times out, and lets the daemon respond after that.
+fn too_late<T>(daemon: &Daemon, client: &Client, what: &str, call: impl FnOnce() -> Result<T, Error>) {
+    stop(daemon);
+    let done = call();
+    signal(daemon.pid(), Signal::CONT);
+    is_told(daemon, what, done);
+    eventually("an answer", || client.ping().is_ok());
+}
+
+/// Waits until the client's slots are at most at this level. The client frees cells when it binds a name, and slots after
+/// some overwrites.
+fn falls_to(client: &Client, what: &str, level: u64) {
+    eventually(what, || {
+        let _ = client.put_for("own", &[0u8; 4096], tensorlend::Lifetime::ttl(Duration::from_hours(1)));
+        client.put("kept", &[0u8; 4096]).unwrap();
+        client.memory().slot_bytes <= level
+    });
+}
+
+/// The client returns cells and slots of publications that the daemon refuses after their timeout. Otherwise this client
+/// would use more cells than a daemon grants, and memory for all refused values.
+#[test]
+fn publications_that_are_refused_too_late_cost_nothing() {
+    const ITEMS: usize = 1024;
+    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\n[namespace_default]\nnames_max = 1024\n");
+    let client = Client::builder().socket(daemon.socket()).request_timeout(SHORT).connect().unwrap();
+    let other = daemon.client();
+    let hours = tensorlend::Lifetime::ttl(Duration::from_hours(1));
+    let queue = client.queue("full").unwrap().max_waiting(1);
+    queue.put(client.create_from(&[1u8]).unwrap(), None).unwrap();
+    client.put_for("own", &[0u8; 4096], hours).unwrap();
+    client.put("kept", &[0u8; 4096]).unwrap();
+    // From here on the namespace takes no more names.
+    let filled = (0..2048).find_map(|name| other.put_for(&format!("theirs {name}"), &[1u8], hours).err());
+    assert!(filled.expect("the namespace is full").is_limit());
+
+    let large = || client.create_from(&[1u8; 1 << 20]).unwrap();
+    let round = || {
+        let draft = large();
+        too_late(&daemon, &client, "publish_for", || draft.publish_for("new", hours));
+        let items: Vec<_> = (0..ITEMS).map(|_| client.create(DType::U8, [512]).unwrap()).collect();
+        too_late(&daemon, &client, "append_many", || client.append_many("list", items));
+        let item = large();
+        too_late(&daemon, &client, "queue.put", || queue.put(item, SHORT));
+    };
+    round();
+    falls_to(&client, "the slots of the first round", 1 << 19);
+    let (segments, used) = (client.memory().segment_bytes, daemon.client().stat().unwrap().bytes_in_use);
+    // The daemon grants 8,192 cells to a client of this namespace.
+    for _ in 0..9 {
+        round();
+    }
+    falls_to(&client, "the slots of all rounds", 1 << 19);
+    eventually("the level of the pool", || {
+        client.memory().segment_bytes <= segments && other.stat().unwrap().bytes_in_use <= used
+    });
+    let error = client.append_many("list", (0..ITEMS).map(|_| client.create(DType::U8, [1]).unwrap())).unwrap_err();
+    assert!(error.to_string().contains("names_max"), "{error}");
+    assert!(!client.exists("new").unwrap());
+    assert_eq!((client.length("list"), queue.waiting().unwrap()), (0, 1));
+}
+
+/// The daemon reports once which cells it took, also if the client has stopped to wait for the report.
+#[test]
+fn cells_that_are_reported_too_late_are_freed() {
+    let daemon = Daemon::start("[pool]\nsegment_bytes = \"1MiB\"\n");
+    let client = Client::builder().socket(daemon.socket()).request_timeout(SHORT).connect().unwrap();
+    let other = daemon.client();
+    let queue = client.queue("jobs").unwrap();
+    for _ in 0..4 {
+        for _ in 0..64 {
+            queue.put(client.create_from(&[7u8; 1 << 16]).unwrap(), None).unwrap();
+        }
+        assert!(other.clear("jobs").unwrap());
+        let item = client.create_from(&[7u8]).unwrap();
+        too_late(&daemon, &client, "queue.put", || queue.put(item, SHORT));
+        falls_to(&client, "the slots of the items", 1 << 19);
+    }
+}
+
+/// A stream that opens too late is closed: another client can open it.
+#[test]
+fn a_stream_that_opens_too_late_is_closed() {
+    let daemon = Daemon::start("");
+    let client = Client::builder().socket(daemon.socket()).request_timeout(SHORT).connect().unwrap();
+    let other = daemon.client();
+    for _ in 0..4 {
+        too_late(&daemon, &client, "stream", || client.stream("camera").open());
+        eventually("the closed stream", || other.stream("camera").open().is_ok());
+        assert!(other.delete_stream("camera").unwrap());
+    }
+    // The late response serves the same request.
+    stop(&daemon);
+    is_told(&daemon, "stream", client.stream("camera").open());
+    signal(daemon.pid(), Signal::CONT);
+    let mut camera = None;
+    eventually("the stream", || {
+        camera = client.stream("camera").open().ok();
+        camera.is_some()
+    });
+    let mut frames = other.subscribe("camera").unwrap();
+    camera.unwrap().send(client.create_from(&[5u8]).unwrap()).unwrap();
+    assert_eq!(frames.recv_timeout(Duration::from_mins(1)).unwrap().tensor().unwrap().bytes(), [5]);
+}
+
+/// A subscription that begins or ends too late leaves neither a subscriber nor a used cursor.
+#[test]
+fn subscriptions_of_late_responses_end() {
+    let daemon = Daemon::start("");
+    let client = Client::builder().socket(daemon.socket()).request_timeout(SHORT).connect().unwrap();
+    let other = daemon.client();
+    let streams: Vec<_> = (0..5).map(|at| other.stream(&format!("s{at}")).open().unwrap()).collect();
+    // All cursors of a client except one.
+    let mut held: Vec<_> = (0..255).map(|at| client.subscribe(&format!("s{}", at % 4)).unwrap()).collect();
+    for _ in 0..4 {
+        too_late(&daemon, &client, "subscribe", || client.subscribe("s4"));
+        eventually("no subscriber", || streams[4].subscribers() == 0);
+        too_late(&daemon, &client, "a pollable subscription", || client.subscription("s4").pollable().open());
+        eventually("no subscriber", || streams[4].subscribers() == 0);
+        let last = client.subscribe("s4").expect("the last cursor is free");
+        assert!(matches!(client.subscribe("s4"), Err(Error::Cursors(_))), "a cursor is free twice");
+        stop(&daemon);
+        drop(last);
+        signal(daemon.pid(), Signal::CONT);
+        eventually("an answer", || client.ping().is_ok());
+        assert_eq!(streams[4].subscribers(), 0);
+        too_late(&daemon, &client, "subscribe", || client.subscribe("nothing"));
+    }
+    held.push(client.subscribe("s4").expect("the last cursor is free"));
+    assert_eq!(held.len(), 256);
+}

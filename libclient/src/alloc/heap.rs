@@ -4,6 +4,7 @@
 //! in the cache, without a search. Invariant of each segment: the extents handed out belong to the slots in use and
 //! the slots in `recent`. A slot in a thread's magazine ([`crate::alloc::magazines`]) counts as in use here.
 
+use crate::alloc::homes::{Arrival, Home, Homes};
 pub use crate::alloc::placement::extent_bytes;
 use crate::alloc::placement::{Placement, Space};
 use crate::alloc::recent::Recent;
@@ -143,6 +144,8 @@ pub struct Heap {
     retired: Retired,
     /// The number of pins on each pinned slot.
     pins: BTreeMap<u32, u32>,
+    /// The slots of renamed values, with the names that the values had.
+    homes: BTreeMap<u32, Homes>,
     /// Bytes of slots in use, in host memory.
     used_bytes: u64,
     /// Bytes of the segments in host memory.
@@ -172,6 +175,7 @@ impl Heap {
             arenas: Vec::new(),
             retired: Retired::default(),
             pins: BTreeMap::new(),
+            homes: BTreeMap::new(),
             used_bytes: 0,
             segment_bytes: 0,
             released: released::Figures::default(),
@@ -275,6 +279,12 @@ impl Heap {
         let held = slot.generation == value.generation() && slot.holders > 0;
         slot.holders += u32::from(held);
         held
+    }
+
+    /// Adds a holder to a value that moves from one name to another, as [`Heap::hold_again`] does. Returns how the value may
+    /// come to the name with the hash `to`; `None`: the value's last holder has released it.
+    pub fn hold_moved(&mut self, value: Cell, from: Home, to: u64) -> Option<Arrival> {
+        self.hold_again(value).then(|| self.homes.entry(value.slot()).or_default().leave(from, to))
     }
 
     /// Removes a holder. Returns true if it was the last, so that no cell or ring entry refers to the slot any more.
@@ -411,6 +421,9 @@ impl Heap {
             next = std::mem::replace(&mut state.next, SLOT_NONE);
             let (length, generation) = (state.capacity, state.generation);
             own.freed = self.lent;
+            if !self.homes.is_empty() {
+                self.homes.remove(&slot);
+            }
             let found = if own.place == HOST {
                 self.instruments.freed(slot, generation, length);
                 self.keep(slot, length)

@@ -2,6 +2,7 @@
 
 mod extents;
 pub mod heap;
+pub mod homes;
 pub mod magazines;
 mod memory;
 #[cfg(feature = "cuda")]
@@ -18,6 +19,7 @@ use crate::link::Link;
 use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
 use heap::Heap;
+use homes::{Arrival, Home};
 use magazines::Magazines;
 use reclaim::Reclaiming;
 use release::Release;
@@ -97,6 +99,12 @@ impl Allocator {
     #[inline]
     pub fn hold_again(&self, value: Cell) -> bool {
         lock(&self.heap).hold_again(value)
+    }
+
+    /// Adds a holder to a value that moves from one name to another. Returns how the value may come to the name with the hash
+    /// `to`; `None`: the value's last holder has released it in the meantime.
+    pub fn hold_moved(&self, value: Cell, from: Home, to: u64) -> Option<Arrival> {
+        lock(&self.heap).hold_moved(value, from, to)
     }
 
     /// Removes a holder of a value that no reader has seen. If this was the last holder, the slot is free at once.

@@ -461,7 +461,8 @@ impl Client {
     }
 
     /// Renames `from` to `to`, and replaces a former value of `to`. Readers may see both names for a moment, but never
-    /// neither. If another live client owns `from`, the method copies its value.
+    /// neither. If another live client owns `from`, the method copies its value. The value gets a version that `to` never had,
+    /// also if `to` had this value before.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;

@@ -1,4 +1,4 @@
-//! Requests that end claims and that have no response from any daemon.
+//! Requests that end claims or subscriptions and that have no response from any daemon.
 
 use super::socket::send;
 use super::{Budget, Connection, Control};
@@ -8,13 +8,14 @@ use std::sync::Mutex;
 use tensorlend_layout::wire::{CLAIMS_MAX, QueueClaim, QueueRequest, Reply, Request};
 use tensorlend_os::mutex::lock;
 
-/// Requests that end claims and that have no response from any daemon, at most [`CLAIMS_MAX`]. A thread that holds the
-/// connection may lock them.
+/// Requests that end claims or subscriptions and that have no response from any daemon, at most [`CLAIMS_MAX`]. A thread
+/// that holds the connection may lock them.
 #[derive(Default)]
 pub struct Unanswered(Mutex<VecDeque<Request>>);
 
 impl Unanswered {
-    fn push(&self, request: Request) {
+    /// Repeats a request before the session's next request, until a daemon responds.
+    pub fn repeat(&self, request: Request) {
         let mut requests = lock(&self.0);
         // A daemon grants a client at most this number of claims. So the oldest request concerns a claim of a former
         // daemon.
@@ -27,7 +28,7 @@ impl Unanswered {
     /// Gives items back with the next request.
     pub fn give_back(&self, claims: impl IntoIterator<Item = QueueClaim>) {
         for claim in claims {
-            self.push(Request::Queue(QueueRequest::GiveBack(claim)));
+            self.repeat(Request::Queue(QueueRequest::GiveBack(claim)));
         }
     }
 
@@ -51,12 +52,12 @@ impl Unanswered {
 }
 
 impl Control {
-    /// Sends a request like [`Control::call`], for a request that ends a claim. If no daemon responds, the client repeats
+    /// Sends a request like [`Control::call`], for a request that ends a claim or a subscription. If no daemon responds, the client repeats
     /// the request before the session's next request, or after its reconnection. The daemon ignores a repeated request.
     pub fn deliver(&self, request: &Request, doing: &'static str) -> Result<Reply> {
         let reply = self.call(request, doing, "");
         if matches!(reply, Err(Error::Disconnected { .. } | Error::NotAnswering { .. })) {
-            self.unanswered.push(request.clone());
+            self.unanswered.repeat(request.clone());
         }
         reply
     }
@@ -65,7 +66,7 @@ impl Control {
     /// answered.
     pub fn deliver_later(&self, done: &[QueueClaim]) {
         for &claim in done {
-            self.unanswered.push(Request::Queue(QueueRequest::Done(claim)));
+            self.unanswered.repeat(Request::Queue(QueueRequest::Done(claim)));
         }
     }
 

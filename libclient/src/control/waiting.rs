@@ -96,7 +96,7 @@ impl Control {
         let stopped = connection.waiting.take().is_some_and(|waiting| waiting.stopped);
         self.replied.notify_all();
         if !arrived {
-            connection.late = Some(request.clone());
+            self.abandon(&mut connection, request);
             return Err(not_answering(&connection, doing, self.timeout, true));
         }
         let packet = match connection.receive(doing) {

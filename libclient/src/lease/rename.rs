@@ -1,5 +1,6 @@
 //! Renaming and copying of names.
 
+use crate::alloc::homes::{Arrival, Home};
 use crate::error::{Error, Result};
 use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
@@ -9,6 +10,7 @@ use crate::names::version::Version;
 use crate::session::Session;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Refusal, Request};
+use tensorlend_layout::word::OwnerWord;
 
 /// Moves the value of `from` to `to` and deletes `from`. Readers may see both names for a moment, but never neither.
 pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
@@ -24,11 +26,22 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
         // This client's own value: `to` takes over the slot, which has two holders in the meantime. The lease keeps
         // the slot from being freed.
         let value = held.cell;
-        if !session.alloc().hold_again(value) {
+        let home = Home { hash: session.directory.hash(from.as_bytes()), cell: OwnerWord(held.owner_word).cell() };
+        let Some(arrival) = session.alloc().hold_moved(value, home, session.directory.hash(to.as_bytes())) else {
             drop(leased);
             return rename(session, from, to);
-        }
-        if let Err(e) = session.names().publish_held_for(to, value, session.names().lifetime_of(from.as_bytes())) {
+        };
+        let names = session.names();
+        let Some(lifetime) = names.lifetime_with(from.as_bytes(), held.owner_word) else {
+            session.alloc().retire(value);
+            drop(leased);
+            return rename(session, from, to);
+        };
+        let published = match arrival {
+            Arrival::First => names.publish_held_for(to, value, lifetime),
+            Arrival::Bound { barred } => names.bind_elsewhere(to, value, lifetime, barred),
+        };
+        if let Err(e) = published {
             // After an uncertain error, `to` may refer to the slot, so the slot stays in use.
             if e.is_certain() {
                 session.alloc().retire(value);

@@ -1,8 +1,9 @@
 //! Housekeeping of this client's own cells. The client takes a cell for a name, and frees the cell when no name
 //! refers to it any more.
 //!
-//! The client frees a cell in one of two cases: the daemon reports that it took the name away (`notices`), or this
-//! client has deleted the name and asks the daemon to forget it (`tidy`). One thread at a time frees cells, and never
+//! The client frees a cell in one of three cases: the daemon reports that it took the name away (`notices`), this
+//! client has deleted the name and asks the daemon to forget it (`tidy`), or a late response refuses the name
+//! ([`crate::control::late`]). One thread at a time frees cells, and never
 //! frees a cell while an operation on that cell is pending.
 
 use super::NameTable;
@@ -65,6 +66,7 @@ impl NameTable {
             // A failure is harmless: a later call reports the deleted names.
             let _ = self.tidy();
         }
+        self.free_late_cells();
         let cell = self.fresh_cell()?;
         let record = self.own_cell(cell).expect("a fresh cell is mapped");
         // Release, against a reader R that compares the name of the cell's former use. R checks again the word that
@@ -97,9 +99,11 @@ impl NameTable {
         self.notices_from(1)
     }
 
-    /// Calls [`NameTable::notices`] if the daemon took at least `count` names since the last call.
+    /// Calls [`NameTable::notices`] if the daemon took at least `count` names since the last call. Frees the cells that late
+    /// responses have set free in any case.
     pub fn notices_from(&self, count: u64) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;
+        self.free_late_cells();
         let word = self.directory.members[usize::from(self.me())].notices.read();
         if word.wrapping_sub(self.notices_seen.load(Relaxed)) < count {
             return Ok(());
@@ -119,12 +123,7 @@ impl NameTable {
                 return Err(Error::Protocol { doing: "ask for notices" });
             };
             tensorlend_layout::crash_point!("notices: heard");
-            // The owner words refer to other cells now. Wait for threads that still use these cells because of a
-            // former owner word.
-            self.shards.wait_for_guards();
-            for value in self.vacate(cells) {
-                self.alloc.retire(value);
-            }
+            self.free_cells(cells);
             if !more {
                 return Ok(());
             }
@@ -162,16 +161,35 @@ impl NameTable {
         };
         let mut unused = lock(&self.cells).bound();
         unused.retain(|cell| !used.contains(cell));
+        self.free_cells(unused);
+    }
+
+    /// Frees cells to which no owner word refers any more, and those that late responses have set free. Retires their
+    /// values. The caller must hold the housekeeping lock.
+    ///
+    /// A cell may be in both groups. So all of them are freed together, before another name gets one of them.
+    fn free_cells(&self, mut numbers: Vec<u32>) {
+        numbers.extend(self.control.late().take_cells());
+        // Wait for threads that still use these cells because of a former owner word.
         self.shards.wait_for_guards();
-        for value in self.vacate(unused) {
+        for value in self.vacate(numbers) {
             self.alloc.retire(value);
+        }
+    }
+
+    /// Frees the cells that late responses have set free, without a request. If another thread frees cells now, that thread or
+    /// a later call frees them.
+    fn free_late_cells(&self) {
+        if self.control.late().has_cells()
+            && let Ok(_one) = self.housekeeping.try_lock()
+        {
+            self.free_cells(Vec::new());
         }
     }
 
     /// Empties cells to which no owner word refers and which no thread uses. Returns their values, which the caller
     /// must retire.
-    #[must_use]
-    pub fn vacate(&self, numbers: Vec<u32>) -> Vec<Cell> {
+    fn vacate(&self, numbers: Vec<u32>) -> Vec<Cell> {
         let mut cells = lock(&self.cells);
         let vacate = |number| {
             let record = self.own_cell(number).filter(|_| cells.is_bound(number))?;
@@ -232,10 +250,8 @@ impl NameTable {
             }
             tensorlend_layout::crash_point!("tidy: told");
             // No owner word refers to these cells any more: the daemon removed each owner word, or it already referred to
-            // another cell. Wait for threads that read an owner word earlier.
-            self.shards.wait_for_guards();
-            let values = self.vacate(cells);
-            debug_assert!(values.is_empty(), "a closed cell holds no value");
+            // another cell.
+            self.free_cells(cells);
             tensorlend_layout::crash_point!("tidy: cells emptied");
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::NameTable;
 use crate::error::{Error, Result};
 use std::time::Duration;
-use tensorlend_layout::word::LifeWord;
+use tensorlend_layout::word::{LifeWord, OwnerWord};
 use tensorlend_os::clock::boottime_ns;
 
 /// The lifetime of a name, unless a client overwrites the name. By default, a name lasts until a client deletes it.
@@ -67,16 +67,34 @@ impl Lifetime {
 impl NameTable {
     /// Returns the rest of a name's lifetime. Returns an unlimited lifetime if the directory has no such name.
     pub fn lifetime_of(&self, key: &[u8]) -> Lifetime {
-        let hash = self.directory.hash(key);
         loop {
-            let Some(found) = self.find_live(hash, key) else { return Lifetime::default() };
-            let entry = &self.directory.names[found.entry as usize];
-            let life = LifeWord(entry.life.read());
-            if entry.owner_word.peek() == found.owner_word.0 {
-                // If the time has passed and the daemon has not removed the name yet, the rest is 1 ns.
-                let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
-                return Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() };
+            let Some(found) = self.find_live(self.directory.hash(key), key) else { return Lifetime::default() };
+            if let Some(lifetime) = self.lifetime_with(key, found.owner_word.0) {
+                return lifetime;
             }
         }
+    }
+
+    /// Returns the rest of the lifetime that a name has with this owner word, or its substitute. Returns `None` if the name has
+    /// another owner word now.
+    pub fn lifetime_with(&self, key: &[u8], owner_word: u64) -> Option<Lifetime> {
+        let wanted = OwnerWord(owner_word);
+        // A name without an owner word is announced, and has no lifetime. Its first owner word leads to the same cell.
+        let is_announced = wanted.version() == 0;
+        let cell_of = |word: OwnerWord| (word.catalogue(), word.cell());
+        let Some(found) = self.find_live(self.directory.hash(key), key) else {
+            return is_announced.then(Lifetime::default);
+        };
+        if found.owner_word != wanted && !(is_announced && cell_of(found.owner_word) == cell_of(wanted)) {
+            return None;
+        }
+        let entry = &self.directory.names[found.entry as usize];
+        let life = LifeWord(entry.life.read());
+        if entry.owner_word.peek() != found.owner_word.0 {
+            return None;
+        }
+        // If the time has passed and the daemon has not removed the name yet, the rest is 1 ns.
+        let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
+        Some(Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() })
     }
 }

@@ -92,9 +92,15 @@ impl NameTable {
         if lifetime.is_forever() {
             return self.publish_held(name, value);
         }
+        self.bind_elsewhere(name, value, lifetime, None)
+    }
+
+    /// Binds a name through the daemon to a fresh cell other than `barred`, so that the name gets an owner word that it
+    /// never had. On an error the slot stays the caller's.
+    pub fn bind_elsewhere(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<u32>) -> Result<Version> {
         self.check().map_err(Error::certain)?;
         let _one = lock(&self.binding);
-        self.bind_tidily(name, value, lifetime)
+        self.bind_tidily(name, value, lifetime, barred)
     }
 
     /// Checks that the session is not over. After its end no process reads this client's cells any more. An overwrite
@@ -131,24 +137,29 @@ impl NameTable {
         if let Some(version) = self.announce(hash, name.as_bytes(), value)? {
             return Ok(version);
         }
-        self.bind_tidily(name, value, Lifetime::default())
+        self.bind_tidily(name, value, Lifetime::default(), None)
     }
 
-    fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
-        match self.bind(name, value, lifetime) {
+    fn bind_tidily(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<u32>) -> Result<Version> {
+        match self.bind(name, value, lifetime, barred) {
             // Names that this client has deleted use up the limit until the daemon forgets them.
             Err(e) if e.is_limit() && !lock(&self.cells).deleted.is_empty() => {
                 self.tidy()?;
-                self.bind(name, value, lifetime)
+                self.bind(name, value, lifetime, barred)
             }
             done => done,
         }
     }
 
-    /// Asks the daemon to bind the name to a new cell that holds `value`.
-    fn bind(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+    /// Asks the daemon to bind the name to a new cell that holds `value`, and that is not `barred`.
+    fn bind(&self, name: &str, value: Cell, lifetime: Lifetime, barred: Option<u32>) -> Result<Version> {
         let ttl_ns = lifetime.ttl_ns()?;
-        let cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
+        let mut cell = self.fill_cell(name.as_bytes(), value).map_err(Error::certain)?;
+        if barred == Some(cell) {
+            let other = self.fill_cell(name.as_bytes(), value);
+            self.empty_cell(cell);
+            cell = other.map_err(Error::certain)?;
+        }
         tensorlend_layout::crash_point!("takeover: cell filled");
         let name_owned = name.to_owned();
         let request = if lifetime.is_forever() {

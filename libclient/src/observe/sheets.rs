@@ -127,13 +127,9 @@ impl Sheets {
             self.incomplete = true;
             return Ok(());
         };
-        let listed = self.subscribe(session, name, id, cursor);
-        // After an uncertain error, the daemon may still list the cursor. Then the cursor stays beyond all messages, and is
-        // not reused.
-        if listed.as_ref().map_or_else(Error::is_certain, |()| true) {
-            session.streams().give_cursor(cursor);
-        }
-        match listed {
+        // Until the daemon does not list the cursor, it stays beyond all messages, and is not reused.
+        session.control.late().give_up_cursor(cursor);
+        match self.subscribe(session, name, id, cursor) {
             // The stream has the maximum number of subscribers, or has just ended.
             Err(Error::Refused { .. }) => {
                 self.incomplete = true;
@@ -150,11 +146,17 @@ impl Sheets {
         words.stream.set(0);
         words.parked.set(0);
         let request = Request::Subscribe { name: name.to_owned(), cursor, wake: false };
-        let mut answer = session.control.ask(&request, &[], "observe a stream", name)?;
+        let answer = session.control.ask(&request, &[], "observe a stream", name);
+        let mut answer = answer.inspect_err(|e| {
+            if e.is_certain() {
+                session.control.late().free_cursor(cursor);
+            }
+        })?;
         let Reply::Stream { stream, id, capacity, .. } = answer.reply else { return answer.unexpected() };
         let ring = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
         answer.acknowledge()?;
-        session.control.call(&Request::Unsubscribe { stream, id, cursor }, "observe a stream", name)?;
+        session.control.deliver(&Request::Unsubscribe { stream, id, cursor }, "observe a stream")?;
+        session.control.late().free_cursor(cursor);
         match ring {
             Ok(ring) if id == wanted => drop(self.rings.insert(id, ring)),
             _ => self.incomplete = true,

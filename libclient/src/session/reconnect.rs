@@ -10,6 +10,7 @@ use crate::control::{Control, Resume, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
 use crate::link::Link;
 use crate::session::Session;
+use crate::stream::ring::map_ring;
 use rustix::fs::fstat;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,6 +18,7 @@ use std::time::Duration;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{Item, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
+use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, map, thread};
 
@@ -116,6 +118,24 @@ impl Resume for Resuming {
             session.alloc().report_released_again();
             session.names().settle();
             session.watch_wanted();
+        }
+    }
+
+    fn give_up(&self, lent: &Reply, descriptors: &[OwnedFd]) {
+        match (lent, descriptors) {
+            (Reply::Stream { capacity, .. }, [ring, ..]) => {
+                // If the mapping fails, the stream stays open until this client opens it again or ends.
+                if let Ok((head, _)) = map_ring(ring, *capacity, Access::Write) {
+                    head.closed.set(1);
+                }
+            }
+            #[cfg(feature = "cuda")]
+            (Reply::DeviceSegment(lent), _) => {
+                if let Some(link) = self.link.upgrade() {
+                    link.lendings.never_mapped(lent.lending);
+                }
+            }
+            _ => {}
         }
     }
 }

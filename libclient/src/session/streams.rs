@@ -30,10 +30,12 @@ impl StreamTable {
 
     /// Takes a free cursor of this client's lease table.
     pub fn take_cursor(&self) -> Option<u16> {
-        lock(&self.cursors).pop()
+        let mut cursors = lock(&self.cursors);
+        cursors.extend(self.peers.control.late().take_cursors());
+        cursors.pop()
     }
 
-    /// Frees a cursor.
+    /// Frees a cursor that no stream lists.
     pub fn give_cursor(&self, cursor: u16) {
         lock(&self.cursors).push(cursor);
     }

@@ -84,15 +84,18 @@ impl Subscription {
         check_name(name)?;
         session.check()?;
         let cursor = session.streams().take_cursor().ok_or(Error::Cursors(CURSORS))?;
+        let late = session.control.late();
+        late.give_up_cursor(cursor);
         let joined = Self::join(session, name, cursor, wake);
         let (at, wake) = joined.inspect_err(|e| {
             // The daemon may have listed the cursor. u64::MAX blocks no producer. The cursor is reusable only if it is
-            // certainly not listed.
+            // certainly not listed. Otherwise a late response frees it.
             session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
             if e.is_certain() {
-                session.streams().give_cursor(cursor);
+                late.free_cursor(cursor);
             }
         })?;
+        late.reclaim(cursor);
         let mut it = Self {
             session: session.clone(),
             name: name.to_owned(),
@@ -146,8 +149,11 @@ impl Subscription {
             Ok(mapped) => mapped,
             Err(e) => {
                 let request = Request::Unsubscribe { stream, id, cursor };
-                let left = session.control.call(&request, "unsubscribe from", name);
+                let left = session.control.deliver(&request, "unsubscribe from");
                 forget_wake(session, cursor);
+                if left.is_ok() {
+                    session.control.late().free_cursor(cursor);
+                }
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
         };
@@ -566,10 +572,11 @@ impl Drop for Subscription {
         self.unblock();
         forget_wake(&self.session, self.cursor);
         let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
-        // If the request fails, do not reuse the cursor. The next daemon may still list it, and a new subscription would
-        // report its position to the producer of the old stream.
-        if self.session.control.call(&request, "unsubscribe from", &self.name).is_ok() {
-            self.session.streams().give_cursor(self.cursor);
+        // Without a reply, do not reuse the cursor. The daemon may still list it, and a new subscription would report its
+        // position to the producer of the old stream. The reply to the repeated request frees the cursor.
+        self.session.control.late().give_up_cursor(self.cursor);
+        if self.session.control.deliver(&request, "unsubscribe from").is_ok() {
+            self.session.control.late().free_cursor(self.cursor);
         }
     }
 }

@@ -284,7 +284,7 @@ impl Bindings {
 
 /// Returns the name in a cell's record, as its client reports it. Returns `None` for a name of more
 /// than 64 bytes, because the record has no room for it.
-fn announced_name(sheets: &Sheets, cell: u32) -> Option<Vec<u8>> {
+pub(super) fn announced_name(sheets: &Sheets, cell: u32) -> Option<Vec<u8>> {
     let (view, record) = sheets.cell(cell)?;
     let mut words = [0u64; 1 + CELL_NAME_WORDS];
     // The name follows its length.

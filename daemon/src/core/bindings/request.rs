@@ -1,5 +1,6 @@
 //! Requests that bind, delete, tidy and rename names.
 
+use super::absorb::announced_name;
 use super::{Binding, Bindings};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::context::Context;
@@ -153,6 +154,11 @@ impl Bindings {
         }
         if from == to {
             return Ok(Outcome::Reply(Reply::Done));
+        }
+        // This cell had the name `to` before. Readers may know the value by the version of the announced name, which has no
+        // owner word. With the same cell, the name would get this version again. So the requester copies the value.
+        if announced_name(&owner.sheets, found.owner_word.cell()).is_some_and(|name| name == to.as_bytes()) {
+            return Err(Refusal::NotQuiet(from.into()));
         }
         let uid = members.uid_of(found.owner_word.catalogue());
         if !self.settle(env, context, members, uid, to.as_bytes(), since_ns)? {
