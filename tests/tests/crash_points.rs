@@ -1,6 +1,10 @@
 //! Kills a process at every crash point, between any two of its steps. The others continue, nothing is torn, and all
 //! resources of the dead process are freed.
 
+#[cfg(feature = "crash-points")]
+#[path = "crash_points/paused.rs"]
+mod paused;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
