@@ -2,6 +2,9 @@
 //! resources of the dead process are freed.
 
 #[cfg(feature = "crash-points")]
+#[path = "crash_points/listed.rs"]
+mod listed;
+#[cfg(feature = "crash-points")]
 #[path = "crash_points/paused.rs"]
 mod paused;
 
