@@ -85,6 +85,29 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// Reads a client's announcements for a list of names. Returns `None` if the client has ended or may not announce. While
+    /// the daemon enters the client's last announcements into the directory, the result includes them.
+    #[inline]
+    pub fn read_also_ending(catalogue: &'a Catalogue, absorbed: &Word) -> Option<Self> {
+        // As in `read`, this read precedes the read of the head.
+        let absorbed = Absorbed(absorbed.read());
+        matches!(absorbed.state(), MemberState::Open | MemberState::Ending).then(|| Self {
+            catalogue,
+            absorbed,
+            head: catalogue.ring_head.read(),
+        })
+    }
+
+    /// Returns whether the announcement of this number, the n-th of [`Waiting::all_cells`], still waited after the caller had
+    /// copied the name in its cell's record. If not, the directory has the name, and the cell may have another one.
+    #[inline]
+    pub fn still_waits(&self, n: u64, absorbed: &Word) -> bool {
+        // Acquire pairs with the fence of the client before it stores another name in the cell's record. If the caller
+        // copied a word of that name, the load below returns a later number.
+        fence(Ordering::Acquire);
+        Absorbed(absorbed.peek()).index() <= self.absorbed.index().wrapping_add(n)
+    }
+
     /// Returns the number of pending announcements. The client writes this number, so the number
     /// may be false, but the result never exceeds the ring's capacity.
     #[inline]

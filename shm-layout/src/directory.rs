@@ -12,7 +12,7 @@ use crate::raw::{Records, Sheet, View};
 #[cfg(not(loom))]
 use crate::search::{BUCKET, SEARCH_MAX, Search};
 #[cfg(not(loom))]
-use crate::word::{PlaceWord, TableWord};
+use crate::word::{OwnerWord, PlaceWord, TableWord};
 
 #[cfg(not(loom))]
 mod ahead;
@@ -406,6 +406,11 @@ impl Directory {
         Some(key)
     }
 
+    /// Returns the owner word and the key of a live entry: see [`NameEntry::live_key`].
+    pub fn live_key(&self, entry: &NameEntry) -> Option<(OwnerWord, Vec<u8>)> {
+        entry.live_key(|entry| self.key(entry))
+    }
+
     /// Returns the catalogue numbers that belong to clients.
     pub fn present(&self) -> impl Iterator<Item = u16> + '_ {
         bits(&self.head.present, self.members.len())
@@ -432,7 +437,7 @@ impl Directory {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::word::{OwnerKind, OwnerWord};
+    use crate::word::OwnerKind;
 
     fn directory() -> Directory {
         let geometry = Geometry { members: 65, names: 512, lists: 1, streams: 1, segments: 1 };

@@ -1,12 +1,21 @@
 //! Kills a process at every crash point, between any two of its steps. The others continue, nothing is torn, and all
 //! resources of the dead process are freed.
 
+#[cfg(feature = "crash-points")]
+#[path = "crash_points/listed.rs"]
+mod listed;
+#[cfg(feature = "crash-points")]
+#[path = "crash_points/paused.rs"]
+mod paused;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tensorlend::Client;
+use tensorlend_layout::wire::Request;
 use tensorlend_tests::filled::{self, put};
+use tensorlend_tests::hand::Hand;
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::tree::{root, texts};
 use tensorlend_tests::{Agent, Daemon, PATIENCE, cold, eventually, everything, is_full, queued, skip, witness};
@@ -459,6 +468,32 @@ fn a_daemon_killed_while_it_appends_several_items_keeps_all_or_none() {
             let expected: Vec<u64> = (1..2 + kept).chain(5..7).collect();
             assert_eq!(values, expected, "{point}, {mode}");
         }
+    }
+}
+
+/// The next daemon drops the unfinished item, which ends with its owner's session, and keeps the list and its other items.
+#[test]
+fn a_daemon_killed_while_it_appends_an_ephemeral_item_keeps_the_other_items() {
+    let Some(build) = Build::find() else { return };
+    let number = build.points().iter().position(|it| it == "daemon: item bound").unwrap();
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        let folder = tempfile::tempdir().unwrap();
+        let begin = folder.path().join("begin");
+        let plan = ("TENSORLEND_CRASH".to_owned(), format!("{number}:1:{}", begin.display()));
+        let mut daemon = Service::start_with(mode, build.0.join("tensorlendd"), Some(plan));
+        let client = daemon.client();
+        client.append("list", filled::filled(&client, 1).unwrap()).unwrap();
+        let other = Hand::join(&daemon.socket(), None).unwrap();
+        std::fs::write(&begin, "").unwrap();
+        let append = Request::ListAppendEphemeral { list: "list".into(), cells: vec![0] };
+        assert!(other.ask(&append).is_err(), "the daemon is killed before it replies");
+        eventually("the daemon's end", || !daemon.is_running());
+        drop(other);
+        daemon.restart();
+        assert_eq!(client.append("list", filled::filled(&client, 2).unwrap()).unwrap(), 1, "{mode}");
+        let items = client.get_all("list").unwrap();
+        let values: Vec<_> = items.iter().map(|item| filled::value(item.as_tensor().unwrap()).unwrap()).collect();
+        assert_eq!(values, [1, 2], "{mode}");
     }
 }
 

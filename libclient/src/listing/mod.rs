@@ -220,12 +220,8 @@ fn walk(session: &Session, mut each: impl FnMut(KeyKind, String, OwnerWord, u32)
     let directory = &session.directory;
     let mut seen = std::collections::HashSet::new();
     for (at, entry) in directory.entries() {
-        let owner_word = OwnerWord(entry.owner_word.read());
-        if !owner_word.is_live() {
-            continue;
-        }
-        let Some(key) = directory.key(entry) else { continue };
-        if entry.owner_word_after_key() != owner_word.0 || !seen.insert(key.clone()) {
+        let Some((owner_word, key)) = directory.live_key(entry) else { continue };
+        if !seen.insert(key.clone()) {
             continue;
         }
         if let Some((kind, name)) = parse(&key) {

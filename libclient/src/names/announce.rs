@@ -233,13 +233,13 @@ impl NameTable {
         }
         let publisher = self.publisher(&guard, number, member.member.read());
         let Some(catalogue) = publisher.catalogue() else { return Some((number, 0)) };
-        // The daemon is ending this client, and enters its announcements before the caller reads the directory.
-        let waiting = Waiting::read(catalogue, &member.absorbed).ok().flatten()?;
-        for cell in waiting.all_cells() {
+        let waiting = Waiting::read_also_ending(catalogue, &member.absorbed)?;
+        for (n, cell) in (0..).zip(waiting.all_cells()) {
             let Some(record) = publisher.record(cell) else { return Some((number, cell_place(cell).0)) };
             let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
             let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
-            names.extend(name.filter(|name| check(name).is_ok()).map(str::to_owned));
+            let name = name.filter(|name| waiting.still_waits(n, &member.absorbed) && check(name).is_ok());
+            names.extend(name.map(str::to_owned));
         }
         None
     }

@@ -8,7 +8,7 @@ use crate::session::Session;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tensorlend_layout::announce::Waiting;
 use tensorlend_layout::name::{KeyKind, check, parse};
-use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerWord};
+use tensorlend_layout::word::{Absorbed, Cell, MemberState};
 
 /// The name, list or stream that holds a value.
 pub enum Led {
@@ -53,7 +53,7 @@ impl Names {
 
     fn announced(&mut self, session: &Session, sheets: &mut Sheets, catalogue: u16) -> Result<()> {
         let member = &session.directory.members[usize::from(catalogue)];
-        if Absorbed(member.absorbed.read()).state() != MemberState::Open {
+        if !matches!(Absorbed(member.absorbed.read()).state(), MemberState::Open | MemberState::Ending) {
             return Ok(());
         }
         sheets.fetch_cells(session, catalogue, 0)?;
@@ -64,8 +64,9 @@ impl Names {
         } else {
             peer.and_then(|p| p.catalogue()).map(|c| &**c)
         };
-        let Some(Ok(Some(waiting))) = first.map(|first| Waiting::read(first, &member.absorbed)) else { return Ok(()) };
-        for cell in waiting.all_cells() {
+        let waiting = first.and_then(|first| Waiting::read_also_ending(first, &member.absorbed));
+        let Some(waiting) = waiting else { return Ok(()) };
+        for (n, cell) in (0..).zip(waiting.all_cells()) {
             // The record contains the name. If the record is not mapped yet, the next observation reports the name.
             let Some(record) = cell_of(session, peer, catalogue, cell) else {
                 sheets.incomplete = true;
@@ -73,7 +74,7 @@ impl Names {
             };
             let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
             let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
-            if let Some(name) = name.filter(|name| check(name).is_ok()) {
+            if let Some(name) = name.filter(|name| waiting.still_waits(n, &member.absorbed) && check(name).is_ok()) {
                 self.routes.push(Route { led: Led::Name(name.to_owned()), catalogue, cell, owner_word: None });
             }
         }
@@ -84,14 +85,7 @@ impl Names {
         let directory = &session.directory;
         self.truncated = directory.head().names_end.read() > ENTRIES_MAX as u64;
         for (at, entry) in directory.entries().take(ENTRIES_MAX) {
-            let owner_word = OwnerWord(entry.owner_word.read());
-            if !owner_word.is_live() {
-                continue;
-            }
-            let Some(key) = directory.key(entry) else { continue };
-            if entry.owner_word_after_key() != owner_word.0 {
-                continue;
-            }
+            let Some((owner_word, key)) = directory.live_key(entry) else { continue };
             let word = |from: usize| key.get(from..from + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()));
             let led = match parse(&key) {
                 Some((KeyKind::Name, name)) => Led::Name(name.to_owned()),

@@ -8,7 +8,7 @@ use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::stream::RingEntry;
 use tensorlend_layout::wire::Item;
-use tensorlend_layout::word::Cell;
+use tensorlend_layout::word::{Cell, OwnerWord};
 use tensorlend_os::mutex::lock;
 
 /// Cursors and closed rings of one session.
@@ -66,6 +66,8 @@ pub struct ClosedRing {
     pub entries: Records<RingEntry>,
     pub index: u32,
     pub id: u64,
+    /// The directory's entry of the stream's name, and its owner word while the name leads to this stream.
+    pub name: (u32, OwnerWord),
     pub sent: u64,
 }
 
@@ -73,7 +75,9 @@ impl ClosedRing {
     /// Returns true if the stream was deleted or opened again, and no subscriber reads its messages by a cursor alone.
     pub fn is_gone(&self, peers: &PeerTable) -> bool {
         let directory = &peers.directory;
-        if directory.streams.get(self.index as usize).is_some_and(|entry| entry.id.read() == self.id) {
+        // A subscriber leases the messages by the owner word. The daemon changes the words of the stream's line before it.
+        let (entry, owner_word) = self.name;
+        if directory.names.get(entry as usize).is_some_and(|entry| entry.owner_word.read() == owner_word.0) {
             return false;
         }
         leases::scan_fence();

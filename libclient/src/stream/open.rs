@@ -7,6 +7,7 @@ use crate::stream::ring::map_ring;
 use crate::stream::writer::Writer;
 use std::sync::Arc;
 use tensorlend_layout::wire::{Item, Policy, Reply, Request};
+use tensorlend_layout::word::OwnerWord;
 use tensorlend_os::memfd::Access;
 
 /// Default capacity of a stream in messages.
@@ -75,7 +76,9 @@ impl StreamBuilder {
         self.session.streams().retire_closed();
         let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
-        let Reply::Stream { stream, id, capacity, policy, .. } = answer.reply else { return answer.unexpected() };
+        let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
+            return answer.unexpected();
+        };
         let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
         tensorlend_layout::crash_point!("stream: ring mapped");
         // The descriptor is recorded first, while this thread has the connection: if the daemon ends after the
@@ -98,6 +101,7 @@ impl StreamBuilder {
         // A former stream of this name, which this client had closed, has ended now.
         self.session.streams().retire_closed();
         let Self { session, name, .. } = self;
-        Ok(Stream::opened(Writer { session, name, head, entries, policy, index: stream, id }))
+        let entry = (entry, OwnerWord(owner_word));
+        Ok(Stream::opened(Writer { session, name, entry, head, entries, policy, index: stream, id }))
     }
 }

@@ -364,8 +364,8 @@ impl Drop for Stream {
         self.writer.wake(&mut lock(&self.state));
         // The messages stay in the ring for late subscribers. When this session ends, the daemon becomes their owner.
         let sent = lock(&self.state).next;
-        let ring =
-            ClosedRing { entries: self.writer.entries.clone(), index: self.writer.index, id: self.writer.id, sent };
+        let Writer { ref entries, index, id, entry, .. } = self.writer;
+        let ring = ClosedRing { entries: entries.clone(), index, id, name: entry, sent };
         self.writer.session.streams().close(ring);
         // The request makes the daemon start the stream's grace period. A new daemon instead reads the word when this
         // client reconnects.

@@ -11,7 +11,7 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Policy, Request};
-use tensorlend_layout::word::{Cell, SubscriberWord, Word};
+use tensorlend_layout::word::{Cell, OwnerWord, SubscriberWord, Word};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
@@ -60,6 +60,8 @@ impl State {
 pub(super) struct Writer {
     pub session: Arc<Session>,
     pub name: String,
+    /// The directory's entry of the name, and its owner word while the name leads to this stream.
+    pub entry: (u32, OwnerWord),
     pub head: Sheet<StreamRing>,
     pub entries: Records<RingEntry>,
     pub policy: Policy,

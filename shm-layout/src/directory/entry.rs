@@ -80,6 +80,21 @@ impl NameEntry {
                 || long_names.get((word >> 16) as usize).is_some_and(|block| are_in(tail, &block.bytes)))
     }
 
+    /// Copies the key of a live entry by `copy`, with the owner word for which the copy is valid. Returns `None` if the entry
+    /// is not live. An entry whose owner word changes during the copy is read again: its name may be moving to another owner.
+    pub fn live_key<K>(&self, copy: impl Fn(&Self) -> Option<K>) -> Option<(OwnerWord, K)> {
+        loop {
+            let owner_word = OwnerWord(self.owner_word.read());
+            if !owner_word.is_live() {
+                return None;
+            }
+            let key = copy(self);
+            if self.owner_word_after_key() == owner_word.0 {
+                return Some((owner_word, key?));
+            }
+        }
+    }
+
     /// Returns the owner word, read again after the key.
     #[inline]
     pub fn owner_word_after_key(&self) -> u64 {

@@ -243,6 +243,68 @@ fn an_announcer_leaves_behind_its_last_name() {
     refuted("off the list before the owner word", "false miss", || left(false));
 }
 
+/// A client ends while a list of names reads its ring, and then the directory.
+fn listed(also_ending: bool) {
+    let w = Arc::new((Client::new(), NameEntry::model()));
+    w.0.catalogue.announce(NAME, 0);
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.0.member.absorbed.set(Absorbed::new(MemberState::Ending, 0).0);
+            fence(Ordering::SeqCst);
+            w.1.owner_word.set(live(OWNER, 0));
+            w.0.member.absorbed.set(Absorbed::new(MemberState::Closed, 1).0);
+        })
+    };
+    let (catalogue, absorbed) = (&w.0.catalogue, &w.0.member.absorbed);
+    let waiting = if also_ending {
+        Waiting::read_also_ending(catalogue, absorbed)
+    } else {
+        Waiting::read(catalogue, absorbed).unwrap_or(None)
+    };
+    let announced = waiting.is_some_and(|waiting| waiting.all_cells().next().is_some());
+    reached();
+    assert!(announced || OwnerWord(w.1.owner_word.read()).is_live(), "false miss");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_list_has_the_last_names_of_a_client_that_is_ending() {
+    holds("listed while the client ends", None, || listed(true));
+    refuted("a ring is passed over while its client ends", "false miss", || listed(false));
+}
+
+/// A list copies the name of an announced cell while the daemon absorbs the announcement and the client uses the cell again.
+fn copied(again: bool) {
+    let w = Arc::new((Client::new(), NameEntry::model(), Word::new(1)));
+    w.0.catalogue.announce(NAME, 0);
+    let client = {
+        let w = w.clone();
+        spawn(move || {
+            w.0.absorb(&w.1.owner_word, true);
+            fence(Ordering::Release);
+            w.2.put(2);
+        })
+    };
+    let absorbed = &w.0.member.absorbed;
+    if let Some(waiting) = Waiting::read_also_ending(&w.0.catalogue, absorbed)
+        && waiting.all_cells().next().is_some()
+    {
+        let name = w.2.peek();
+        if !again || waiting.still_waits(0, absorbed) {
+            reached();
+            assert_eq!(name, 1, "another name");
+        }
+    }
+    client.join().unwrap();
+}
+
+#[test]
+fn a_list_has_no_name_of_a_cell_that_is_used_again() {
+    holds("name copied from a cell", None, || copied(true));
+    refuted("name copied from a cell, absorbed not read again", "another name", || copied(false));
+}
+
 #[derive(Clone, Copy)]
 struct Miss {
     directory_again: bool,

@@ -135,6 +135,32 @@ fn an_entry_given_away_carelessly() {
     refuted("key compared before owner word is read", wrong, || reused(Reuse::KeyFirst, b"a", B_VALUE));
 }
 
+/// A name is taken over while a list of names copies it.
+fn listed(again: bool) {
+    let w = World::new(0, b"a");
+    let daemon = {
+        let w = w.clone();
+        spawn(move || w.move_owner_word(1, OwnerKind::Live, 2, 2))
+    };
+    reached();
+    let copy = |entry: &NameEntry| Some(entry.name[0].peek());
+    let key = if again {
+        w.names[1].live_key(copy).map(|(_, key)| key)
+    } else {
+        let owner_word = w.names[1].owner_word.read();
+        let key = copy(&w.names[1]);
+        key.filter(|_| w.names[1].owner_word.read() == owner_word)
+    };
+    assert_eq!(key, Some(key_word(b"a")), "false miss");
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_list_has_a_name_that_is_being_taken_over() {
+    holds("listed during a takeover", None, || listed(true));
+    refuted("an entry that changed is passed over", "false miss", || listed(false));
+}
+
 /// The block of A's tail is given to B, which stands in the next entry; both keys have the same head and hash.
 fn block_reused(clears: bool) {
     let w = World::new(1, b"headhead.a");

@@ -361,6 +361,49 @@ fn a_cursor_keeps_the_messages_of_a_deleted_stream() {
     }
 }
 
+/// A stream of two messages is opened again while a subscriber comes, leases the first and borrows the second. The former
+/// producer sees the end of its stream in the owner word, or in the id of the stream's line.
+fn opened_again(by_id: bool) {
+    let w = Arc::new(World::new(2));
+    w.send(0);
+    w.send(1);
+    w.stream.id.set(STREAM);
+    let owner_word = w.owner_word.read();
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.stream.id.set(0);
+            w.stream.id.set(STREAM + 1);
+            w.owner_word.set(then(owner_word, OwnerKind::Live, OWNER, 0));
+        })
+    };
+    let producer = {
+        let w = w.clone();
+        spawn(move || {
+            let stands = if by_id { w.stream.id.read() == STREAM } else { w.owner_word.read() == owner_word };
+            for number in 0..2 {
+                scan_fence();
+                if !stands && !w.leases.cursors[0].keeps(STREAM, 2) && !holds_lease(&w.leases, message(number)) {
+                    w.bytes.write(number as u32);
+                }
+            }
+        })
+    };
+    w.leases.cursors[0].stream.set(STREAM);
+    news_fence();
+    if w.take_by_owner_word(owner_word, 0) {
+        w.borrow(Borrow::Right, 1);
+    }
+    daemon.join().unwrap();
+    producer.join().unwrap();
+}
+
+#[test]
+fn a_cursor_keeps_the_messages_of_a_stream_that_is_opened_again() {
+    holds("borrowed while the stream is opened again", Some(3), || opened_again(false));
+    refuted("borrowed while the stream is opened again, its end seen in the id", RACE, || opened_again(true));
+}
+
 /// A subscriber comes while the producer of a blocking stream sends: it leases one message and borrows the next.
 fn joined(how: Borrow) {
     let w = Arc::new(World::new(1));

@@ -23,11 +23,11 @@ struct List {
     end: u64,
     /// The uid of the list's creator. `None` after a restart if the list has no items any more.
     uid: Option<u32>,
-    /// Number of the list's items that end with their owners' sessions.
+    /// Number of the list's items below `end` that end with their owners' sessions.
     ephemeral: u64,
     /// Whether the list has ever had an item that does not end with a session.
     lasting: bool,
-    /// Number of the list's items that do not end with a session.
+    /// Number of the list's items below `end` that do not end with a session.
     items: u64,
     /// A number below which this daemon has already tried to grant every item.
     next: u64,
@@ -285,10 +285,10 @@ impl Bindings {
                         self.remove(env, context, members, found.entry, false);
                     }
                 }
+                if !known {
+                    self.list_remove(env, context, list);
+                }
                 return Err(refusal);
-            }
-            if let Some(known) = self.lists.by_name.get_mut(list) {
-                *if life.is_ephemeral() { &mut known.ephemeral } else { &mut known.items } += 1;
             }
             tensorlend_layout::crash_point!("daemon: item bound");
         }
@@ -298,6 +298,7 @@ impl Bindings {
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
+            *if life.is_ephemeral() { &mut known.ephemeral } else { &mut known.items } += cells.len() as u64;
             known.lasting |= !life.is_ephemeral() && !cells.is_empty();
         }
         self.queue_changed(list);
@@ -341,7 +342,8 @@ impl Bindings {
         self.claims.remove(item);
         let Lists { by_name, names, .. } = &mut self.lists;
         let Some(name) = names.get(&item.list) else { return };
-        let Some(list) = by_name.get_mut(name) else { return };
+        // The list does not count an item of an append that was not completed.
+        let Some(list) = by_name.get_mut(name).filter(|list| item.number < list.end) else { return };
         if !ephemeral {
             list.items = list.items.saturating_sub(1);
             return;
