@@ -180,10 +180,8 @@ impl Control {
                 }
                 self.give_up(&Reply::DeviceSegment(lent), packet);
             }
-            (Request::ReturnSegment { base }, Reply::Refused(refusal)) => {
-                if !matches!(refusal, Refusal::NotFound(_)) {
-                    connection.unreturned.push(base);
-                }
+            (Request::ReturnSegment { base }, Reply::Refused(refusal)) if !matches!(refusal, Refusal::NotFound(_)) => {
+                connection.unreturned.push(base);
             }
             (Request::StreamOpen { .. }, reply @ Reply::Stream { stream, id, .. }) => {
                 self.give_up(&reply, packet);
