@@ -489,7 +489,7 @@ impl Links {
 
 impl Links {
     /// Closes all links at the end of this gateway, so that the other nodes need not wait for their grants. Waits until the
-    /// nodes have responded, at most [`FAREWELL`].
+    /// nodes have responded, at most `FAREWELL`.
     pub fn leave(&mut self, context: &Context) {
         let (responded, responses) = std::sync::mpsc::channel();
         let links = self.open.iter().filter(|(name, _)| context.nodes.is_alive(&name.node));
