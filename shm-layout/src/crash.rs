@@ -122,6 +122,7 @@ pub const POINTS: &[&str] = &[
     "daemon: stream written",
     "daemon: stream listed",
     "daemon: subscriber written",
+    "daemon: subscriber removed",
     "daemon: stream buried",
     "daemon: stream cleared",
     "daemon: about to seal",

@@ -7,6 +7,8 @@ mod listed;
 #[cfg(feature = "crash-points")]
 #[path = "crash_points/paused.rs"]
 mod paused;
+#[path = "crash_points/subscribers.rs"]
+mod subscribers;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

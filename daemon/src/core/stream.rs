@@ -69,6 +69,7 @@ impl Stream {
                 if let Some((wake, charge)) = subscriber.wake {
                     env.end_wake(wake, charge);
                 }
+                tensorlend_layout::crash_point!("daemon: subscriber removed");
                 entry.subscribers_version.add(1);
             }
         }

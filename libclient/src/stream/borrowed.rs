@@ -375,6 +375,7 @@ impl Subscription {
 
     fn come_near(&mut self, message: &Held) {
         let session = &self.session;
+        let Some(owner_word) = session.owner_word(self.at.entry) else { return };
         let geometry = session.directory.members[usize::from(message.catalogue)].geometry.read();
         if self.near.geometry == geometry && self.near.find(message.cell.slot()) {
             return;
@@ -382,7 +383,10 @@ impl Subscription {
         let segment = message.segment();
         let word = LeaseWord::of_segment(message.catalogue, segment.base);
         let guard = session.shards.epoch_guard();
-        let Ok(place) = hold(session, &guard, message.catalogue, word, &[], geometry) else { return };
+        // When daemon D surveys the segments of a dead producer, it may read this thread's lease table before this lease is
+        // there, and after the message's lease has ended. So the owner word must show that D's fence comes after this lease.
+        let words = [(owner_word, self.at.owner_word.0)];
+        let Ok(place) = hold(session, &guard, message.catalogue, word, &words, geometry) else { return };
         drop(guard);
         let held = Held::new(segment.clone(), place, message.catalogue, message.cell, message.owner_word);
         self.near.push(held, geometry);

@@ -8,7 +8,7 @@ use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
 use tensorlend_layout::wake::{declare, news_fence, park};
-use tensorlend_layout::word::{Bell, Cell, OwnerKind, Word};
+use tensorlend_layout::word::{Bell, Cell, LeaseWord, OwnerKind, Word};
 
 struct World {
     head: StreamRing,
@@ -359,6 +359,46 @@ fn a_cursor_keeps_the_messages_of_a_deleted_stream() {
     for how in [Borrow::NamedLate, Borrow::NotLeasedFirst, Borrow::PassedEarly] {
         refuted("borrowed while the stream is deleted, a step left out", RACE, move || deleted(how));
     }
+}
+
+/// The producer has ended, and the stream is deleted. The daemon frees the segment if it finds no lease. A subscriber has
+/// leased a message, then leases the message's segment, and borrows the next message.
+fn segment_leased(by_owner_word: bool) {
+    let w = Arc::new(World::new(2));
+    w.send(0);
+    w.send(1);
+    let owner_word = w.owner_word.read();
+    let daemon = {
+        let w = w.clone();
+        spawn(move || {
+            w.owner_word.set(then(owner_word, OwnerKind::Tomb, OWNER, 0));
+            scan_fence();
+            let mut leased = false;
+            w.leases.scan(|lease| leased |= lease.catalogue() == OWNER);
+            if !leased {
+                w.bytes.write(1);
+            }
+        })
+    };
+    let shard = Shard::new(&w.leases, 0);
+    let of_message = shard.free_entry().unwrap();
+    let words = [(&w.owner_word, owner_word), (&w.ring().entry(0).cell, message(0).0)];
+    if acquire(of_message, message(0).lease(OWNER), &words) {
+        let of_segment = shard.free_entry().unwrap();
+        let leased = acquire(of_segment, LeaseWord::of_segment(OWNER, 0), &words[..usize::from(by_owner_word)]);
+        release(of_message);
+        if leased {
+            w.borrow(Borrow::Right, 1);
+            release(of_segment);
+        }
+    }
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_lease_on_a_segment_keeps_the_messages_of_a_deleted_stream() {
+    holds("segment leased while the stream is deleted", Some(3), || segment_leased(true));
+    refuted("segment leased without the owner word", RACE, || segment_leased(false));
 }
 
 /// A stream of two messages is opened again while a subscriber comes, leases the first and borrows the second. The former

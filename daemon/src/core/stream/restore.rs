@@ -104,7 +104,6 @@ impl Streams {
             let counts = word.peek() != 0 && client.is_some() && seen.insert(whose);
             if word.peek() != 0 && !counts {
                 word.set(0);
-                line.subscribers_version.add(1);
             }
             let Some(client) = client.filter(|_| counts) else {
                 subscribers.push(None);
@@ -119,6 +118,8 @@ impl Streams {
             subscribers.pop();
         }
         line.subscribers_count.set(subscribers.len() as u64);
+        // The previous daemon may have changed the list, and not its version.
+        line.subscribers_version.add(1);
         subscribers
     }
 }
