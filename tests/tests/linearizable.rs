@@ -7,11 +7,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tensorlend::Client;
+use tensorlend_os::clock::monotonic_ns;
 use tensorlend_tests::filled::Random;
 use tensorlend_tests::history::check::{Bad, check};
 use tensorlend_tests::history::log::{Log, RECORD_BYTES, read};
-use tensorlend_tests::history::work::{NAMES, Work, name, notes};
-use tensorlend_tests::history::{Event, by_name, queue};
+use tensorlend_tests::history::work::{NAMES, Objects, Work, name, notes};
+use tensorlend_tests::history::{Answer, Call, Event, by_name, pairs, queue};
 use tensorlend_tests::keeper::Service;
 use tensorlend_tests::{Daemon, PATIENCE, binary, budget, number, skip};
 
@@ -23,6 +24,8 @@ const THREADS: u32 = 2;
 const CALLS: u32 = 120;
 /// Operations per thread in a history of a queue. Fewer, because all threads share one object.
 const QUEUE_CALLS: u32 = 100;
+/// Operations per thread in a history of pairs. Fewer, because two names are one object.
+const PAIR_CALLS: u32 = 60;
 /// Number of processes killed in a history, each replaced by a new one.
 const KILLS: u32 = 2;
 /// Maximum number of extra histories if the requested ones did not meet the condition that they must show.
@@ -46,13 +49,14 @@ enum Wrong {
     /// A process ended by itself: it saw a torn tensor.
     Torn(String),
     Bad(String, Bad),
+    Pairs(Bad<pairs::Step>),
     Queue(Bad<queue::Step>),
 }
 
 impl Wrong {
     /// Returns true if the checker could not try all orders.
     fn is_open(&self) -> bool {
-        matches!(self, Self::Bad(_, Bad::TooLong) | Self::Queue(Bad::TooLong))
+        matches!(self, Self::Bad(_, Bad::TooLong) | Self::Pairs(Bad::TooLong) | Self::Queue(Bad::TooLong))
     }
 }
 
@@ -61,6 +65,7 @@ impl std::fmt::Display for Wrong {
         match self {
             Self::Torn(said) => write!(f, "a process stopped: {said}"),
             Self::Bad(name, bad) => write!(f, "{name}: {bad}"),
+            Self::Pairs(bad) => write!(f, "pair: {bad}"),
             Self::Queue(bad) => write!(f, "queue: {bad}"),
         }
     }
@@ -115,14 +120,18 @@ struct Test<'t> {
     /// The workers' program, and the step of the library that is missing in it.
     program: &'t Path,
     broken: Option<&'t str>,
-    is_queue: bool,
+    objects: Objects,
 }
 
 impl Test<'_> {
     /// Runs a history and checks it.
     fn history(&self, round: u32, mut disturb: Disturb<'_>, figures: &mut Figures) -> Result<(), Wrong> {
-        let Self { socket, watcher, program, broken, is_queue } = *self;
-        let calls = if is_queue { QUEUE_CALLS } else { CALLS };
+        let Self { socket, watcher, program, broken, objects } = *self;
+        let calls = match objects {
+            Objects::Names => CALLS,
+            Objects::Pairs => PAIR_CALLS,
+            Objects::Queue => QUEUE_CALLS,
+        };
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut random = Random(round.into());
         let work = |writer| Work {
@@ -132,13 +141,13 @@ impl Test<'_> {
             writer,
             threads: THREADS,
             calls,
-            is_queue,
+            objects,
         };
         // Writers count from 1: value 0 means none.
         let mut processes: Vec<Process> = (1..=PROCESSES).map(|writer| start(&work(writer), broken, program)).collect();
         let works: Vec<Work> = (1..=PROCESSES + KILLS).map(work).collect();
         processes.iter_mut().for_each(go);
-        let mut wrong = None;
+        let (mut wrong, mut restarts) = (None, Vec::new());
         let mut finish = |process: Process| {
             let output = process.child.wait_with_output().expect("it can be waited for");
             if !output.status.success() && output.status.signal() != Some(9) {
@@ -152,7 +161,10 @@ impl Test<'_> {
             finish(victim);
             figures.kills += 1;
             if let Some(disturb) = disturb.as_mut() {
+                let called_ns = monotonic_ns();
                 disturb();
+                let answer = Some((monotonic_ns(), Answer::Done(0)));
+                restarts.push(Event { call: Call::Restart, called_ns, answer });
             }
             let mut next = start(&works[(PROCESSES + kill) as usize], broken, program);
             go(&mut next);
@@ -166,7 +178,7 @@ impl Test<'_> {
         let mut threads: Vec<Vec<Event>> = writers
             .map(|(writer, thread)| read(&notes(folder.path(), writer, thread)).expect("the notes are there"))
             .collect();
-        if is_queue {
+        if objects == Objects::Queue {
             let drained = folder.path().join("drained");
             queue::drain(watcher, round, &mut Log::create(&drained).expect("notes can be written"));
             threads.push(read(&drained).expect("the notes are there"));
@@ -178,8 +190,13 @@ impl Test<'_> {
         figures.histories += 1;
         figures.operations += threads.iter().map(Vec::len).sum::<usize>();
         figures.cut += threads.iter().flatten().filter(|event| event.answer.is_none()).count();
-        if is_queue {
-            return queue::check(&threads).map_err(Wrong::Queue);
+        match objects {
+            Objects::Names => {}
+            Objects::Pairs => {
+                threads.push(restarts);
+                return pairs::check(&threads).map_err(Wrong::Pairs);
+            }
+            Objects::Queue => return queue::check(&threads).map_err(Wrong::Queue),
         }
         for (number, operations) in by_name(&threads.concat()) {
             check(&operations).map_err(|bad| Wrong::Bad(name(round, number), bad))?;
@@ -205,11 +222,11 @@ impl Test<'_> {
 }
 
 /// Runs histories in which the daemon is killed and replaced twice. This number of them must be conclusive.
-fn run_with_restarts(mode: &str, is_queue: bool, wanted: u32) {
+fn run_with_restarts(mode: &str, objects: Objects, wanted: u32) {
     let service = RefCell::new(Service::start(mode));
     let (watcher, socket) = (service.borrow().client(), service.borrow().socket());
     let program = binary("tensorlend-worker");
-    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue };
+    let test = Test { socket: &socket, watcher: &watcher, program: &program, broken: None, objects };
     let mut figures = Figures::default();
     let (mut open, mut round) = (0, 0);
     // The number of operations that meet a dead daemon depends on the machine.
@@ -234,34 +251,46 @@ fn histories(small: u32, full: u32) -> u32 {
 }
 
 /// Runs histories in which only clients are killed.
-fn run_with_kills(is_queue: bool, wanted: u32) {
+fn run_with_kills(objects: Objects, wanted: u32) {
     let daemon = Daemon::start("");
     let (socket, watcher, program) = (daemon.socket(), daemon.client(), binary("tensorlend-worker"));
-    Test { socket: &socket, watcher: &watcher, program: &program, broken: None, is_queue }.run(wanted);
+    Test { socket: &socket, watcher: &watcher, program: &program, broken: None, objects }.run(wanted);
 }
 
 #[test]
 fn every_history_has_an_order() {
-    run_with_kills(false, histories(25, 200));
+    run_with_kills(Objects::Names, histories(25, 200));
 }
 
 #[test]
 fn every_history_of_a_queue_has_an_order() {
-    run_with_kills(true, histories(10, 200));
+    run_with_kills(Objects::Queue, histories(10, 200));
 }
 
 /// Kills and replaces the daemon twice in each history.
 #[test]
 fn every_history_has_an_order_whatever_becomes_of_the_daemon() {
     for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
-        run_with_restarts(mode, false, histories(5, 40));
+        run_with_restarts(mode, Objects::Names, histories(5, 40));
     }
 }
 
 #[test]
 fn every_history_of_a_queue_has_an_order_whatever_becomes_of_the_daemon() {
     for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
-        run_with_restarts(mode, true, histories(3, 40));
+        run_with_restarts(mode, Objects::Queue, histories(3, 40));
+    }
+}
+
+#[test]
+fn every_history_of_lifetimes_and_renames_has_an_order() {
+    run_with_kills(Objects::Pairs, histories(25, 200));
+}
+
+#[test]
+fn every_history_of_lifetimes_and_renames_has_an_order_whatever_becomes_of_the_daemon() {
+    for mode in ["mode = \"system\"\n", "mode = \"user\"\n"] {
+        run_with_restarts(mode, Objects::Pairs, histories(5, 40));
     }
 }
 
@@ -281,7 +310,8 @@ fn broken_programs() -> Option<std::path::PathBuf> {
 fn broken(step: &str, rounds: u32, worker: &Path) -> (Figures, Option<Wrong>) {
     let daemon = Daemon::start("");
     let (socket, watcher) = (daemon.socket(), daemon.client());
-    let test = Test { socket: &socket, watcher: &watcher, program: worker, broken: Some(step), is_queue: false };
+    let test =
+        Test { socket: &socket, watcher: &watcher, program: worker, broken: Some(step), objects: Objects::Names };
     let mut figures = Figures::default();
     for round in 0..rounds {
         match test.history(round, None, &mut figures) {

@@ -38,6 +38,8 @@ impl Log {
             Call::Take => (7, 0, 0),
             Call::Confirm(value) => (8, 0, value.0),
             Call::GiveBack(value) => (9, 0, value.0),
+            Call::PutFor(name, value, ttl_us) => (10, u64::from(name) | u64::from(ttl_us) << 8, value.0),
+            Call::Restart => (11, 0, 0),
         };
         self.write([kind, names, value, monotonic_ns()]);
         let answer = make();
@@ -78,6 +80,8 @@ pub fn read(path: &Path) -> io::Result<Vec<Event>> {
             7 => Call::Take,
             8 => Call::Confirm(Value(value)),
             9 => Call::GiveBack(Value(value)),
+            10 => Call::PutFor(name, Value(value), (names >> 8) as u32),
+            11 => Call::Restart,
             _ => {
                 let answer = match kind {
                     16 => Answer::Done(value),
@@ -107,15 +111,19 @@ mod tests {
         let mut log = Log::create(&path).unwrap();
         log.call(Call::Put(3, Value(77)), || Answer::Done(0));
         log.call(Call::Rename(1, 2), || Answer::Absent);
+        log.call(Call::PutFor(2, Value(5), 30_000), || Answer::Refused);
         log.call(Call::Get(3), || Answer::Done(77));
         let whole = std::fs::read(&path).unwrap();
         // Cuts the last response.
         std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
         let events = read(&path).unwrap();
         let calls: Vec<Call> = events.iter().map(|event| event.call).collect();
-        assert_eq!(calls, [Call::Put(3, Value(77)), Call::Rename(1, 2), Call::Get(3)]);
+        assert_eq!(
+            calls,
+            [Call::Put(3, Value(77)), Call::Rename(1, 2), Call::PutFor(2, Value(5), 30_000), Call::Get(3)]
+        );
         assert!(events[1].called_ns >= events[0].answer.unwrap().0);
         assert_eq!(events[1].answer.unwrap().1, Answer::Absent);
-        assert_eq!(events[2].answer, None);
+        assert_eq!(events[3].answer, None);
     }
 }

@@ -6,10 +6,12 @@
 //! daemon had ended) took effect once or not at all, at any time after its call. A rename is a put of the old name's
 //! value, and then a deletion of the old name: there is no claim across names.
 //!
-//! The operations of a queue are linearizable, too ([`queue`]).
+//! The operations of a queue are linearizable, too ([`queue`]), and those of a pair of names, with lifetimes, renames
+//! between the two names, and restarts of the daemon ([`pairs`]).
 
 pub mod check;
 pub mod log;
+pub mod pairs;
 pub mod queue;
 pub mod work;
 
@@ -64,6 +66,8 @@ pub struct Operation<S = Step> {
 pub enum Call {
     /// Put a value under a name.
     Put(u8, Value),
+    /// Put a value under a name, with this time to live in microseconds.
+    PutFor(u8, Value, u32),
     /// Get a name.
     Get(u8),
     /// Ask whether a name exists.
@@ -80,6 +84,8 @@ pub enum Call {
     Confirm(Value),
     /// Give an item back to the queue.
     GiveBack(Value),
+    /// Kill the daemon, and start the next one.
+    Restart,
 }
 
 /// The response to a call.
@@ -124,9 +130,16 @@ pub fn by_name(events: &[Event]) -> BTreeMap<u8, Vec<Operation>> {
                 add(name, operation(Step::Get((value != 0).then_some(Value(value)))));
             }
             (Call::Exists(name), Answer::Done(there)) => add(name, operation(Step::Exists(there != 0))),
-            // Reads without a result, and operations on a queue, constrain no name.
+            // Reads without a result, and operations on a queue, constrain no name. A history of these names has no lifetimes.
             (
-                Call::Get(_) | Call::Exists(_) | Call::Append(..) | Call::Take | Call::Confirm(_) | Call::GiveBack(_),
+                Call::Get(_)
+                | Call::Exists(_)
+                | Call::Append(..)
+                | Call::Take
+                | Call::Confirm(_)
+                | Call::GiveBack(_)
+                | Call::PutFor(..)
+                | Call::Restart,
                 _,
             ) => {}
             (Call::Delete(name), Answer::Done(there)) => add(name, operation(Step::Delete(Some(there != 0)))),

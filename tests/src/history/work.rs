@@ -9,6 +9,21 @@ use tensorlend::{Client, Error, Lease};
 /// Number of names in one history: the first two are renamed to the others.
 pub const NAMES: u8 = 4;
 
+/// The objects of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Objects {
+    /// Names without lifetimes, each checked on its own.
+    Names,
+    /// Pairs of names with lifetimes: [`super::pairs`].
+    Pairs,
+    /// A queue: [`super::queue`].
+    Queue,
+}
+
+impl Objects {
+    const ALL: [Self; 3] = [Self::Names, Self::Pairs, Self::Queue];
+}
+
 /// The parameters of one process.
 #[derive(Clone, Debug)]
 pub struct Work {
@@ -24,8 +39,8 @@ pub struct Work {
     pub threads: u32,
     /// Number of calls per thread.
     pub calls: u32,
-    /// Whether the operations are those of a queue, and not of names.
-    pub is_queue: bool,
+    /// The objects of the operations.
+    pub objects: Objects,
 }
 
 /// Returns the name with this number.
@@ -41,7 +56,7 @@ pub fn notes(folder: &Path, writer: u32, thread: u32) -> PathBuf {
 impl Work {
     /// Returns the command line that [`Work::parse`] reads.
     pub fn arguments(&self) -> Vec<String> {
-        let Self { socket, folder, round, writer, threads, calls, is_queue } = self;
+        let Self { socket, folder, round, writer, threads, calls, objects } = self;
         vec![
             socket.display().to_string(),
             folder.display().to_string(),
@@ -49,13 +64,13 @@ impl Work {
             writer.to_string(),
             threads.to_string(),
             calls.to_string(),
-            is_queue.to_string(),
+            format!("{objects:?}"),
         ]
     }
 
     /// Parses the command line.
     pub fn parse(arguments: &[String]) -> Option<Self> {
-        let [socket, folder, round, writer, threads, calls, is_queue] = arguments else { return None };
+        let [socket, folder, round, writer, threads, calls, objects] = arguments else { return None };
         Some(Self {
             socket: socket.into(),
             folder: folder.into(),
@@ -63,7 +78,7 @@ impl Work {
             writer: writer.parse().ok()?,
             threads: threads.parse().ok()?,
             calls: calls.parse().ok()?,
-            is_queue: is_queue.parse().ok()?,
+            objects: Objects::ALL.into_iter().find(|known| format!("{known:?}") == *objects)?,
         })
     }
 
@@ -89,12 +104,10 @@ impl Work {
         std::thread::scope(|scope| {
             for (thread, mut log) in (0..).zip(logs) {
                 let client = client.clone();
-                scope.spawn(move || {
-                    if self.is_queue {
-                        super::queue::work(self, &client, &mut log, thread);
-                    } else {
-                        self.thread(&client, log, thread);
-                    }
+                scope.spawn(move || match self.objects {
+                    Objects::Names => self.thread(&client, log, thread),
+                    Objects::Pairs => super::pairs::work(self, &client, &mut log, thread),
+                    Objects::Queue => super::queue::work(self, &client, &mut log, thread),
                 });
             }
         });
@@ -201,7 +214,10 @@ pub fn asked(error: &Error) -> Answer {
 }
 
 /// Returns the response for the error of a read-only call.
-fn looked(error: &Error) -> Answer {
+///
+/// # Panics
+/// On an error that no client may meet.
+pub fn looked(error: &Error) -> Answer {
     match error {
         Error::Disconnected { .. } | Error::SessionEnded | Error::Timeout { .. } | Error::NoDaemon { .. } => {
             Answer::Refused
