@@ -16,14 +16,14 @@ fn random_kills_leave_the_daemon_as_it_was() {
     println!("{said}");
 }
 
-/// Processes of two nodes with gateways are killed and stopped. The soak prints each gap whose messages no count
-/// includes.
+/// Processes of two nodes with gateways are killed and stopped. The soak fails if a message is missing that no count
+/// includes, comes twice, or is wrong.
 #[test]
-fn kills_across_gateways_leave_no_wrong_or_older_value() {
+fn kills_across_gateways_leave_no_uncounted_gap_and_no_wrong_or_older_value() {
     let seconds = budget("10", "300");
     let output = run_within(PROGRAM_PATIENCE, Command::new(binary("tensorlend-soak")).args(["--gateways", seconds]));
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(said.contains("Wrong or older values: 0."), "{said}");
+    assert!(output.status.success(), "{said}");
     println!("{said}");
 }
 

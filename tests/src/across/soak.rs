@@ -77,6 +77,7 @@ struct Counts {
     ended: [u64; 2],
     present: [u64; 2],
     gaps: u64,
+    unknown_ends: u64,
     repeated: u64,
     wrong: u64,
     replaced: u64,
@@ -249,6 +250,7 @@ impl Soak {
                 return;
             }
             "gap" => counts.gaps += 1,
+            "end" => counts.unknown_ends += 1,
             "repeated" => counts.repeated += 1,
             "replaced" => counts.replaced += 1,
             _ => counts.wrong += 1,
@@ -283,23 +285,24 @@ impl Soak {
 
     fn report(&self, seconds: u64, seed: u64) -> bool {
         println!(
-            "\n| process | received | counted as lost | uncounted gaps | repeated | wrong or older values | clients replaced |"
+            "\n| process | received | counted as lost | uncounted gaps | unknown ends | repeated | wrong or older values | clients replaced |"
         );
-        println!("|---|--:|--:|--:|--:|--:|--:|");
+        println!("|---|--:|--:|--:|--:|--:|--:|--:|");
         let (mut gaps, mut repeated, mut wrong) = (0, 0, 0);
         for (label, counts) in &self.counts {
             let sum = |at: usize| counts.ended[at] + counts.present[at];
-            if sum(0) + counts.gaps + counts.repeated + counts.wrong + counts.replaced == 0 {
+            if sum(0) + counts.gaps + counts.unknown_ends + counts.repeated + counts.wrong + counts.replaced == 0 {
                 continue;
             }
             gaps += counts.gaps;
             repeated += counts.repeated;
             wrong += counts.wrong;
             println!(
-                "| {label} | {} | {} | {} | {} | {} | {} |",
+                "| {label} | {} | {} | {} | {} | {} | {} | {} |",
                 sum(0),
                 sum(1),
                 counts.gaps,
+                counts.unknown_ends,
                 counts.repeated,
                 counts.wrong,
                 counts.replaced
