@@ -88,7 +88,7 @@ impl State for Pair {
         let value = |name: u8| self.names[usize::from(name)];
         match effect {
             Effect::Put(name, value, gone_from_ns) => {
-                next.names[usize::from(name)] = Some(Held { value, gone_from_ns })
+                next.names[usize::from(name)] = Some(Held { value, gone_from_ns });
             }
             Effect::Get(name, Some(found)) => _ = value(name).filter(|held| held.value == found)?,
             Effect::Exists(name, true) => _ = value(name)?,
