@@ -319,7 +319,7 @@ fn publications_that_are_refused_too_late_cost_nothing() {
     let filled = (0..2048).find_map(|name| other.put_for(&format!("theirs {name}"), &[1u8], hours).err());
     assert!(filled.expect("the namespace is full").is_limit());
 
-    let large = || client.create_from(&vec![1u8; 1 << 20][..]).unwrap();
+    let large = || client.create(DType::U8, [1 << 20]).unwrap();
     let round = || {
         let draft = large();
         too_late(&daemon, &client, "publish_for", || draft.publish_for("new", hours));
@@ -354,7 +354,7 @@ fn cells_that_are_reported_too_late_are_freed() {
     let queue = client.queue("jobs").unwrap();
     for _ in 0..4 {
         for _ in 0..64 {
-            queue.put(client.create_from(&vec![7u8; 1 << 16][..]).unwrap(), None).unwrap();
+            queue.put(client.create(DType::U8, [1 << 16]).unwrap(), None).unwrap();
         }
         assert!(other.clear("jobs").unwrap());
         let item = client.create_from(&[7u8]).unwrap();

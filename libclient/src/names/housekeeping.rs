@@ -3,7 +3,7 @@
 //!
 //! The client frees a cell in one of three cases: the daemon reports that it took the name away (`notices`), this
 //! client has deleted the name and asks the daemon to forget it (`tidy`), or a late response refuses the name
-//! ([`crate::control::late`]). One thread at a time frees cells, and never
+//! ([`crate::control`]). One thread at a time frees cells, and never
 //! frees a cell while an operation on that cell is pending.
 
 use super::NameTable;

@@ -9,13 +9,15 @@
 use crate::control::{Control, Resume, acknowledge_on, ask_on};
 use crate::error::{Error, Result};
 use crate::link::Link;
+use crate::segment::mapping::{length, sheet, typed};
 use crate::session::Session;
-use crate::stream::ring::map_ring;
 use rustix::fs::fstat;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-use tensorlend_layout::raw::View;
+use tensorlend_layout::header::Magic;
+use tensorlend_layout::raw::{Sheet, View};
+use tensorlend_layout::stream::StreamRing;
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{Item, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_os::memfd::Access;
@@ -123,9 +125,11 @@ impl Resume for Resuming {
 
     fn give_up(&self, lent: &Reply, descriptors: &[OwnedFd]) {
         match (lent, descriptors) {
-            (Reply::Stream { capacity, .. }, [ring, ..]) => {
+            (Reply::Stream { .. }, [ring, ..]) => {
                 // If the mapping fails, the stream stays open until this client opens it again or ends.
-                if let Ok((head, _)) = map_ring(ring, *capacity, Access::Write) {
+                let head = length(ring).and_then(|bytes| typed(sheet(ring, Access::Write, Magic::Stream, bytes)?));
+                if let Ok(head) = head {
+                    let head: Sheet<StreamRing> = head;
                     head.closed.set(1);
                 }
             }
