@@ -27,6 +27,8 @@ mod lease_table;
 mod members;
 #[path = "loom/names.rs"]
 mod names;
+#[path = "loom/stream_sleeps.rs"]
+mod stream_sleeps;
 #[path = "loom/streams.rs"]
 mod streams;
 #[path = "loom/takeover.rs"]

@@ -350,6 +350,7 @@ fn a_child_reads_after_its_parent_was_killed() {
     let parent = Child::fork(|| {
         let reader = daemon.client();
         let lease = reader.get("x").unwrap();
+        let _stream = reader.stream("stream").open().unwrap();
         forked(report, wait, || || lease.validate() && lease.as_slice::<u64>().unwrap() == VALUE);
         // SAFETY: ends this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
@@ -359,6 +360,9 @@ fn a_child_reads_after_its_parent_was_killed() {
     let mut child = Child { pid: 0, reports, go_on };
     assert_eq!(child.report(), '1');
     eventually("the end of the parent's session", || owner.stat().unwrap().clients == 1);
+    // The child's leases count, and the producer has ended.
+    let ended = owner.subscribe("stream").unwrap().recv_timeout(PATIENCE / 10).unwrap_err();
+    assert!(matches!(ended, Error::StreamEnded(_)), "{ended}");
     owner.delete("x").unwrap();
     write_a_lot(&owner);
     assert!(owner.leased().unwrap() > 0, "the child reads");

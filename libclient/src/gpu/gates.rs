@@ -6,7 +6,7 @@
 //!
 //! | word | writer | readers | a crash leaves |
 //! |---|---|---|---|
-//! | the mark in a record | the producer's stream, after its work, by a function of the host | this thread, and readers of the lease | the mark; the daemon then ends the producer's membership, which opens the gates |
+//! | the mark in a record | the producer's stream, after its work, by a function of the host | this thread, and readers of the lease | the mark; the daemon then ends the producer's membership once its process has ended, which opens the gates |
 //! | a gate | this thread, with values that only grow | streams of this process | nothing: both end with the process |
 //!
 //! The thread calls nothing of CUDA, and no thread calls CUDA while it holds the lock of the gates. So the thread never

@@ -1,8 +1,8 @@
 //! Copies of leased values, in slots of this client.
 
-use crate::error::Result;
 #[cfg(not(feature = "cuda"))]
-use crate::error::{DeviceTrouble, Error};
+use crate::error::DeviceTrouble;
+use crate::error::{Error, Result};
 use crate::lease::member::Member;
 use crate::lease::value::Value;
 use crate::session::Session;
@@ -15,18 +15,32 @@ use std::sync::Arc;
 use tensorlend_layout::word::{Cell, SLOT_NONE};
 
 /// Copies a value into slots of this client, sealed and ready to be published.
+///
+/// # Errors
+/// [`Error::SessionEnded`] if the daemon has ended the session: the copy may have bytes of two tensors.
 pub fn copy(session: &Arc<Session>, value: &Value) -> Result<Cell> {
+    // The check follows the last read of the value, and precedes the first step that shows the copy to a reader.
+    let stands = || if value.held().validate() { Ok(()) } else { Err(Error::SessionEnded) };
     let sealed = match value {
-        Value::Tensor(tensor) => duplicate(session, tensor)?.seal(0, SLOT_NONE),
+        Value::Tensor(tensor) => {
+            let mut draft = duplicate(session, tensor)?;
+            stands()?;
+            draft.seal(0, SLOT_NONE)
+        }
         Value::Dataset(dataset) => {
             let drafts = dataset
                 .members()
                 .map(|(name, member)| Ok((name.to_owned(), duplicate_member(session, member)?)))
                 .collect::<Result<Vec<_>>>()?;
+            stands()?;
             seal_dataset(session, drafts, dataset.metadata(), dataset.timestamp(), 0)
         }
         #[cfg(feature = "cuda")]
-        Value::Device(lease) => lease.duplicate(session)?.seal(0, SLOT_NONE),
+        Value::Device(lease) => {
+            let mut draft = lease.duplicate(session)?;
+            stands()?;
+            draft.seal(0, SLOT_NONE)
+        }
     };
     sealed.map(|sealed| sealed.value)
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::wire::Welcome;
-use tensorlend_layout::word::Word;
+use tensorlend_layout::word::{Absorbed, Member, MemberState, Word};
 use tensorlend_os::fork;
 
 /// The part of a session that the session's leases keep alive. While the `Link` exists, the daemon knows this client,
@@ -79,6 +79,15 @@ impl Link {
     pub fn is_member(&self) -> bool {
         // If the daemon was replaced, the mapped directory may no longer have a writer.
         !self.control.is_dead() && self.directory.members[usize::from(self.me())].member.peek() == self.welcome.member
+    }
+
+    /// Returns whether a member's client has not ended. After its end, the member word stays open while its leases count, for
+    /// its children or its work on a device. The daemon closes the word `absorbed` of each client that ends.
+    #[inline]
+    pub fn is_alive(&self, catalogue: u16) -> bool {
+        let entry = &self.directory.members[usize::from(catalogue)];
+        matches!(Member(entry.member.read()).state(), MemberState::Open | MemberState::Ending)
+            && Absorbed(entry.absorbed.read()).state() != MemberState::Closed
     }
 
     /// Returns the version of the layout that this client and its daemon support. The daemon maintains no word of the

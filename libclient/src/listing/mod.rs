@@ -21,7 +21,7 @@ use crate::tensor::strided::is_row_major;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tensorlend_layout::name::{KeyKind, parse};
-use tensorlend_layout::word::{Member, MemberState, OwnerWord};
+use tensorlend_layout::word::OwnerWord;
 use tensorlend_layout::{DType, Uuid};
 
 /// The description of a name's value. See [`crate::Client::info`] and [`crate::Client::list`].
@@ -411,7 +411,7 @@ pub fn info_of(session: &Session, name: &str, origin: Origin, content: Content, 
         pid: (process >> 32) as u32,
         uid: process as u32,
         label: String::from_utf8_lossy(&label).trim_end_matches('\0').to_owned(),
-        alive: Member(member.member.read()).state() == MemberState::Open,
+        alive: session.is_alive(catalogue),
         version,
         lifetime: session.names().lifetime_of(name.as_bytes()),
         device,

@@ -241,7 +241,7 @@ impl Stream {
         let mut state = lock(&self.state);
         while !self.writer.room(&mut state)? {
             let nap = self.writer.nap(&deadline)?;
-            let asleep = self.writer.park(&state);
+            let asleep = self.writer.park(&mut state);
             // Other threads may send while this one sleeps.
             drop(state);
             asleep.sleep(nap);

@@ -21,7 +21,7 @@ use tensorlend_layout::stream::{Closed, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
 use tensorlend_layout::wire::{Item, PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
-use tensorlend_layout::word::{Member, MemberState, OwnerWord, Word};
+use tensorlend_layout::word::{OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::thread::ClosedApart;
 use tensorlend_os::{futex, packet};
@@ -353,10 +353,9 @@ impl Subscription {
     /// Returns whether more messages may come: the stream is open, and its producer is alive.
     #[inline]
     pub(crate) fn goes_on(&self) -> Result<bool> {
-        let member = self.session.directory.members[usize::from(self.at.owner_word.catalogue())].member.read();
         Ok(self.owner_word()?.read() == self.at.owner_word.0
             && self.at.head.closed.read() == 0
-            && matches!(Member(member).state(), MemberState::Open | MemberState::Ending))
+            && self.session.is_alive(self.at.owner_word.catalogue()))
     }
 
     #[cold]
@@ -365,10 +364,7 @@ impl Subscription {
             return self.rejoin();
         }
         let closed = Closed::unpack(self.at.head.closed.read());
-        let over = closed.is_some() || {
-            let member = self.session.directory.members[usize::from(self.at.owner_word.catalogue())].member.read();
-            !matches!(Member(member).state(), MemberState::Open | MemberState::Ending)
-        };
+        let over = closed.is_some() || !self.session.is_alive(self.at.owner_word.catalogue());
         if !over {
             return Ok(false);
         }

@@ -41,11 +41,13 @@ pub(super) struct State {
     subscribers: Vec<Subscriber>,
     /// The number of a message that every subscriber had reached at the last check.
     slowest: u64,
+    /// Number of this producer's threads that have declared their sleep.
+    asleep: u32,
 }
 
 impl State {
     pub fn new() -> Self {
-        Self { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0 }
+        Self { next: 0, version: u64::MAX, subscribers: Vec::new(), slowest: 0, asleep: 0 }
     }
 
     /// Reads how far the subscribers in the cached list are.
@@ -148,7 +150,8 @@ impl Writer {
 
     /// Declares that the producer sleeps until a slow subscriber advances. After [`Asleep::sleep`], the caller must call
     /// [`Writer::unpark`].
-    pub fn park(&self, state: &State) -> Asleep {
+    pub fn park(&self, state: &mut State) -> Asleep {
+        state.asleep += 1;
         let behind: Vec<Subscriber> = state.subscribers.iter().take(128).map(Subscriber::to_watch).collect();
         let samples = behind.iter().map(|s| s.cursor().bell.read()).collect();
         wake::declare(&self.head.producer_parked, 1);
@@ -160,7 +163,11 @@ impl Writer {
 
     /// Ends the sleep that [`Writer::park`] declared. The next check for room reads all cursors.
     pub fn unpark(&self, state: &mut State) {
-        self.head.producer_parked.set(0);
+        state.asleep -= 1;
+        if state.asleep == 0 {
+            // Another thread that sleeps would not be woken.
+            self.head.producer_parked.set(0);
+        }
         state.slowest = 0;
     }
 

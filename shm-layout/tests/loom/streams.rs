@@ -7,13 +7,13 @@ use tensorlend_layout::describe::Model;
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::leases::{LeaseTable, Shard, acquire, release, scan_fence};
 use tensorlend_layout::stream::{Found, HeaderSummary, Ring, RingEntry, StreamRing};
-use tensorlend_layout::wake::{declare, news_fence, park};
-use tensorlend_layout::word::{Bell, Cell, LeaseWord, OwnerKind, Word};
+use tensorlend_layout::wake::news_fence;
+use tensorlend_layout::word::{Cell, LeaseWord, OwnerKind, Word};
 
-struct World {
-    head: StreamRing,
+pub struct World {
+    pub head: StreamRing,
     entries: Vec<RingEntry>,
-    leases: LeaseTable,
+    pub leases: LeaseTable,
     stream: StreamEntry,
     /// The owner word of the stream's name.
     owner_word: Word,
@@ -23,16 +23,16 @@ struct World {
 }
 
 /// Message `number`, in the slot of the same number: its generation tells which it is.
-const fn message(number: u64) -> Cell {
+pub const fn message(number: u64) -> Cell {
     Cell::new(number + 1, number as u32)
 }
 
-const fn summary(number: u64) -> HeaderSummary {
+pub const fn summary(number: u64) -> HeaderSummary {
     [number + 7]
 }
 
 impl World {
-    fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         Self {
             head: StreamRing::model(),
             entries: (0..capacity).map(|_| RingEntry::model()).collect(),
@@ -44,11 +44,11 @@ impl World {
         }
     }
 
-    fn ring(&self) -> Ring<'_> {
+    pub fn ring(&self) -> Ring<'_> {
         Ring { head: &self.head, entries: &self.entries }
     }
 
-    fn next(&self) -> &Word {
+    pub fn next(&self) -> &Word {
         &self.leases.cursors[0].next
     }
 
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    fn send(&self, number: u64) {
+    pub fn send(&self, number: u64) {
         self.bytes.write(number as u32);
         self.retire(self.ring().send(number, message(number), &summary(number)));
     }
@@ -486,98 +486,4 @@ fn a_cursor_keeps_what_comes_after_a_leased_message() {
     holds("borrowed after the first", Some(3), || joined(Borrow::Right));
     refuted("borrowed from the first on", RACE, || joined(Borrow::NotLeasedFirst));
     refuted("borrowed without a second look", "another message", || joined(Borrow::NotLookedAgain));
-}
-
-/// The steps that may be left out of a sleep.
-#[derive(Clone, Copy, PartialEq)]
-enum Sleep {
-    Right,
-    SleeperFence,
-    WakerFence,
-    SampledLate,
-}
-
-/// The sleep of `parked` on `bell` while `fresh` tells whether there is news; the sample if it would sleep.
-fn sleep(how: Sleep, bell: &Bell, parked: &Word, fresh: impl Fn() -> bool) -> Option<u32> {
-    let mut sample = match how {
-        Sleep::SleeperFence => {
-            let sample = bell.read();
-            parked.set(1);
-            sample
-        }
-        Sleep::SampledLate => {
-            declare(parked, 1);
-            0
-        }
-        _ => park(bell, parked, 1),
-    };
-    let asleep = !fresh();
-    if how == Sleep::SampledLate {
-        sample = bell.read();
-    }
-    asleep.then_some(sample)
-}
-
-fn wake(how: Sleep, bell: &Bell, parked: &Word) {
-    if how != Sleep::WakerFence {
-        news_fence();
-    }
-    if parked.read() != 0 {
-        bell.ring();
-    }
-}
-
-/// The producer of a full ring waits for the subscriber's cursor.
-fn producer_waits(how: Sleep) {
-    let w = Arc::new(World::new(1));
-    w.send(0);
-    let subscriber = {
-        let w = w.clone();
-        spawn(move || {
-            w.next().set(1);
-            wake(how, &w.leases.cursors[0].bell, &w.head.producer_parked);
-        })
-    };
-    let bell = &w.leases.cursors[0].bell;
-    let asleep = sleep(how, bell, &w.head.producer_parked, || w.next().read() > 0);
-    subscriber.join().unwrap();
-    if let Some(sample) = asleep {
-        reached();
-        assert_ne!(bell.read(), sample, "asleep for ever");
-    }
-}
-
-/// A subscriber waits for the next message.
-fn subscriber_waits(how: Sleep) {
-    let w = Arc::new(World::new(1));
-    let producer = {
-        let w = w.clone();
-        spawn(move || {
-            w.ring().send(0, message(0), &summary(0));
-            wake(how, &w.head.bell, &w.leases.cursors[0].parked);
-        })
-    };
-    let fresh = || w.ring().find(0) != Found::NotYet;
-    let asleep = sleep(how, &w.head.bell, &w.leases.cursors[0].parked, fresh);
-    producer.join().unwrap();
-    if let Some(sample) = asleep {
-        reached();
-        assert_ne!(w.head.bell.read(), sample, "asleep for ever");
-    }
-}
-
-#[test]
-fn a_blocked_producer_wakes() {
-    holds("blocked producer", None, || producer_waits(Sleep::Right));
-    for how in [Sleep::SleeperFence, Sleep::WakerFence, Sleep::SampledLate] {
-        refuted("blocked producer, a step left out", "asleep for ever", move || producer_waits(how));
-    }
-}
-
-#[test]
-fn a_waiting_subscriber_wakes() {
-    holds("waiting subscriber", None, || subscriber_waits(Sleep::Right));
-    for how in [Sleep::SleeperFence, Sleep::WakerFence, Sleep::SampledLate] {
-        refuted("waiting subscriber, a step left out", "asleep for ever", move || subscriber_waits(how));
-    }
 }

@@ -1,33 +1,42 @@
 //! A client's thread pauses at a crash point, while another process is killed at another one.
 
 use crate::Build;
-use std::sync::Barrier;
+use std::cell::Cell;
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 use tensorlend::{Client, DType, Draft, Lease, Policy, Start};
 use tensorlend_layout::crash;
-use tensorlend_tests::eventually;
+use tensorlend_os::mutex::lock;
 use tensorlend_tests::keeper::Service;
+use tensorlend_tests::{Daemon, eventually};
 
-/// Name of the threads that pause.
-const PAUSED: &str = "paused";
 /// Words of each tensor: all have one length, so that a freed slot is filled again.
 const WORDS: usize = 8;
 
+/// The thread that pauses at its crash point, and the test. Tests of this file may share a process.
 static BARRIER: Barrier = Barrier::new(2);
+static ONE_TEST: Mutex<()> = Mutex::new(());
 
-/// Runs `step` on a thread that pauses at the crash point until `meanwhile` has returned.
+thread_local! {
+    static POINT: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Runs `step` on a thread that pauses at the crash point, at its first passage, until `meanwhile` has returned.
 fn pausing_at<T: Send>(point: &'static str, step: impl FnOnce() -> T + Send, meanwhile: impl FnOnce()) -> T {
-    // The tests of this file run in processes of their own, or this point is that of all of them.
-    assert_eq!(point, "subscribe: listed");
+    let _alone = lock(&ONE_TEST);
     crash::install(|number| {
-        if number == const { crash::number("subscribe: listed") } && thread::current().name() == Some(PAUSED) {
+        if POINT.get() == Some(number) {
+            POINT.set(None);
             BARRIER.wait();
             BARRIER.wait();
         }
     });
     thread::scope(|scope| {
-        let step = thread::Builder::new().name(PAUSED.to_owned()).spawn_scoped(scope, step).unwrap();
+        let step = scope.spawn(|| {
+            POINT.set(Some(crash::number(point)));
+            step()
+        });
         BARRIER.wait();
         meanwhile();
         BARRIER.wait();
@@ -95,4 +104,36 @@ fn the_messages_of_a_stream_stay_until_its_owner_word_changes() {
         eventually("the daemon's end", || !daemon.is_running());
         daemon.restart();
     }
+}
+
+/// A reader copies a value. Memory is short, so the daemon ends the reader's session, and the producer fills the value's slot
+/// again. The reader does not publish the copy, which may have bytes of two tensors.
+#[test]
+fn a_copy_is_not_published_if_the_session_ends_before_it_is_made() {
+    let daemon = Daemon::start(
+        "[pool]\nbytes_max = \"64MiB\"\nsegment_bytes = \"8MiB\"\nspare_segments = 0\n[uid]\nlease_ms_max = 300\n",
+    );
+    // Without the link, the reader cannot ask the daemon whether its session has ended.
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("socket");
+    std::os::unix::fs::symlink(daemon.socket(), &link).unwrap();
+    let (producer, reader) = (daemon.client(), Client::builder().socket(&link).connect().unwrap());
+    filled(&producer, 1).publish("value").unwrap();
+    filled(&reader, 2).publish("copy").unwrap();
+    let put_large = || producer.create(DType::U8, [7_u64 << 20]).and_then(|draft| draft.publish("large"));
+    let mut kept = Vec::new();
+    while put_large().is_ok() {
+        kept.push(reader.get("large").unwrap());
+    }
+    let copied = pausing_at(
+        "draft: memory looked for",
+        || reader.copy("value", "copy"),
+        || {
+            std::fs::remove_file(&link).unwrap();
+            eventually("the end of the reader's session", || put_large().is_ok());
+            overwrite(&producer);
+        },
+    );
+    assert!(copied.is_err(), "the copy of a value without a lease was published");
+    assert!(kept.iter().all(|lease| !lease.validate()), "the session has ended");
 }
