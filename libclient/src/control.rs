@@ -298,8 +298,10 @@ impl Control {
     ) -> Result<Answer<'_>> {
         let budget = Budget { began: Instant::now(), timeout };
         let mut connection = self.locked(doing)?;
+        // A former daemon may have carried out an earlier attempt.
+        let mut may_be_done = false;
         loop {
-            connection = self.ready(connection, doing, budget)?;
+            connection = self.ready(connection, doing, budget).map_err(|e| e.after(may_be_done))?;
             let lost = match self.exchange(&mut connection, request, descriptors, doing, budget) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // The daemon is stopping and will not carry out this request.
@@ -327,14 +329,15 @@ impl Control {
                     None => return Err(Error::Protocol { doing }),
                 },
                 // The reply may still arrive, so the session continues.
-                Err(late @ Error::NotAnswering { .. }) => return Err(late),
-                Err(lost) => lost,
+                Err(late @ Error::NotAnswering { .. }) => return Err(late.after(may_be_done)),
+                Err(lost) => lost.after(may_be_done),
             };
             connection.state = State::Broken(Instant::now());
             let again = request.is_repeatable() || lost.is_certain();
             if !again || self.resume.get().is_none() {
                 return Err(lost);
             }
+            may_be_done = !lost.is_certain() && !unanswered::is_delivered(request);
         }
     }
 

@@ -56,6 +56,14 @@ impl Late {
         lock(&self.cursors).given_up.contains(&cursor)
     }
 
+    /// Runs a step unless a late response has freed the cursor already. The response frees it only before or after the step.
+    pub fn while_given_up(&self, cursor: u16, step: impl FnOnce()) {
+        let cursors = lock(&self.cursors);
+        if cursors.given_up.contains(&cursor) {
+            step();
+        }
+    }
+
     /// Frees a cursor that was given up, because the daemon does not list it.
     pub fn free_cursor(&self, cursor: u16) {
         let mut cursors = lock(&self.cursors);

@@ -89,7 +89,9 @@ impl Control {
     /// the request before the session's next request, or after its reconnection. The daemon ignores a repeated request.
     pub fn deliver(&self, request: &Request, doing: &'static str) -> Result<Reply> {
         let reply = self.call(request, doing, "");
-        if matches!(reply, Err(Error::Disconnected { .. } | Error::NotAnswering { .. })) {
+        // A request that was sent on a connection that continues is repeated already: see `abandon`. Another thread may have
+        // received its response by now, and may use the cursor again.
+        if matches!(reply, Err(Error::Disconnected { .. } | Error::NotAnswering { asked: false, .. })) {
             self.unanswered.repeat(request.clone());
         }
         reply
@@ -137,18 +139,31 @@ impl Control {
     }
 }
 
+/// Returns whether the client repeats a request until a daemon responds: see [`Control::deliver`].
+pub(super) fn is_delivered(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Unsubscribe { .. } | Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_))
+    )
+}
+
 /// Returns whether a thread with the same request takes a late response over.
 fn is_taken_over(request: &Request) -> bool {
     matches!(request, Request::Segment { .. } | Request::GrowCells | Request::StreamOpen { .. })
 }
 
 impl Control {
-    /// Records that the client has stopped to wait for the reply to a request.
+    /// Records that the client has stopped to wait for the reply to a request. The caller holds the connection, so that no
+    /// thread receives the reply before.
     pub(super) fn abandon(&self, connection: &mut Connection, request: &Request) {
-        // If the daemon ends before it replies, the repeated request shows whether the next daemon lists the cursor.
-        if let Request::Subscribe { cursor, .. } | Request::SubscribePollable { cursor, .. } = request
-            && self.late.is_given_up(*cursor)
-        {
+        let repeats = match request {
+            // If the daemon ends before it replies, the repeated request shows whether the next daemon lists the cursor.
+            Request::Subscribe { cursor, .. } | Request::SubscribePollable { cursor, .. } => {
+                self.late.is_given_up(*cursor)
+            }
+            other => is_delivered(other),
+        };
+        if repeats {
             self.unanswered.repeat(request.clone());
         }
         connection.late = Some(request.clone());
@@ -186,7 +201,10 @@ impl Control {
             if packet.truncated || !packet.descriptors.is_empty() {
                 send(&connection.socket, &Request::Ack, &[], doing)?;
             }
-            let Some(reply) = decode::<Reply>(&packet.bytes) else { continue };
+            let Some(reply) = decode::<Reply>(&packet.bytes) else {
+                self.unanswered.answered(&late);
+                continue;
+            };
             if matches!(reply, Reply::Refused(Refusal::Stopping)) {
                 return Err(Error::Disconnected { doing, asked: false });
             }

@@ -89,8 +89,10 @@ impl Subscription {
         let joined = Self::join(session, name, cursor, wake);
         let (at, wake) = joined.inspect_err(|e| {
             // The daemon may have listed the cursor. u64::MAX blocks no producer. The cursor is reusable only if it is
-            // certainly not listed. Otherwise a late response frees it.
-            session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
+            // certainly not listed. Otherwise a late response frees it. Another subscription may use a freed cursor already.
+            late.while_given_up(cursor, || {
+                session.shards.table().cursors[usize::from(cursor)].next.set(u64::MAX);
+            });
             if e.is_certain() {
                 late.free_cursor(cursor);
             }
