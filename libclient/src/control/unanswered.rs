@@ -141,10 +141,7 @@ impl Control {
 
 /// Returns whether the client repeats a request until a daemon responds: see [`Control::deliver`].
 pub(super) fn is_delivered(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Unsubscribe { .. } | Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_))
-    )
+    matches!(request, Request::Unsubscribe { .. } | Request::Queue(QueueRequest::Done(_) | QueueRequest::GiveBack(_)))
 }
 
 /// Returns whether a thread with the same request takes a late response over.

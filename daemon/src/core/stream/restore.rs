@@ -33,7 +33,8 @@ pub type Wakes = BTreeMap<(u64, u16, u16), MemId>;
 
 impl Streams {
     /// Restores the streams of a directory with the rings that outlived the previous daemon. A
-    /// stream without its ring ends. Returns the number of these streams.
+    /// stream without its ring ends. Returns the number of these streams, except the newest stream of all: the previous
+    /// daemon may have ended while it opened that stream, before any client knew of it.
     pub fn restore_streams(
         &mut self,
         env: &mut Env,
@@ -43,12 +44,13 @@ impl Streams {
         rings: &mut Rings,
         wakes: &mut Wakes,
     ) -> u64 {
-        let mut lost = 0;
+        let (mut lost, mut newest) = (Vec::new(), 0);
         let mut streams = Streams::new(context.ledger.limits().streams_max);
         for (entry, owner_word, key) in context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (owner_word.cell(), owner_word.catalogue());
             let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
+            newest = newest.max(line.map_or(0, |line| line.id.peek()));
             let stream = line.filter(|_| members.get(producer).is_some()).and_then(|line| {
                 let id = line.id.peek();
                 let ring = rings.remove(&RingId { place, id })?;
@@ -66,7 +68,7 @@ impl Streams {
                 streams.by_name.insert(stream.name.clone(), place);
                 streams.table.insert(place, stream);
             } else {
-                lost += 1;
+                lost.push(line.map_or(0, |line| line.id.peek()));
                 bindings.bury(context, entry);
             }
         }
@@ -84,7 +86,7 @@ impl Streams {
         streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.clock.now_ns() >> 10);
         *self = streams;
         self.update_idle_times(env, members);
-        lost
+        lost.iter().filter(|&&id| id != newest).count() as u64
     }
 
     fn restore_subscribers(
