@@ -425,6 +425,7 @@ mod tests {
             RemoteTrouble::Unknown { node: text("a") },
             RemoteTrouble::Refused { node: text("a"), why: text("no") },
             RemoteTrouble::Gateway { why: text("no") },
+            RemoteTrouble::NotContinued,
         ];
         let device = [
             DeviceTrouble::NoFeature,

@@ -291,6 +291,27 @@ fn a_stream_that_ends_there_ends_here_and_goes_on_when_it_is_opened_again() {
 }
 
 #[test]
+fn a_message_that_cannot_be_sent_here_is_lost_and_the_link_stays() {
+    let network = Network::new(12);
+    let (there, here) = pair(&network, Policy::Block);
+    let cam = stream(&there, Policy::Block);
+    let mut frames = here.client.subscribe("there/cam").unwrap();
+    cam.send(there.number(8, 1)).unwrap();
+    assert_eq!(next(&mut frames), 1);
+    assert!(here.client.delete_stream("there/cam").unwrap());
+    // The local stream of the first message is deleted, and the second one opens it again.
+    cam.send(there.number(8, 2)).unwrap();
+    cam.send(there.number(8, 3)).unwrap();
+    let mut again = None;
+    until(|| {
+        again = frames.recv_timeout(Duration::from_millis(5)).ok();
+        again.is_some()
+    });
+    let again = again.unwrap();
+    assert_eq!((again.tensor().unwrap().as_slice::<u64>().unwrap(), again.lost()), ([3].as_slice(), 1));
+}
+
+#[test]
 fn pieces_that_belong_to_nothing_are_dropped_and_counted() {
     let network = Network::new(7);
     let (there, here) = pair(&network, Policy::Block);

@@ -444,6 +444,11 @@ pub enum RemoteTrouble {
         /// The cause, as far as the client knows it.
         why: String,
     },
+    /// This machine's gateway has ended while it received the stream, and no gateway has continued the stream.
+    #[error(
+        "no gateway has continued this stream for 10 s: the gateway that received it has ended. Check that tensorlend-gateway runs on this machine (`tensorlend nodes`), then receive again: the subscription continues with the next gateway"
+    )]
+    NotContinued,
 }
 
 impl Error {

@@ -10,7 +10,7 @@
 //! |---|---|---|---|
 //! | [`AboutName`] (`name`) | 1 | [`NameAnswer`] | 2 |
 //! | [`AboutList`] (`list`) | 3 | [`ListAnswer`] | 4 |
-//! | [`AboutStream`] (`stream`) | 5 | [`StreamAnswer`] | 6 |
+//! | [`AboutStream`] (`stream`) | 11 | [`StreamAnswer`] | 6 |
 //! | [`AboutNames`] (`names`) | 7 | [`NamesAnswer`] | 8 |
 //!
 //! | message (key) | kind | contents |

@@ -121,7 +121,8 @@ impl Message {
 }
 
 impl Head for AboutStream {
-    const KIND: u8 = 5;
+    // Kind 5 had positions without the stream. A gateway refuses the request of the other kind.
+    const KIND: u8 = 11;
 
     fn check(&self) -> Result<(), BadFrame> {
         match self.what {

@@ -59,7 +59,7 @@ impl RemoteTrouble {
             Self::Unreachable { .. } => "TL-0702",
             Self::Unknown { .. } => "TL-0703",
             Self::Refused { .. } => "TL-0704",
-            Self::Gateway { .. } => "TL-0705",
+            Self::Gateway { .. } | Self::NotContinued => "TL-0705",
         }
     }
 }

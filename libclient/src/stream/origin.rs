@@ -43,6 +43,8 @@ pub(crate) struct Progress {
     next: Option<Origin>,
     /// Messages that the local ring has lost since the last message. They are counted already.
     skipped: u64,
+    /// Such messages of earlier rings.
+    skipped_earlier: u64,
     /// The id of the ring whose end was counted last.
     ended: u64,
     /// Time at which the subscription noticed that the gateway has ended.
@@ -80,11 +82,12 @@ impl Progress {
     #[inline]
     pub(crate) fn take(&mut self, words: &HeaderSummary) -> u64 {
         let Some(origin) = Origin::unpack(words) else { return 0 };
-        let skipped = std::mem::take(&mut self.skipped);
+        let (skipped, earlier) = (std::mem::take(&mut self.skipped), std::mem::take(&mut self.skipped_earlier));
         let lost = self.next.map_or(0, |next| {
-            // The first message of a stream that was opened again has the number 0.
-            let from = if next.stream == origin.stream { next.number } else { 0 };
-            origin.number.saturating_sub(from).saturating_sub(skipped)
+            // The first message of a stream that was opened again has the number 0. The messages of the earlier rings belong
+            // to the former stream.
+            let (from, earlier) = if next.stream == origin.stream { (next.number, earlier) } else { (0, 0) };
+            origin.number.saturating_sub(from).saturating_sub(skipped).saturating_sub(earlier)
         });
         self.next = Some(Origin { number: origin.number.saturating_add(1), ..origin });
         lost
@@ -102,9 +105,10 @@ impl Progress {
         lost
     }
 
-    /// Notes that the subscription reads a ring whose gateway is there.
+    /// Notes that the subscription reads another ring, whose gateway is there.
     pub(crate) fn on_gateway(&mut self) {
         self.away = None;
+        self.skipped_earlier = self.skipped_earlier.saturating_add(std::mem::take(&mut self.skipped));
     }
 
     /// Returns whether the next gateway may still come. After the time for this has passed, returns false once, and then begins
@@ -161,8 +165,7 @@ impl Subscription {
         if self.progress.may_return() {
             return Ok(false);
         }
-        let why = "it receives this stream no more, and no other gateway has continued".into();
-        Err(Error::Remote { name: self.name().to_owned(), cause: RemoteTrouble::Gateway { why } })
+        Err(Error::Remote { name: self.name().to_owned(), cause: RemoteTrouble::NotContinued })
     }
 }
 
@@ -202,5 +205,37 @@ mod tests {
         let mut known = Progress::new(true);
         known.expect(Some(Origin { stream: 1, number: 5 }));
         assert_eq!(known.take(&words(1, 8)), 3);
+    }
+
+    #[test]
+    fn messages_lost_in_another_ring_count_once() {
+        // The next gateway's ring continues the same stream, or has a stream that was opened again.
+        for (stream, number, lost) in [(1, 20, 8), (2, 4, 4)] {
+            let mut progress = Progress::new(true);
+            progress.take(&words(1, 9));
+            progress.skip(2);
+            progress.on_gateway();
+            assert_eq!(progress.take(&words(stream, number)), lost);
+            assert_eq!(progress.take(&words(stream, number + 2)), 1);
+        }
+        // One ring has the end of the former stream and the beginning of the next one.
+        let mut progress = Progress::new(true);
+        progress.take(&words(1, 9));
+        progress.skip(6);
+        assert_eq!(progress.take(&words(2, 4)), 0);
+    }
+
+    #[test]
+    fn what_was_lost_before_the_subscription_is_not_counted() {
+        let broker = tensorlend_daemon::embedded().unwrap();
+        let client = crate::Client::builder().socket(broker.socket()).connect().unwrap();
+        let stream = client.stream("cam").open().unwrap();
+        let mut before = client.subscribe("cam").unwrap();
+        stream.end(5);
+        let mut after = client.subscribe("cam").unwrap();
+        for (frames, lost) in [(&mut before, 5), (&mut after, 0)] {
+            assert!(matches!(frames.recv(), Err(Error::StreamEnded(_))));
+            assert_eq!(frames.lost(), lost);
+        }
     }
 }

@@ -112,6 +112,10 @@ impl Subscription {
             wake: wake.map(Arc::new),
         };
         it.begin(start);
+        if it.at.head.closed.read() != 0 {
+            // The messages lost before this end are of the time before this subscription.
+            it.progress.end(it.at.id, 0);
+        }
         if let Source::Gateway(position) = source {
             it.expect(position);
         }

@@ -349,7 +349,7 @@ impl Links {
                     Err(why) => RemoteAnswer::Refused { why },
                 }
             }
-            Ok(StreamAnswer::Refused(why)) => RemoteAnswer::Refused { why },
+            Ok(StreamAnswer::Refused(why)) if !link.is_started => RemoteAnswer::Refused { why },
             // The link stays, because the producer may open the stream again.
             Ok(StreamAnswer::Nothing) if link.is_started => {
                 link.shared.push_state(Coming::Ended);
@@ -376,8 +376,8 @@ impl Links {
         };
         let callers = std::mem::take(&mut link.callers);
         let is_here = matches!(answer, RemoteAnswer::Here { .. });
-        let is_tried_again = link.is_inherited && !matches!(answer, RemoteAnswer::Refused { .. });
-        if !is_here && is_tried_again && subscribers(context.client(name.space), &name.local()) > 0 {
+        // A refusal may be temporary, for example for lack of memory or because of the limit of links.
+        if !is_here && link.is_inherited && subscribers(context.client(name.space), &name.local()) > 0 {
             link.pause(now + RENEW);
             link.used = now;
         } else if !is_here {

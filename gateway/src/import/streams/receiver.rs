@@ -121,10 +121,16 @@ impl Receiver {
         lost
     }
 
+    /// Returns true if all bytes of the current message have arrived.
+    pub fn is_whole(&self) -> bool {
+        self.begun.as_ref().is_some_and(|begun| begun.here == begun.bytes)
+    }
+
     /// Completes the current message if all its bytes have arrived. Returns true in that case.
     pub fn take(&mut self) -> bool {
-        let is_whole = self.begun.take_if(|begun| begun.here == begun.bytes).is_some();
+        let is_whole = self.is_whole();
         if is_whole {
+            self.begun = None;
             self.wanted.number = self.wanted.number.saturating_add(1);
             self.received += 1;
         }

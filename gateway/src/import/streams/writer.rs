@@ -135,19 +135,21 @@ impl Writer {
                 return;
             }
         };
-        if let Err(why) = done {
-            shared.dropped.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(stream = self.name, why, "a message was given up");
-            self.incoming = None;
-            receiver.give_up();
-            return;
-        }
-        if receiver.take()
-            && let Some((at, incoming)) = self.incoming.take()
-            && let Err(error) = self.publish(shared, at, incoming)
-        {
-            tracing::warn!(stream = self.name, %error, "a stream of another node cannot be sent here");
-            shared.close();
+        let sent = done.and_then(|()| match self.incoming.take_if(|_| receiver.is_whole()) {
+            Some((at, incoming)) => self.publish(shared, at, incoming).map_err(|error| error.to_string()),
+            None => Ok(()),
+        });
+        match sent {
+            Ok(()) => {
+                receiver.take();
+            }
+            // One message is lost. The link stays, because later messages may have memory and valid metadata.
+            Err(why) => {
+                shared.dropped.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(stream = self.name, why, "a message was given up");
+                self.incoming = None;
+                receiver.give_up();
+            }
         }
     }
 
@@ -179,7 +181,10 @@ impl Writer {
                 Err(tensorlend::TrySendError::Failed(error)) => break Err(error),
             }
         };
-        self.stream = Some(stream);
+        // A client has deleted the local stream. The next message opens it again.
+        if !matches!(sent, Err(tensorlend::Error::StreamEnded(_))) {
+            self.stream = Some(stream);
+        }
         sent
     }
 }
