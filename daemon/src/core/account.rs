@@ -8,7 +8,7 @@ pub use super::owners::SUPERUSER;
 pub use charge::{Charge, Holding, Kind};
 
 use super::length::sheet_bytes_min;
-use super::settings::{Payer, Settings};
+use super::settings::{Payer, RESERVED_INSPECTIONS, Settings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tensorlend_layout::size::bytes_exact;
@@ -56,6 +56,8 @@ pub struct Accounts {
     users: Users,
     namespaces: BTreeMap<NamespaceId, Budget>,
     all: Holding,
+    /// Number of connections for metrics that the reserve admitted.
+    inspections: u32,
     pool_bytes_max: u64,
     sheet_bytes_max: u64,
     descriptors_max: u64,
@@ -100,6 +102,7 @@ impl Accounts {
             users: Users::new(Arc::clone(&settings.owners)),
             namespaces: BTreeMap::new(),
             all: Holding::default(),
+            inspections: 0,
             pool_bytes_max: settings.pool_bytes_max,
             sheet_bytes_max: settings.sheet_bytes_max,
             descriptors_max: settings.descriptors_max,
@@ -196,7 +199,7 @@ impl Accounts {
             let what = "memory for descriptors and names";
             return Err(limit(LimitKind::SheetBytes, what, "pool.sheet_bytes_max", bytes_exact(self.sheet_bytes_max)));
         }
-        if over(self.all.descriptors, 1, self.descriptors_max) {
+        if over(self.ordinary_descriptors(), 1, self.descriptors_max) {
             return Err(self.no_descriptors());
         }
         if let Some(uid) = uid {
@@ -326,20 +329,44 @@ impl Accounts {
     pub fn begin_session(&mut self, uid: u32) -> bool {
         let (own, stock) = self.users.stock(uid, self.descriptors_max, self.all.descriptors, |h| h.descriptors);
         let shared = self.uid_share && uid != SUPERUSER && over(own, SESSION_DESCRIPTORS, stock.share(own));
-        let full = over(self.all.descriptors, SESSION_DESCRIPTORS, self.descriptors_max);
+        let full = over(self.ordinary_descriptors(), SESSION_DESCRIPTORS, self.descriptors_max);
         self.all.descriptors += SESSION_DESCRIPTORS;
         self.users.begin_session(uid);
         self.users.sessions_of_user(uid) <= u64::from(self.uid_sessions_max) && !shared && !full
     }
 
-    /// Returns true if `uid` exceeds the limit of sessions so far that the daemon sends no refusal.
-    pub fn floods(&self, uid: u32) -> bool {
-        self.users.sessions_of_user(uid) > 2 * u64::from(self.uid_sessions_max)
+    /// Returns the number of connections over the limits that the user of `uid` has.
+    pub fn over_of_user(&self, uid: u32) -> u64 {
+        self.users.over_of_user(uid)
+    }
+
+    /// Admits a connection over the limits, whose session is counted already. If clients have all descriptors, the
+    /// connection takes a place of the reserve. Returns whether it does, or `None` if the reserve has no place. The
+    /// caller must later call [`Accounts::end_over`].
+    pub fn begin_over(&mut self, uid: u32) -> Option<bool> {
+        let reserved = self.is_full();
+        if reserved && self.inspections >= RESERVED_INSPECTIONS {
+            return None;
+        }
+        self.inspections += u32::from(reserved);
+        self.users.begin_over(uid);
+        Some(reserved)
+    }
+
+    /// Ends the admission of a connection over the limits. Its session still counts.
+    pub fn end_over(&mut self, uid: u32, reserved: bool) {
+        self.inspections -= u32::from(reserved);
+        self.users.end_over(uid);
+    }
+
+    /// Returns the number of descriptors that are not of the reserve for metrics. That reserve is in addition to the limit.
+    fn ordinary_descriptors(&self) -> u64 {
+        self.all.descriptors - u64::from(self.inspections) * SESSION_DESCRIPTORS
     }
 
     /// Returns true if clients have all descriptors that the daemon may have open for them.
-    pub fn is_full(&self) -> bool {
-        self.all.descriptors > self.descriptors_max
+    fn is_full(&self) -> bool {
+        self.ordinary_descriptors() > self.descriptors_max
     }
 
     /// Returns the refusal for a uid that is at its limit of sessions.
@@ -419,7 +446,7 @@ impl Accounts {
 
     /// Returns true if no uid and no namespace holds anything.
     pub fn is_empty(&self) -> bool {
-        self.users.is_empty() && self.namespaces.is_empty() && self.all == Holding::default()
+        self.users.is_empty() && self.namespaces.is_empty() && self.all == Holding::default() && self.inspections == 0
     }
 
     /// Checks that each charge belongs to a namespace, and that the uids together hold no more than
@@ -445,7 +472,7 @@ impl Accounts {
         self.books = Arc::new(());
         self.users.write_off();
         self.namespaces.clear();
-        self.all = Holding::default();
+        (self.all, self.inspections) = (Holding::default(), 0);
     }
 
     fn prune_budget(&mut self, namespace: NamespaceId) {

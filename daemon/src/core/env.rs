@@ -14,7 +14,7 @@ use super::orders::{Making, Orders, Part, Purpose};
 use super::orphans::{FormerWriter, Orphaned, Orphans, ProbeResult};
 use super::pool::{Borrower, Pool, Spare};
 use super::probes::{Probes, Probing};
-use super::settings::Settings;
+use super::settings::{Peer, Settings};
 use super::spills::Spills;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
@@ -93,11 +93,11 @@ impl Env {
         }
     }
 
-    /// Returns the faults of the daemon, and the losses of its last restart.
-    pub fn health(&self) -> Health {
+    /// Returns the faults of the daemon, and the losses of its last restart, as this peer may see them.
+    pub fn health(&self, peer: &Peer) -> Health {
         let lost = Some(&self.lost).filter(|&lost| *lost != RestartLoss::default());
-        let spill = self.spills.fault().filter(|_| self.settings.spill.is_some());
-        Health { spill: spill.cloned(), fd_store: self.fd_store.clone(), lost: lost.cloned() }
+        let spill = self.spills.fault(self.settings.shows_folders_to(peer)).filter(|_| self.settings.spill.is_some());
+        Health { spill, fd_store: self.fd_store.clone(), lost: lost.cloned() }
     }
 
     /// Returns true if clients may still read a directory that this daemon has copied.

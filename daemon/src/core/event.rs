@@ -47,6 +47,28 @@ pub struct Own {
     pub copied: bool,
 }
 
+/// The reason why no file was written. The default value means that a process holds the memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unwritten {
+    /// The failed operation and the kernel's error, for every user.
+    pub reason: String,
+    /// The folder and its free bytes. Only administrators and observers may see them in system mode.
+    pub place: String,
+}
+
+impl From<String> for Unwritten {
+    fn from(reason: String) -> Self {
+        Self { reason, place: String::new() }
+    }
+}
+
+impl Unwritten {
+    /// Returns the reason with the folder, for readers who may see it.
+    pub fn in_full(&self) -> String {
+        if self.place.is_empty() { self.reason.clone() } else { format!("{} ({})", self.reason, self.place) }
+    }
+}
+
 /// An event.
 #[derive(Debug)]
 pub enum Event {
@@ -122,8 +144,8 @@ pub enum Event {
     Spilled {
         /// The file.
         file: MemId,
-        /// The reason why no file was written. Empty if a process holds the memory.
-        written: Result<(), String>,
+        /// The reason why no file was written.
+        written: Result<(), Unwritten>,
     },
     /// The process of [`super::Effect::AwaitExit`] has ended.
     Exited {

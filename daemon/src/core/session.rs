@@ -79,8 +79,8 @@ enum Phase {
 #[derive(Debug)]
 struct Conn {
     peer: Peer,
-    /// Whether the client's uid was at its limit of sessions when the client connected.
-    over: bool,
+    /// The connection's admission over the limits, if a limit refuses it a session.
+    over: Option<Over>,
     /// Whether the connection has one of the sessions reserved for administrators.
     reserved: bool,
     joined: Option<Joined>,
@@ -91,6 +91,16 @@ struct Conn {
     counts: Counts,
     /// The last refusal of memory, until the client reports that it gave up: see [`Request::GaveUp`].
     withheld: Option<Refusal>,
+}
+
+/// The admission of a connection over the limits. Such a connection may only request metrics, or continue a session of
+/// the previous daemon.
+#[derive(Clone, Copy, Debug)]
+struct Over {
+    /// Time at which the daemon ends the connection.
+    until_ns: u64,
+    /// Whether the connection has a place of the reserve for metrics.
+    reserved: bool,
 }
 
 /// The failure to make a directory.
@@ -464,7 +474,7 @@ impl Core {
             ),
             Request::Shelve { base } => namespace.release_for_spill(env, me, *base),
             Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
-            Request::SegmentOf { catalogue, slot } => self.segment_of(joined, *catalogue, *slot, since_ns),
+            Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
             Request::SlotsOf { catalogue, slot } => {
                 Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
             }

@@ -1,6 +1,6 @@
 //! The configuration of the core: limits, namespaces, and access rights.
 
-use super::owners::Owners;
+use super::owners::{Owners, SUPERUSER};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -255,6 +255,11 @@ impl Settings {
     /// Returns true if the daemon admits sessions of this uid beyond every limit, as long as its reserve lasts.
     pub fn is_administrator(&self, uid: u32) -> bool {
         self.administrators.contains(&uid)
+    }
+
+    /// Returns true if this peer may see the daemon's folders and their free space.
+    pub fn shows_folders_to(&self, peer: &Peer) -> bool {
+        self.is_user_mode() || peer.uid == SUPERUSER || self.is_observer(peer)
     }
 
     /// Returns true if this peer may see names, sizes and holders of all namespaces.

@@ -1,7 +1,7 @@
 //! The segments that are in files instead of memory.
 
 use super::account::NamespaceId;
-use super::event::MemId;
+use super::event::{MemId, Unwritten};
 use super::settings::Settings;
 use std::collections::BTreeMap;
 use tensorlend_layout::wire::SpillFault;
@@ -26,6 +26,14 @@ pub struct SpillWrite {
 /// Time between two lines in the log while spilling keeps failing.
 const FAULT_LOGGED_NS: u64 = 60_000_000_000;
 
+/// Failed writes since the last one that succeeded.
+#[derive(Debug)]
+struct Fault {
+    last: Unwritten,
+    failures: u64,
+    since_ns: u64,
+}
+
 /// The segments that are in files.
 #[derive(Debug, Default)]
 pub struct Spills {
@@ -45,7 +53,7 @@ pub struct Spills {
     /// Time before which a refused request waits, and does not look for a segment to spill.
     look_ns: u64,
     /// The failure of spilling, until a write succeeds.
-    fault: Option<SpillFault>,
+    fault: Option<Fault>,
     /// Times of the last failed write, and of the last line in the log about a failure.
     failed_ns: u64,
     logged_ns: u64,
@@ -138,34 +146,38 @@ impl Spills {
     }
 
     /// Records a failed write at `now_ns`. The daemon writes the next file because of the fill level at `pause_ns` or later.
-    pub fn failed(&mut self, reason: &str, now_ns: u64, pause_ns: u64) {
+    pub fn failed(&mut self, reason: &Unwritten, now_ns: u64, pause_ns: u64) {
         self.failures += 1;
         (self.pause_ns, self.failed_ns) = (pause_ns, now_ns);
         let begins = self.fault.is_none();
-        let fault = self.fault.get_or_insert_with(|| SpillFault { since_ns: now_ns, ..SpillFault::default() });
+        let fault =
+            self.fault.get_or_insert_with(|| Fault { last: Unwritten::default(), failures: 0, since_ns: now_ns });
         fault.failures += 1;
-        reason.clone_into(&mut fault.reason);
+        fault.last = reason.clone();
         if begins || now_ns >= self.logged_ns + FAULT_LOGGED_NS {
             self.logged_ns = now_ns;
-            let failures = fault.failures;
+            let (failures, reason) = (fault.failures, reason.in_full());
             tracing::warn!(failures, "the daemon cannot spill tensors to disk, and will refuse memory: {reason}");
         }
     }
 
     /// Records a write that succeeded.
     pub fn succeeded(&mut self) {
-        if let Some(SpillFault { failures, .. }) = self.fault.take() {
+        if let Some(Fault { failures, .. }) = self.fault.take() {
             tracing::info!(failures, "spilling works again, after {failures} failed writes");
         }
     }
 
-    /// Returns the failure of spilling, if the last write has failed.
-    pub fn fault(&self) -> Option<&SpillFault> {
-        self.fault.as_ref()
+    /// Returns the failure of spilling, if the last write has failed. The reason names the folder only `in_full`.
+    pub fn fault(&self, in_full: bool) -> Option<SpillFault> {
+        self.fault.as_ref().map(|Fault { last, failures, since_ns }| {
+            let reason = if in_full { last.in_full() } else { last.reason.clone() };
+            SpillFault { reason, failures: *failures, since_ns: *since_ns }
+        })
     }
 
-    /// Returns the reason of the last failed write, if it failed at this time or later, and none has succeeded since.
-    pub fn failed_since(&self, since_ns: u64) -> Option<&str> {
-        self.fault().filter(|_| self.failed_ns >= since_ns).map(|fault| fault.reason.as_str())
+    /// Returns the failure of spilling, if the last write failed at this time or later: see [`Spills::fault`].
+    pub fn failed_since(&self, since_ns: u64, in_full: bool) -> Option<SpillFault> {
+        if self.failed_ns >= since_ns { self.fault(in_full) } else { None }
     }
 }

@@ -35,7 +35,7 @@ pub use room::memory_limit;
 pub use signals::{Order, Orders, Signals, Stop};
 
 use crate::core::settings::{Mode, Settings};
-use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade};
+use crate::core::{ConnId, Core, Effect, Event, MemId, Unmade, Unwritten};
 use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
@@ -519,7 +519,7 @@ impl Shell {
         if self.unsent.iter().any(|it| it.lends(mem)) {
             // A pending reply will lend this memory. The client is about to map the memory, but a
             // probe of the kernel does not show this yet.
-            self.events.push_back(Event::Spilled { file, written: Err(String::new()) });
+            self.events.push_back(Event::Spilled { file, written: Err(Unwritten::default()) });
             return;
         }
         let files = self.spill.clone().expect("nothing is spilled without a directory");
@@ -529,7 +529,7 @@ impl Shell {
                 let lane = self.lanes.of(uid);
                 self.workers.order(file, lane, What::Spill { files, memory, bytes }, &self.lanes);
             }
-            Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string()) }),
+            Err(error) => self.events.push_back(Event::Spilled { file, written: Err(error.to_string().into()) }),
         }
     }
 

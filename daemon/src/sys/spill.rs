@@ -6,6 +6,7 @@
 //! can validate the file.
 
 use crate::config::ConfigError;
+use crate::core::Unwritten;
 use crate::core::settings::{Settings, SpillSettings};
 use rustix::fs::{Advice, fstat, statvfs};
 use std::fs::File;
@@ -27,9 +28,8 @@ const MARK: u64 = u64::from_le_bytes(*b"tlspill1");
 /// Length of the trailer: [`MARK`], the number of bytes, and their xxh3-64, all little-endian.
 const TAIL: usize = 24;
 
-/// The written file, or an error. An empty text means that no file was written, because a process
-/// still has the memory.
-pub type Written = Result<Arc<Spilled>, String>;
+/// The written file, or the reason why no file was written.
+pub type Written = Result<Arc<Spilled>, Unwritten>;
 
 /// A file with the bytes of a spilled segment.
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl Files {
     pub fn write(&self, memory: &OwnedFd, bytes: u64, go_on: &dyn Fn() -> bool) -> Written {
         match memfd::is_unheld(memory.as_fd()) {
             Ok(true) => {}
-            Ok(false) => return Err(String::new()),
-            Err(error) => return Err(format!("asking who holds it: {error}")),
+            Ok(false) => return Err(Unwritten::default()),
+            Err(error) => return Err(format!("asking who holds it: {error}").into()),
         }
         let folder = &self.directory;
         let said = |what: &'static str| {
@@ -113,10 +113,18 @@ impl Files {
                     |error| format!("the free space cannot be read: {error}"),
                     |it| format!("{} free there", bytes_exact(it.f_bavail.saturating_mul(it.f_frsize))),
                 );
-                format!("{what} a file of {} in {}: {error}; {free}", bytes_exact(bytes), folder.display())
+                Unwritten {
+                    reason: format!("{what} a file of {}: {error}", bytes_exact(bytes)),
+                    place: format!("in {}; {free}", folder.display()),
+                }
             }
         };
-        let file = tempfile::tempfile_in(&self.directory).map_err(said("making"))?;
+        // The text of this error contains the folder.
+        let unmade = |error: io::Error| {
+            let Unwritten { reason, place } = said("making")(error.kind().into());
+            Unwritten { reason, place: format!("{place}; {error}") }
+        };
+        let file = tempfile::tempfile_in(&self.directory).map_err(unmade)?;
         let to = |at, chunk: &[u8]| file.write_all_at(chunk, at);
         let sum = copy(bytes, go_on, |at, chunk| read(memory, at, chunk), to).map_err(said("writing"))?;
         let tail: Vec<u8> = [MARK, bytes, sum].into_iter().flat_map(u64::to_le_bytes).collect();
@@ -219,9 +227,13 @@ mod tests {
             }
             let reader = reopen(memory.as_fd(), Access::Read).unwrap();
             let view = map::sheet(&reader, BYTES as usize, Access::Read).unwrap();
-            assert_eq!(files.write(&memory, BYTES, &|| true).unwrap_err(), "");
+            assert_eq!(files.write(&memory, BYTES, &|| true).unwrap_err(), Unwritten::default());
             drop(reader);
-            assert_eq!(files.write(&memory, BYTES, &|| true).unwrap_err(), "", "a mapping alone holds it");
+            assert_eq!(
+                files.write(&memory, BYTES, &|| true).unwrap_err(),
+                Unwritten::default(),
+                "a mapping alone holds it"
+            );
             drop(view);
             files.write(&memory, BYTES, &|| true).unwrap();
         }
@@ -248,6 +260,9 @@ mod tests {
         assert!(spilled.read_back(fresh.as_fd(), &|| true).is_err());
         assert!(Spilled::adopt(fresh).is_err());
         let missing = Files::of(folder.path().join("missing"));
-        assert!(missing.write(&filled(), BYTES, &|| true).unwrap_err().contains("making a file"));
+        let error = missing.write(&filled(), BYTES, &|| true).unwrap_err();
+        let folder = folder.path().to_str().unwrap();
+        assert!(error.reason.contains("making a file") && !error.reason.contains(folder), "{error:?}");
+        assert!(error.place.contains(folder), "{error:?}");
     }
 }

@@ -75,7 +75,7 @@ impl What {
             Self::Memory(plan) => Done::Memory { directory: plan.is_directory(), made: Err(io::Error::other(WHY)) },
             Self::Recall { .. } => Done::Memory { directory: false, made: Err(io::Error::other(WHY)) },
             Self::Device { .. } => Done::Device { made: Err(WHY.into()) },
-            Self::Spill { .. } => Done::Spilled { written: Err(WHY.into()) },
+            Self::Spill { .. } => Done::Spilled { written: Err(WHY.to_owned().into()) },
             Self::Part(part) => Done::Part { at: part.at, made: Err(io::Error::other(WHY)) },
             Self::Discard(_) => Done::Discarded,
         }

@@ -24,7 +24,8 @@ pub struct Health {
 /// A failure to write spill files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpillFault {
-    /// The last failure, with the folder, the kernel's error and the free bytes.
+    /// The last failure, with the kernel's error. In system mode only administrators and observers also get the folder and
+    /// its free bytes.
     pub reason: String,
     /// Number of failed writes since the last write that succeeded.
     pub failures: u64,

@@ -10,6 +10,8 @@ use std::sync::Arc;
 struct Account {
     held: Holding,
     sessions: u32,
+    /// Number of the sessions that a limit refused, and that may only request metrics.
+    over: u32,
 }
 
 /// The accounts of uids. A uid has an account while it holds something or has a session.
@@ -52,6 +54,14 @@ impl Users {
         self.prune(uid);
     }
 
+    pub(super) fn begin_over(&mut self, uid: u32) {
+        self.accounts.get_mut(&uid).expect("a session has an account").over += 1;
+    }
+
+    pub(super) fn end_over(&mut self, uid: u32) {
+        self.accounts.get_mut(&uid).expect("a session has an account").over -= 1;
+    }
+
     /// Replaces the record of the charges that leases move between accounts. Returns true if the record has changed.
     pub(super) fn move_charges(&mut self, moved: BTreeMap<u32, Moved>) -> bool {
         std::mem::replace(&mut self.moved, moved) != self.moved
@@ -80,6 +90,11 @@ impl Users {
     /// Returns the number of sessions of a uid's user.
     pub fn sessions_of_user(&self, uid: u32) -> u64 {
         self.sum(uid, |account| account.sessions.into())
+    }
+
+    /// Returns the number of connections over the limits that a uid's user has.
+    pub fn over_of_user(&self, uid: u32) -> u64 {
+        self.sum(uid, |account| account.over.into())
     }
 
     /// Returns the amount that a uid's user holds, as `of` reads it.
@@ -135,6 +150,7 @@ impl Users {
         for account in self.accounts.values() {
             all.add_all(&account.held);
             sessions += u64::from(account.sessions);
+            assert!(account.over <= account.sessions, "connections over the limits count as sessions");
             assert!(account.sessions > 0 || account.held != Holding::default(), "an account holds nothing");
         }
         (all, sessions)

@@ -121,6 +121,7 @@ impl Core {
             uid,
             "{who} came back to namespace {name}{older}"
         );
+        self.end_over(conn);
         true
     }
 }

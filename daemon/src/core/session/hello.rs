@@ -1,40 +1,35 @@
 //! Admission of clients: versions, rights, and the namespace to join.
 
 use super::requests::Counts;
-use super::{Conn, Core, Failed, Phase};
+use super::{Conn, Core, Failed, Over, Phase};
 use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::clock::Timer;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
 use crate::core::join::Newcomer;
 use crate::core::opening::Opening;
-use crate::core::settings::{Admission, Peer, RESERVED_INSPECTIONS, RESERVED_SESSIONS, Role};
+use crate::core::settings::{Admission, Peer, RESERVED_SESSIONS, Role};
 use crate::core::versions::Versions;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Hello, Refusal};
 
 /// Maximum duration of a connection over the limits, which can only request metrics.
 const OVER_NS_MAX: u64 = 10_000_000_000;
-/// Maximum number of a user's connections for metrics while the daemon has no descriptor left for clients.
-const INSPECTIONS_OF_USER: usize = 2;
+/// Maximum number of a user's connections over the limits, without those that may continue a session.
+const OVER_OF_USER: u64 = 2;
 
 impl Core {
     /// Handles a new connection.
     pub(super) fn connected(&mut self, conn: ConnId, peer: Peer) {
         let begun = self.env.accounts.begin_session(peer.uid);
         let reserved = !begun && self.has_reserve_for(peer.uid);
-        let over = !begun && !reserved;
         // A client over the limit receives its refusal as the response to its hello, or the metrics
-        // of its user. The daemon closes the connections of a user that floods it with connections,
-        // and sends no refusal.
-        let floods = self.env.accounts.floods(peer.uid);
-        if over && (floods || self.env.accounts.is_full() && !self.has_inspection_for(peer.uid)) {
+        // of its user. The daemon closes further connections of the user, and sends no refusal.
+        let over = if begun || reserved { None } else { self.begin_over(conn, peer.uid) };
+        if !begun && !reserved && over.is_none() {
             self.env.accounts.end_session(peer.uid);
             self.env.effects.push(Effect::Close { conn });
             return;
-        }
-        if over {
-            self.env.clock.set_timer(OVER_NS_MAX, Timer::Over(conn));
         }
         let state = Conn {
             peer,
@@ -52,17 +47,37 @@ impl Core {
     /// Returns true if the reserve admits a session of this uid although a limit refuses the
     /// session.
     pub(super) fn has_reserve_for(&self, uid: u32) -> bool {
-        let taken = self.conns.values().filter(|state| state.reserved).count();
-        self.env.settings.is_administrator(uid) && taken < RESERVED_SESSIONS as usize
+        let taken = || self.conns.values().filter(|state| state.reserved).count();
+        self.env.settings.is_administrator(uid) && taken() < RESERVED_SESSIONS as usize
     }
 
-    /// Returns true if a user may have one more connection for metrics although the daemon has no descriptor left for
-    /// clients. The daemon has a reserve of descriptors for these connections.
-    pub(super) fn has_inspection_for(&self, uid: u32) -> bool {
+    /// Admits a connection over the limits, for a time. Returns `None` if the user has enough of them, or if neither
+    /// clients nor the reserve for metrics have a descriptor left.
+    fn begin_over(&mut self, conn: ConnId, uid: u32) -> Option<Over> {
+        let own = self.env.accounts.over_of_user(uid);
+        // A session that may continue counts once already, so its new connection may be over the limit.
+        if own >= OVER_OF_USER && own >= OVER_OF_USER + self.disconnected_of_user(uid) {
+            return None;
+        }
+        let reserved = self.env.accounts.begin_over(uid)?;
+        let until_ns = self.env.clock.now_ns() + OVER_NS_MAX;
+        self.env.clock.set_timer_at(until_ns, Timer::Over(conn));
+        Some(Over { until_ns, reserved })
+    }
+
+    /// Ends the admission of a connection over the limits, if it has one. The connection ends, or continues a session.
+    pub(super) fn end_over(&mut self, conn: ConnId) {
+        let Some(state) = self.conns.get_mut(&conn) else { return };
+        let Some(over) = state.over.take() else { return };
+        self.env.clock.cancel(over.until_ns, Timer::Over(conn));
+        self.env.accounts.end_over(state.peer.uid, over.reserved);
+    }
+
+    /// Returns the number of the previous daemon's sessions that the user of `uid` may continue.
+    fn disconnected_of_user(&self, uid: u32) -> u64 {
         let owners = &self.env.settings.owners;
-        let over = || self.conns.values().filter(|state| state.over);
-        let own = over().filter(|state| owners.of(state.peer.uid) == owners.of(uid)).count();
-        over().count() < RESERVED_INSPECTIONS as usize && own < INSPECTIONS_OF_USER
+        let clients = self.namespaces.values().flat_map(|namespace| namespace.members.values());
+        clients.filter(|client| client.is_disconnected() && owners.of(client.uid) == owners.of(uid)).count() as u64
     }
 
     /// Admits a client within the limits, or with a session of the reserve for administrators.
@@ -79,7 +94,7 @@ impl Core {
 
     fn hello(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
         let state = &self.conns[&conn];
-        if state.over {
+        if state.over.is_some() {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
         let versions = Versions::agree((hello.protocol_min, hello.protocol_max), hello.layout())?;

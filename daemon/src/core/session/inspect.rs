@@ -18,7 +18,7 @@ impl Core {
     pub(super) fn inspect(&self, state: &Conn, Inspect { protocol_min, protocol_max, view }: &Inspect) -> Answer {
         common_protocol((*protocol_min, *protocol_max))?;
         let is_own = matches!(view, View::Own);
-        if state.over && !is_own {
+        if state.over.is_some() && !is_own {
             return Err(self.env.accounts.too_many_sessions(state.peer.uid));
         }
         if !is_own && !self.env.settings.is_observer(&state.peer) {
@@ -59,7 +59,7 @@ impl Core {
         let private = || self.namespaces.id_of(&format!("uid:{uid}")).unwrap_or(NamespaceId::MIN);
         let namespace = state.joined.map_or_else(private, |joined| joined.namespace);
         let stat = stat(&self.env, &self.namespaces, Some((uid, namespace)));
-        Shown::Own { stat: Box::new(stat), health: Box::new(self.env.health()) }
+        Shown::Own { stat: Box::new(stat), health: Box::new(self.env.health(&state.peer)) }
     }
 
     /// Returns a namespace. Returns `None` if the namespace is not open.

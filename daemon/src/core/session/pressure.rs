@@ -7,7 +7,7 @@ use crate::core::event::ConnId;
 use crate::core::range::{SegmentSize, SizeOnDevice};
 use crate::core::segment::Segments;
 use std::collections::BTreeMap;
-use tensorlend_layout::wire::{LimitKind, Refusal};
+use tensorlend_layout::wire::{LimitKind, Refusal, SpillFault};
 
 /// The result of a survey of disconnected clients for memory that is out of use.
 enum Room {
@@ -47,7 +47,7 @@ impl Core {
                 if self.signal_pressure((*kind == LimitKind::NamespaceBytes).then_some(joined.namespace)) {
                     answer = lend(self);
                 }
-                self.or_spill(answer, joined, Some(uid), since_ns)
+                self.or_spill(answer, conn, joined, Some(uid), since_ns)
             }
             _ => answer,
         }
@@ -55,7 +55,14 @@ impl Core {
 
     /// Handles a request for the segment of a client's slot. If the segment is in a file and a
     /// limit refuses memory for it, the daemon spills other segments.
-    pub(super) fn segment_of(&mut self, joined: Joined, catalogue: u16, slot: u32, since_ns: u64) -> Answer {
+    pub(super) fn segment_of(
+        &mut self,
+        conn: ConnId,
+        joined: Joined,
+        catalogue: u16,
+        slot: u32,
+        since_ns: u64,
+    ) -> Answer {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
@@ -68,26 +75,32 @@ impl Core {
             catalogue,
             slot,
         );
-        self.or_spill(answer, joined, owner, since_ns)
+        self.or_spill(answer, conn, joined, owner, since_ns)
     }
 
     /// Returns the answer, or a wait if spilling may make room. `uid` is the user whom the memory
     /// is charged to.
-    fn or_spill(&mut self, answer: Answer, joined: Joined, uid: Option<u32>, since_ns: u64) -> Answer {
+    fn or_spill(&mut self, answer: Answer, conn: ConnId, joined: Joined, uid: Option<u32>, since_ns: u64) -> Answer {
         let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
         if self.spill_for_room(uid, joined, kind, since_ns) {
             return Ok(Outcome::Later(Wait::Spilled));
         }
-        self.or_fault_of_spilling(answer, since_ns)
+        self.or_fault_of_spilling(answer, conn, since_ns)
     }
 
     /// Returns a refusal of memory that names the disk, if the daemon has failed to spill for this request.
-    fn or_fault_of_spilling(&self, answer: Answer, since_ns: u64) -> Answer {
-        match (answer, self.env.spills.failed_since(since_ns)) {
-            (Err(Refusal::Limit { kind, what, setting, limit }), Some(reason)) => {
+    fn or_fault_of_spilling(&self, answer: Answer, conn: ConnId, since_ns: u64) -> Answer {
+        let in_full = self.env.settings.shows_folders_to(&self.conns[&conn].peer);
+        match (answer, self.env.spills.failed_since(since_ns, in_full)) {
+            (Err(Refusal::Limit { kind, what, setting, limit }), Some(SpillFault { reason, .. })) => {
                 let limit = format!("{limit}, and the daemon cannot spill to disk ({reason})");
-                Err(Refusal::Limit { kind, what, setting: format!("the free space there or {setting}"), limit })
+                Err(Refusal::Limit {
+                    kind,
+                    what,
+                    setting: format!("the free space of spill.directory or {setting}"),
+                    limit,
+                })
             }
             (answer, _) => answer,
         }

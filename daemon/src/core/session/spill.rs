@@ -5,7 +5,7 @@ use super::{Core, Joined};
 use crate::core::account::NamespaceId;
 use crate::core::clock::Timer;
 use crate::core::effect::Effect;
-use crate::core::event::MemId;
+use crate::core::event::{MemId, Unwritten};
 use crate::core::namespace::Namespace;
 use crate::core::segment::Segments;
 use crate::core::segment::spill::Candidate;
@@ -122,14 +122,14 @@ impl Core {
     }
 
     /// Handles the end of a write. The file is complete, or the write failed.
-    pub(in crate::core) fn spilled(&mut self, file: MemId, written: &Result<(), String>) {
+    pub(in crate::core) fn spilled(&mut self, file: MemId, written: &Result<(), Unwritten>) {
         let Self { env, namespaces, .. } = self;
         let write = env.spills.end();
         let whose = write.whose;
         match written {
             Ok(()) => env.spills.succeeded(),
             // A process holds the memory.
-            Err(reason) if reason.is_empty() => {}
+            Err(reason) if *reason == Unwritten::default() => {}
             Err(reason) => {
                 let now_ns = env.clock.now_ns();
                 env.spills.failed(reason, now_ns, now_ns + TRY_PAUSE_NS);

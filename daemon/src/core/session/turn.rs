@@ -25,6 +25,7 @@ impl Core {
         self.abandon_work(conn);
         self.waiting.remove(conn);
         self.unblock(conn);
+        self.end_over(conn);
         let state = self.conns.get_mut(&conn).expect("checked above");
         if let Phase::Later { request, .. } = std::mem::replace(&mut state.phase, Phase::Idle) {
             self.unreserve(conn, &request);

@@ -167,6 +167,47 @@ fn metrics_without_a_session_have_a_bounded_reserve_that_becomes_free() {
     w.assert_empty();
 }
 
+/// A user at its limit of sessions has few connections for metrics, also before clients have all descriptors. So it can take
+/// neither the descriptors of others nor the reserve.
+#[test]
+fn a_user_at_its_limit_takes_no_place_of_others() {
+    let mut w = World::new(Settings { descriptors_max: 34, uid_sessions_max: 4, ..settings() });
+    let mut held: Vec<ConnId> = (0..4).filter_map(|_| enter(&mut w, 1, &[], None)).collect();
+    assert_eq!(held.len(), 4);
+    let more: Vec<ConnId> = (0..9).map(|_| w.dial(1, &[])).collect();
+    assert_eq!(more.iter().filter(|conn| !w.closed.contains(conn)).count(), 2);
+    held.push(enter(&mut w, 2, &[], None).expect("another user has a place"));
+    // Clients have all descriptors now. The first user's connections are not of the reserve.
+    held.extend((3..9).map_while(|uid| enter(&mut w, uid, &[], None)));
+    let inspects = |w: &mut World, uid: u32| Some(w.dial(uid, &[])).filter(|conn| !w.closed.contains(conn));
+    let reserve: Vec<ConnId> = (20..40).filter_map(|uid| inspects(&mut w, uid)).collect();
+    assert!(reserve.len() >= RESERVED_INSPECTIONS as usize, "{}", reserve.len());
+    // The reserve is in addition to the descriptors of clients: an ended session makes room for another.
+    w.happen(Event::HungUp { conn: held.pop().unwrap() });
+    w.wait_ns(1_000_000);
+    held.push(enter(&mut w, 60, &[], None).expect("room for a session"));
+    for conn in held.into_iter().chain(more).chain(reserve) {
+        w.happen(Event::HungUp { conn });
+    }
+    w.assert_empty();
+}
+
+#[test]
+fn a_connection_for_metrics_that_ends_leaves_nothing_behind() {
+    let mut w = World::new(Settings { uid_sessions_max: 1, ..settings() });
+    let conn = enter(&mut w, 1, &[], None).unwrap();
+    w.wait_ns(60_000_000_000);
+    let before = w.core.alarm();
+    for _ in 0..100 {
+        let conn = w.dial(1, &[]);
+        assert!(!w.closed.contains(&conn));
+        w.happen(Event::HungUp { conn });
+    }
+    assert_eq!(w.core.alarm(), before, "no timer");
+    w.happen(Event::HungUp { conn });
+    w.assert_empty();
+}
+
 /// A request for memory counts as refused when the client gives up, and not while it tries again.
 #[test]
 fn a_refusal_of_memory_counts_when_the_client_gives_up() {

@@ -508,3 +508,28 @@ fn a_half_made_announcer_is_none() {
     w.replace_daemon(system());
     assert_eq!(a.directory.announcers().collect::<Vec<_>>(), [b.number()]);
 }
+
+/// A session that returns counts twice until it is back. So at its limit of sessions, a user's connections are over the limit.
+#[test]
+fn all_sessions_of_a_user_at_its_limit_come_back_at_once_and_stay() {
+    let few = || Settings { uid_sessions_max: 6, ..system() };
+    let mut w = World::new(few());
+    let mut clients: Vec<Client> = (0..6).map(|_| w.join(1)).collect();
+    w.replace_daemon(few());
+    for client in &mut clients {
+        client.conn = w.dial(1, &[]);
+    }
+    for client in &clients {
+        assert!(!w.closed.contains(&client.conn));
+        w.say(client.conn, &Request::Return(back(client)));
+        assert!(matches!(w.hear(client.conn), Some((Reply::Welcome(_), _))));
+        w.say(client.conn, &Request::Ack);
+    }
+    w.loud.clear();
+    w.wait_ns(60_000_000_000);
+    for client in clients {
+        assert_eq!(w.ask(&client, &Request::Ping), Reply::Done);
+        w.hang_up(&client);
+    }
+    w.assert_empty();
+}

@@ -3,8 +3,8 @@
 use super::world::{Answer, Client, Lent, SEGMENT, World, settings};
 use crate::core::label::Label;
 use crate::core::settings::{Mode, Settings, SpillMarks, SpillSettings};
-use crate::core::{Event, MemId};
-use tensorlend_layout::wire::{LimitKind, Refusal, Reply, Request};
+use crate::core::{Effect, Event, MemId, Unwritten};
+use tensorlend_layout::wire::{Inspect, LimitKind, PROTOCOL_VERSION, Refusal, Reply, Request, Shown, View, encode};
 use tensorlend_layout::word::Cell;
 
 const POOL: u64 = 4;
@@ -305,4 +305,46 @@ fn what_is_held_is_looked_at_again_later() {
     }
     w.hang_up(&b);
     w.assert_empty();
+}
+
+/// The folder and its free space are for administrators and observers, and in user mode for everybody.
+#[test]
+fn a_failure_names_the_folder_only_to_those_who_may_see_it() {
+    for (mode, uid, is_shown) in
+        [(Mode::System, 1, false), (Mode::System, 9, true), (Mode::System, 0, true), (Mode::User, 1, true)]
+    {
+        let mut w = World::new(spilling(mode));
+        leave(&mut w, &["a", "b", "c", "d"]);
+        let client = w.join(uid);
+        w.now_ns += 1_000_000_000;
+        let request = encode(&Request::Segment { bytes: SEGMENT, slots_log2: 4 });
+        let packet = Event::Packet { conn: client.conn, bytes: request, descriptors: Vec::new(), truncated: false };
+        let mut effects = w.core.step(w.now_ns, packet);
+        let error = loop {
+            let reply = effects.iter().find_map(|effect| match effect {
+                Effect::Send { reply: Reply::Refused(refusal), .. } => Some(refusal.to_string()),
+                _ => None,
+            });
+            if let Some(error) = reply {
+                break error;
+            }
+            let file = effects.iter().find_map(|effect| match effect {
+                Effect::Spill { file, .. } => Some(*file),
+                _ => None,
+            });
+            let event = file.map_or(Event::Alarm, |file| {
+                let written = Err(Unwritten { reason: "disk full".into(), place: "in /nowhere".into() });
+                Event::Spilled { file, written }
+            });
+            w.now_ns += 100_000_000;
+            effects = w.core.step(w.now_ns, event);
+        };
+        assert!(error.contains("cannot spill to disk (disk full"), "{error}");
+        assert_eq!(error.contains("/nowhere"), is_shown, "{mode:?}, uid {uid}: {error}");
+        let own = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Own };
+        let Reply::Shown(Shown::Own { health, .. }) = w.ask(&client, &Request::Inspect(own)) else { panic!() };
+        let reason = health.spill.expect("it fails").reason;
+        assert!(reason.contains("disk full"), "{reason}");
+        assert_eq!(reason.contains("/nowhere"), is_shown, "{mode:?}, uid {uid}: {reason}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings};
-use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received, Unmade};
+use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received, Unmade, Unwritten};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tensorlend_layout::Uuid;
@@ -338,7 +338,7 @@ impl World {
 
     fn write(&mut self, mem: MemId, file: MemId, bytes: u64) -> Event {
         if self.held.contains(&mem) {
-            return Event::Spilled { file, written: Err(String::new()) };
+            return Event::Spilled { file, written: Err(Unwritten::default()) };
         }
         assert!(!self.memory.contains_key(&file) && self.files.insert(file, (mem, bytes)).is_none());
         Event::Spilled { file, written: Ok(()) }
