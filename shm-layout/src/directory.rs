@@ -122,7 +122,7 @@ structure! {
         /// Reserved; always 0.
         680 reserved5: [Word; pad(3)],
         /// The entry whose owner word and lifetime the daemon is changing, as `directory/life.rs` packs it. 0: none.
-        /// Writer: the daemon. Reader: the next daemon. Since version 7.
+        /// Writer: the daemon. Readers: the next daemon, owners that rename. Since version 7.
         704 change: Word,
         /// The lifetime of the entry before the change, and after it. The daemon stores both before `change`. Since version 7.
         712 change_lives: [Word; 2],

@@ -64,3 +64,34 @@ fn a_stopped_reader_is_revoked_when_memory_is_short_and_learns_it() {
     assert_eq!(stat.sessions_revoked, 1);
     assert!(daemon.log().contains("uid.lease_ms_max is 300"));
 }
+
+/// While one thread publishes under a name, with and without a lifetime, another thread of the client renames it.
+#[test]
+fn a_renamed_value_keeps_its_own_lifetime() {
+    let daemon = Daemon::start("");
+    let (client, reader) = (daemon.client(), daemon.client());
+    let other = client.clone();
+    let is_done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let ends = is_done.clone();
+    let publisher = std::thread::spawn(move || {
+        let hour = tensorlend::Lifetime::ttl(std::time::Duration::from_hours(1));
+        while !ends.load(std::sync::atomic::Ordering::Relaxed) {
+            other.put("from", &[0u8]).unwrap();
+            other.put_for("from", &[1u8], hour).unwrap();
+        }
+    });
+    let (mut renamed, mut wrong) = ([0u32; 2], 0);
+    while renamed.iter().sum::<u32>() < tensorlend_tests::budget(1000, 40_000) {
+        if client.rename("from", "to").is_err() {
+            continue;
+        }
+        let has_lifetime = reader.get("to").unwrap().bytes()[0];
+        renamed[usize::from(has_lifetime)] += 1;
+        wrong += u32::from(reader.info("to").unwrap().lifetime.ttl.is_some() != (has_lifetime == 1));
+    }
+    is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    publisher.join().unwrap();
+    println!("{renamed:?} renamed, {wrong} with the lifetime of another value");
+    assert!(renamed.iter().all(|&renamed| renamed > 0), "{renamed:?}");
+    assert_eq!(wrong, 0, "of {renamed:?}");
+}

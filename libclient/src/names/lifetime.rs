@@ -6,6 +6,9 @@ use std::time::Duration;
 use tensorlend_layout::word::{LifeWord, OwnerWord};
 use tensorlend_os::clock::boottime_ns;
 
+/// Maximum number of attempts to read a lifetime that the daemon is changing.
+const CHANGING_ATTEMPTS: u32 = 10_000;
+
 /// The lifetime of a name, unless a client overwrites the name. By default, a name lasts until a client deletes it.
 ///
 /// Each publication sets a new lifetime: [`crate::Client::put`] makes a name permanent again. The daemon removes a name
@@ -82,17 +85,28 @@ impl NameTable {
         // A name without an owner word is announced, and has no lifetime. Its first owner word leads to the same cell.
         let is_announced = wanted.version() == 0;
         let cell_of = |word: OwnerWord| (word.catalogue(), word.cell());
-        let Some(found) = self.find_live(self.directory.hash(key), key) else {
-            return is_announced.then(Lifetime::default);
+        let mut attempts = 0;
+        let life = loop {
+            let Some(found) = self.find_live(self.directory.hash(key), key) else {
+                return is_announced.then(Lifetime::default);
+            };
+            if found.owner_word != wanted && !(is_announced && cell_of(found.owner_word) == cell_of(wanted)) {
+                return None;
+            }
+            let entry = &self.directory.names[found.entry as usize];
+            let life = LifeWord(entry.life.read());
+            // The daemon stores the next lifetime before the next owner word. A daemon that was killed in between, and then
+            // replaced by an older build, leaves the entry marked.
+            if life != LifeWord::FOREVER && self.directory.is_changing(found.entry) && attempts < CHANGING_ATTEMPTS {
+                attempts += 1;
+                std::thread::yield_now();
+                continue;
+            }
+            if entry.owner_word.peek() != found.owner_word.0 {
+                return None;
+            }
+            break life;
         };
-        if found.owner_word != wanted && !(is_announced && cell_of(found.owner_word) == cell_of(wanted)) {
-            return None;
-        }
-        let entry = &self.directory.names[found.entry as usize];
-        let life = LifeWord(entry.life.read());
-        if entry.owner_word.peek() != found.owner_word.0 {
-            return None;
-        }
         // If the time has passed and the daemon has not removed the name yet, the rest is 1 ns.
         let left = |deadline: u64| Duration::from_nanos(deadline.saturating_sub(boottime_ns()).max(1));
         Some(Lifetime { ttl: life.deadline_ns().map(left), ephemeral: life.is_ephemeral() })

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `owner_word` | the daemon | all members, with Acquire |
 //! | `life` | the daemon | the owner, with Acquire, before it overwrites its value: see [`publish::is_lasting`] |
-//! | `change`, `change_lives`, `change_after` | the daemon | the next daemon |
+//! | `change`, `change_lives`, `change_after` | the daemon | the next daemon; `change`: also owners that rename |
 //!
 //! A daemon that is killed leaves one of these states:
 //! 1. `change` is 0. Nothing was changed, or all was.
@@ -42,6 +42,13 @@ impl ChangeWord {
 }
 
 impl Directory {
+    /// Returns whether the daemon is changing the owner word and the lifetime of an entry. A caller that has read a lifetime
+    /// with Acquire before, and reads the owner word after, knows from `false` that the lifetime belongs to that owner word, or
+    /// that the owner word has changed.
+    pub fn is_changing(&self, entry: u32) -> bool {
+        ChangeWord(self.head().change.read()).entry() == Some(entry)
+    }
+
     /// Daemon: changes the owner of an entry by `change`, which stores the owner word `after`, and the lifetime from the first
     /// of `lives` to the second.
     pub fn change_owner<R>(&self, entry: u32, after: OwnerWord, lives: [LifeWord; 2], change: impl FnOnce() -> R) -> R {
