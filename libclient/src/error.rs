@@ -540,13 +540,11 @@ impl Error {
 
     /// Returns the same error, but states that the daemon may have carried out the request if `may_be_done` is true.
     pub(crate) fn after(self, may_be_done: bool) -> Self {
-        match self {
-            Self::Disconnected { doing, asked } => Self::Disconnected { doing, asked: asked || may_be_done },
-            Self::NotAnswering { doing, pid, waited, asked } => {
-                Self::NotAnswering { doing, pid, waited, asked: asked || may_be_done }
-            }
-            other => other,
+        let mut it = self;
+        if let Self::Disconnected { asked, .. } | Self::NotAnswering { asked, .. } = &mut it {
+            *asked |= may_be_done;
         }
+        it
     }
 
     /// Returns whether the daemon certainly did not carry out the request. Then the caller may free a slot that it was
