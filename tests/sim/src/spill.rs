@@ -64,15 +64,15 @@ impl Sim {
         // The kernel reports writers: a live owner may not have unmapped it yet, or have lied.
         let writers = self.memory.get(&source).map(|memory| memory.writers.clone()).unwrap_or_default();
         if fails || self.disk.rng.chance(self.disk.fails) {
-            return Event::Spilled { file, written: Err("no space".into()) };
+            return Event::Spilled { file, written: Err("no space".to_owned().into()) };
         }
         if !writers.is_empty() {
-            return Event::Spilled { file, written: Err(String::new()) };
+            return Event::Spilled { file, written: Err(String::new().into()) };
         }
         // A leaseholder may have mapped the segment, or be about to; a client without leases may still have it mapped.
         let leased = self.actors.iter().flat_map(|actor| &actor.honest).any(|h| h.leases_in(source));
         if self.disk.rng.chance(if leased { 50 } else { 10 }) {
-            return Event::Spilled { file, written: Err(String::new()) };
+            return Event::Spilled { file, written: Err(String::new().into()) };
         }
         let copy = self.copy(source, Kind::File, bytes);
         self.call(file, copy);
