@@ -369,10 +369,11 @@ impl Accounts {
         self.ordinary_descriptors() > self.descriptors_max
     }
 
-    /// Returns the refusal for a uid that is at its limit of sessions.
-    pub fn too_many_sessions(&self, uid: u32) -> Refusal {
+    /// Returns the refusal of a session for a connection over the limits. `reserved` is true if the connection has a place
+    /// of the reserve, because clients had all descriptors.
+    pub fn too_many_sessions(&self, uid: u32, reserved: bool) -> Refusal {
         let is_over = self.users.sessions_of_user(uid) > u64::from(self.uid_sessions_max);
-        if !is_over && self.is_full() {
+        if !is_over && (reserved || self.is_full()) {
             return self.no_descriptors();
         }
         if !is_over {

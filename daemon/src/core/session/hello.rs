@@ -94,8 +94,8 @@ impl Core {
 
     fn hello(&mut self, conn: ConnId, hello: &Hello, since_ns: u64) -> Answer {
         let state = &self.conns[&conn];
-        if state.over.is_some() {
-            return Err(self.env.accounts.too_many_sessions(state.peer.uid));
+        if let Some(over) = state.over {
+            return Err(self.env.accounts.too_many_sessions(state.peer.uid, over.reserved));
         }
         let versions = Versions::agree((hello.protocol_min, hello.protocol_max), hello.layout())?;
         let (peer, beyond) = (state.peer.clone(), state.reserved);

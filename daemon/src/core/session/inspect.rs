@@ -18,8 +18,10 @@ impl Core {
     pub(super) fn inspect(&self, state: &Conn, Inspect { protocol_min, protocol_max, view }: &Inspect) -> Answer {
         common_protocol((*protocol_min, *protocol_max))?;
         let is_own = matches!(view, View::Own);
-        if state.over.is_some() && !is_own {
-            return Err(self.env.accounts.too_many_sessions(state.peer.uid));
+        if let Some(over) = state.over
+            && !is_own
+        {
+            return Err(self.env.accounts.too_many_sessions(state.peer.uid, over.reserved));
         }
         if !is_own && !self.env.settings.is_observer(&state.peer) {
             return Err(Refusal::NotObserver);

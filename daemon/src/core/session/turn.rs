@@ -163,8 +163,10 @@ impl Core {
                 Timer::Chores => self.env.chores.has_fired(),
                 Timer::Wakes => self.env.close_ended_wakes(at),
                 Timer::Over(conn) => {
-                    if let Some(state) = self.conns.get(&conn) {
-                        let refusal = self.env.accounts.too_many_sessions(state.peer.uid);
+                    if let Some(state) = self.conns.get(&conn)
+                        && let Some(over) = state.over
+                    {
+                        let refusal = self.env.accounts.too_many_sessions(state.peer.uid, over.reserved);
                         self.end(conn, Some(refusal));
                     }
                 }

@@ -182,6 +182,9 @@ fn a_user_at_its_limit_takes_no_place_of_others() {
     let inspects = |w: &mut World, uid: u32| Some(w.dial(uid, &[])).filter(|conn| !w.closed.contains(conn));
     let reserve: Vec<ConnId> = (20..40).filter_map(|uid| inspects(&mut w, uid)).collect();
     assert!(reserve.len() >= RESERVED_INSPECTIONS as usize, "{}", reserve.len());
+    w.say(reserve[reserve.len() - 1], &Request::Hello(hello()));
+    let refused = w.refusal(reserve[reserve.len() - 1]);
+    assert!(matches!(refused, Refusal::Limit { kind: LimitKind::Descriptors, .. }), "{refused:?}");
     // The reserve is in addition to the descriptors of clients: an ended session makes room for another.
     w.happen(Event::HungUp { conn: held.pop().unwrap() });
     w.wait_ns(1_000_000);
