@@ -4,6 +4,8 @@
 //! the name into the directory later. So a name moves from the claim to the ring of announcements,
 //! then to the directory. A reader that must not miss a name searches the three in this order.
 
+#[cfg(not(loom))]
+use crate::catalogue::CellRecord;
 use crate::catalogue::{Catalogue, RING};
 use crate::sync::{Ordering, fence};
 use crate::word::{Absorbed, MemberState, Word};
@@ -12,6 +14,14 @@ use crate::word::{Absorbed, MemberState, Word};
 #[inline]
 const fn tag(hash: u64) -> u64 {
     hash >> 24
+}
+
+/// Returns the name in a cell's record, whose length and words its client reports. Returns `None` if they are no name.
+#[cfg(not(loom))]
+pub fn reported_name(bytes: u64, words: impl IntoIterator<Item = u64>) -> Option<String> {
+    let name: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    let text = core::str::from_utf8(name.get(..usize::try_from(bytes).ok()?)?).ok()?;
+    crate::name::check(text).is_ok().then(|| text.to_owned())
 }
 
 impl Catalogue {
@@ -96,6 +106,14 @@ impl<'a> Waiting<'a> {
             absorbed,
             head: catalogue.ring_head.read(),
         })
+    }
+
+    /// Copies the name of the n-th announcement of [`Waiting::all_cells`] from its cell's record. Returns `None` if the record has
+    /// no name, or if the announcement waits no longer: the directory then has its name.
+    #[cfg(not(loom))]
+    pub fn name(&self, n: u64, record: &CellRecord, absorbed: &Word) -> Option<String> {
+        let name = reported_name(record.name_bytes.peek(), record.name.iter().map(Word::peek));
+        name.filter(|_| self.still_waits(n, absorbed))
     }
 
     /// Returns whether the announcement of this number, the n-th of [`Waiting::all_cells`], still waited after the caller had

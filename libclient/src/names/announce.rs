@@ -13,7 +13,6 @@ use std::hash::BuildHasherDefault;
 use tensorlend_layout::announce::{Ending, Waiting};
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, Catalogue, CellRecord, RING, cell_place};
 use tensorlend_layout::directory::key_word;
-use tensorlend_layout::name::check;
 use tensorlend_layout::publish::overwrite;
 use tensorlend_layout::wake::news_fence;
 use tensorlend_layout::word::{Absorbed, Cell, MemberState, OwnerKind, PARKED_ANY, Word, parked_bit};
@@ -236,10 +235,7 @@ impl NameTable {
         let waiting = Waiting::read_also_ending(catalogue, &member.absorbed)?;
         for (n, cell) in (0..).zip(waiting.all_cells()) {
             let Some(record) = publisher.record(cell) else { return Some((number, cell_place(cell).0)) };
-            let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
-            let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
-            let name = name.filter(|name| waiting.still_waits(n, &member.absorbed) && check(name).is_ok());
-            names.extend(name.map(str::to_owned));
+            names.extend(waiting.name(n, record, &member.absorbed));
         }
         None
     }

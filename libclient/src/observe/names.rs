@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::session::Session;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tensorlend_layout::announce::Waiting;
-use tensorlend_layout::name::{KeyKind, check, parse};
+use tensorlend_layout::name::{KeyKind, parse};
 use tensorlend_layout::word::{Absorbed, Cell, MemberState};
 
 /// The name, list or stream that holds a value.
@@ -72,10 +72,8 @@ impl Names {
                 sheets.incomplete = true;
                 continue;
             };
-            let bytes: Vec<u8> = record.name.iter().flat_map(|word| word.peek().to_le_bytes()).collect();
-            let name = bytes.get(..record.name_bytes.peek() as usize).and_then(|name| std::str::from_utf8(name).ok());
-            if let Some(name) = name.filter(|name| waiting.still_waits(n, &member.absorbed) && check(name).is_ok()) {
-                self.routes.push(Route { led: Led::Name(name.to_owned()), catalogue, cell, owner_word: None });
+            if let Some(name) = waiting.name(n, record, &member.absorbed) {
+                self.routes.push(Route { led: Led::Name(name), catalogue, cell, owner_word: None });
             }
         }
         Ok(())

@@ -10,9 +10,9 @@ use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::{Full, find, live_owner_word};
 use std::mem::offset_of;
+use tensorlend_layout::announce::reported_name;
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, CellRecord, RING};
 use tensorlend_layout::leases::scan_fence;
-use tensorlend_layout::name;
 use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState, OwnerKind, OwnerWord};
 
@@ -289,13 +289,6 @@ pub(super) fn announced_name(sheets: &Sheets, cell: u32) -> Option<Vec<u8>> {
     let mut words = [0u64; 1 + CELL_NAME_WORDS];
     // The name follows its length.
     view.words(record + offset_of!(CellRecord, name_bytes), &mut words).then_some(())?;
-    let bytes = words[0] as usize;
-    let mut name: Vec<u8> = words[1..].iter().flat_map(|word| word.to_le_bytes()).collect();
-    if bytes > name.len() {
-        return None;
-    }
-    name.truncate(bytes);
-    let text = core::str::from_utf8(&name).ok()?;
-    name::check(text).ok()?;
-    Some(name)
+    let [bytes, ref name @ ..] = words;
+    reported_name(bytes, name.iter().copied()).map(String::into_bytes)
 }
