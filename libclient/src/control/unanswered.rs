@@ -97,6 +97,14 @@ impl Control {
         reply
     }
 
+    /// Ends a subscription like [`Control::deliver`]. The caller has given the cursor up. A response of the daemon, now or later,
+    /// frees the cursor.
+    pub fn unsubscribe(&self, stream: u32, id: u64, cursor: u16, doing: &'static str) -> Result<()> {
+        self.deliver(&Request::Unsubscribe { stream, id, cursor }, doing)?;
+        self.late.free_cursor(cursor);
+        Ok(())
+    }
+
     /// Confirms claims with the next request of the session, or after its reconnection: the request that confirms them was not
     /// answered.
     pub fn deliver_later(&self, done: &[QueueClaim]) {

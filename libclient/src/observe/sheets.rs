@@ -155,8 +155,7 @@ impl Sheets {
         let Reply::Stream { stream, id, capacity, .. } = answer.reply else { return answer.unexpected() };
         let ring = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
         answer.acknowledge()?;
-        session.control.deliver(&Request::Unsubscribe { stream, id, cursor }, "observe a stream")?;
-        session.control.late().free_cursor(cursor);
+        session.control.unsubscribe(stream, id, cursor, "observe a stream")?;
         match ring {
             Ok(ring) if id == wanted => drop(self.rings.insert(id, ring)),
             _ => self.incomplete = true,

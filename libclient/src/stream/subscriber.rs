@@ -154,12 +154,9 @@ impl Subscription {
         let ((head, entries), wake) = match mapped.and_then(|mapped| Ok((mapped, wake?))) {
             Ok(mapped) => mapped,
             Err(e) => {
-                let request = Request::Unsubscribe { stream, id, cursor };
-                let left = session.control.deliver(&request, "unsubscribe from");
+                // Before the cursor is free: another subscription may then use it, with a wake pair of its own.
                 forget_wake(session, cursor);
-                if left.is_ok() {
-                    session.control.late().free_cursor(cursor);
-                }
+                let left = session.control.unsubscribe(stream, id, cursor, "unsubscribe from");
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
         };
@@ -573,13 +570,10 @@ impl Drop for Subscription {
         self.words().parked.set(0);
         self.unblock();
         forget_wake(&self.session, self.cursor);
-        let request = Request::Unsubscribe { stream: self.at.stream, id: self.at.id, cursor: self.cursor };
         // Without a reply, do not reuse the cursor. The daemon may still list it, and a new subscription would report its
         // position to the producer of the old stream. The reply to the repeated request frees the cursor.
         self.session.control.late().give_up_cursor(self.cursor);
-        if self.session.control.deliver(&request, "unsubscribe from").is_ok() {
-            self.session.control.late().free_cursor(self.cursor);
-        }
+        let _ = self.session.control.unsubscribe(self.at.stream, self.at.id, self.cursor, "unsubscribe from");
     }
 }
 
