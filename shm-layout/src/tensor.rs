@@ -178,6 +178,7 @@ const EXTENDED: u64 = 1 << 9;
 const SUMMARY: u64 = 1 << 10;
 /// Flag of a record: the tensor was published early. A summary never has this flag.
 const EARLY: u64 = 1 << 11;
+
 impl SlotInfo {
     /// Returns the record's sixteen words. Fields are listed from the highest bits on, with their widths in bits.
     ///

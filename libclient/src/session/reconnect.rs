@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::{Sheet, View};
-use tensorlend_layout::stream::StreamRing;
+use tensorlend_layout::stream::{Closed, StreamRing};
 use tensorlend_layout::versions::Layout;
 use tensorlend_layout::wire::{Item, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_os::memfd::Access;
@@ -130,7 +130,7 @@ impl Resume for Resuming {
                 let head = length(ring).and_then(|bytes| typed(sheet(ring, Access::Write, Magic::Stream, bytes)?));
                 if let Ok(head) = head {
                     let head: Sheet<StreamRing> = head;
-                    head.closed.set(1);
+                    head.closed.set(Closed::Ended { lost: 0 }.pack());
                 }
             }
             #[cfg(feature = "cuda")]

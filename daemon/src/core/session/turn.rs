@@ -48,15 +48,13 @@ impl Core {
                 other => ("refused", other.to_string()),
             };
             let reason = refusal.reason().word();
-            if let Refusal::Layout { .. } = refusal
-                && refusal.is_ordinary()
-            {
+            if !refusal.is_ordinary() {
+                tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+            } else if matches!(refusal, Refusal::Layout { .. }) {
                 // A client that continues its session does not offer another layout.
                 tracing::info!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
-            } else if refusal.is_ordinary() {
-                tracing::debug!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
             } else {
-                tracing::warn!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
+                tracing::debug!(namespace, client, pid, uid, reason, "{verb} {who}: {why}");
             }
         }
         match state.joined.as_ref().and_then(its) {

@@ -50,9 +50,9 @@ impl Streams {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (owner_word.cell(), owner_word.catalogue());
             let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
-            newest = newest.max(line.map_or(0, |line| line.id.peek()));
+            let id = line.map_or(0, |line| line.id.peek());
+            newest = newest.max(id);
             let stream = line.filter(|_| members.get(producer).is_some()).and_then(|line| {
-                let id = line.id.peek();
                 let ring = rings.remove(&RingId { place, id })?;
                 let policy = match line.policy.peek() {
                     1 => Policy::DropOldest,
@@ -68,7 +68,7 @@ impl Streams {
                 streams.by_name.insert(stream.name.clone(), place);
                 streams.table.insert(place, stream);
             } else {
-                lost.push(line.map_or(0, |line| line.id.peek()));
+                lost.push(id);
                 bindings.bury(context, entry);
             }
         }
