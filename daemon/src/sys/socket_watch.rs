@@ -1,7 +1,7 @@
 //! A watch on the file of the control socket. The kernel reports changes of this one file by inotify,
 //! so other files in the folder do not wake the daemon.
 //!
-//! Any client may change the file's times, and a change cannot be told from a removal without a check. So after a
+//! Any client may change the file's times, and only a check distinguishes such a change from a removal. So after a
 //! report, the watch sleeps for [`PAUSE_NS`], and clients cannot keep the daemon busy.
 
 use rustix::event::epoll::{self, EventData, EventFlags};

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! A gateway sends each message with its [`Origin`]: the identity of the original stream, and the message's number there. So
-//! a subscriber counts every message that it misses, whoever lost it, also if the next gateway has opened another ring in the
+//! a subscriber counts every message that it misses, whatever caused the loss, also if the next gateway has opened another ring in the
 //! meantime.
 
 use crate::error::{Error, RemoteTrouble, Result};

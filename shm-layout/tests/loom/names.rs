@@ -266,13 +266,13 @@ enum Growth {
 #[derive(Clone, Copy, PartialEq)]
 enum After {
     Nothing,
-    /// The name is deleted and its value's slot filled anew.
+    /// The client deletes the name and fills the slot of its value again.
     Deleted,
     /// The name is deleted, its entry given to another one, and the name bound again in a third place.
     BoundAgain,
 }
 
-/// The table grows, and the old one is given back, or begun anew with another seed: it reads as zeroes.
+/// The table grows. The daemon frees the old one, or initializes it again with another seed: it reads as zeroes.
 fn grown(how: Growth, after: After) {
     let w = World::new(0, b"a");
     let again = Arc::new(Word::new(0));

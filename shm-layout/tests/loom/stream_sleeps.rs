@@ -17,7 +17,7 @@ enum Sleep {
     SampledLate,
 }
 
-/// The sleep of `parked` on `bell` while `fresh` tells whether there is news; the sample if it would sleep.
+/// Declares a sleep in `parked`, and polls `fresh` for news. Returns the sample of `bell` with which the thread would sleep.
 fn sleep(how: Sleep, bell: &Bell, parked: &Word, fresh: impl Fn() -> bool) -> Option<u32> {
     let mut sample = match how {
         Sleep::SleeperFence => {

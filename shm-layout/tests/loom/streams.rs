@@ -1,4 +1,5 @@
-//! A ring between its producer and its subscribers: what is found is what was looked for, and nobody waits in vain.
+//! A ring between its producer and its subscribers: a subscriber finds the message with the wanted number, and every
+//! sleeping thread is woken.
 
 use crate::{Bytes, OWNER, RACE, holds, holds_lease, live, reached, refuted, spawn, then};
 use loom::sync::atomic::{Ordering, fence};
