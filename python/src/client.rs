@@ -206,7 +206,9 @@ impl Client {
         self.options.sockets.clone()
     }
 
-    /// The daemon's version.
+    /// The daemon's version: the release, the commit and its date, and the newest protocol and layout.
+    ///
+    /// `tensorlend.__build__` is the same for this package.
     #[getter]
     fn daemon_version(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.session(py)?.daemon_version().to_owned())
