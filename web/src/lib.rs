@@ -19,8 +19,6 @@ mod listen;
 mod live;
 mod map;
 mod metrics;
-#[cfg(feature = "otel")]
-mod otlp;
 mod page;
 mod picture;
 mod preview;
@@ -36,8 +34,6 @@ mod view;
 
 pub use error::Error;
 pub use listen::{Listen, check_access};
-#[cfg(feature = "otel")]
-pub use otlp::{Endpoint, Otlp};
 pub use server::Server;
 pub use token::Token;
 
@@ -64,9 +60,6 @@ pub struct Options {
     pub namespaces: Vec<Source>,
     /// Returns the source of a namespace that appears later. `None` to show only `namespaces`.
     pub later: Option<Later>,
-    /// The OpenTelemetry collector that receives the metrics.
-    #[cfg(feature = "otel")]
-    pub otlp: Option<Otlp>,
 }
 
 /// The way in which the server observes a namespace. Each function opens a new connection. The

@@ -40,9 +40,6 @@ pub struct Server {
     site: Arc<Site>,
     sampler: Sampler,
     tell: watch::Sender<Arc<Snapshot>>,
-    #[cfg(feature = "otel")]
-    #[expect(dead_code, reason = "it sends until it is dropped")]
-    export: Option<crate::otlp::Export>,
 }
 
 impl Server {
@@ -69,19 +66,8 @@ impl Server {
         }
         let joined = sampler.joined();
         let (tell, snapshots) = watch::channel(Arc::new(sampler.sample()));
-        #[cfg(feature = "otel")]
-        let export = options.otlp.map(|to| crate::otlp::Export::start(&to, &snapshots)).transpose()?;
         let site = Arc::new(Site::new(snapshots, joined, options.token, options.previews));
-        Ok(Self {
-            listeners,
-            files,
-            names,
-            site,
-            sampler,
-            tell,
-            #[cfg(feature = "otel")]
-            export,
-        })
+        Ok(Self { listeners, files, names, site, sampler, tell })
     }
 
     /// Returns the addresses of the server, for display.

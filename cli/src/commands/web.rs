@@ -34,15 +34,6 @@ pub struct WebArgs {
     /// Also show statistics and pictures of tensors' contents.
     #[arg(long)]
     previews: bool,
-    /// Address of an OpenTelemetry collector, which also gets the metrics of /metrics
-    /// (http://127.0.0.1:4318).
-    #[cfg(feature = "otel")]
-    #[arg(long, value_name = "URL")]
-    otlp: Option<tensorlend_web::Endpoint>,
-    /// Seconds between two exports.
-    #[cfg(feature = "otel")]
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = interval)]
-    otlp_interval: Duration,
     #[command(flatten)]
     observe: Observe,
     /// Seconds between two samples.
@@ -63,8 +54,6 @@ impl WebArgs {
             interval: self.interval,
             namespaces: if self.observe.on { observed(at)? } else { joined(at) },
             later: (self.observe.on && at.namespaces().is_empty()).then(|| Box::new(observe(at)) as Later),
-            #[cfg(feature = "otel")]
-            otlp: self.otlp.clone().map(|endpoint| tensorlend_web::Otlp { endpoint, interval: self.otlp_interval }),
         };
         let server = Server::new(options).map_err(failure)?;
         for name in server.names() {
