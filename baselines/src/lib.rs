@@ -87,7 +87,6 @@ mod meter;
 mod payload;
 #[cfg(feature = "ipc")]
 mod pipe;
-pub mod plot;
 #[cfg(feature = "ipc")]
 mod resend;
 #[cfg(feature = "ipc")]

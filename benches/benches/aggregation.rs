@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend::{Client, DType, Value};
 use tensorlend_benches::npy;
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::redis::{self, Redis};
 use tensorlend_benches::report::Report;
 use tensorlend_benches::resp::Connection;
@@ -189,20 +188,6 @@ fn tables(report: &mut Report, cases: &[(usize, usize)], contenders: &[Contender
         });
         report.value(&format!("{name}, samples"), all.collect::<Vec<_>>());
     }
-    let lines = contenders.iter().enumerate().map(|(at, contender)| {
-        let small = cases.iter().zip(found).filter(|((_, size), _)| *size == 1024);
-        (contender.label().to_owned(), small.map(|((datasets, _), row)| (*datasets as f64, row[at].get.p50)).collect())
-    });
-    report.plot(
-        "get",
-        &Plot {
-            title: "Get a list of datasets of 4 tensors of 1 KB".into(),
-            x: "datasets".into(),
-            y: "median".into(),
-            log: true,
-            lines: lines.collect(),
-        },
-    );
     for ((datasets, size), row) in cases.iter().zip(found) {
         let each = row[0].get.p50 / *datasets as f64;
         println!("tensorlend, {datasets} x 4 x {}: {} for each dataset", bytes(*size as u64), nanos(each));

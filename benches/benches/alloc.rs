@@ -4,12 +4,10 @@
 #![allow(missing_docs)]
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 use tensorlend::{Client, DType, Draft};
 use tensorlend_benches::ones::{One, Source, Sources, fill, fill_words, heap};
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::pool::{Count, ExactPool};
 use tensorlend_benches::random::Random;
 use tensorlend_benches::report::Report;
@@ -117,7 +115,6 @@ fn study(report: &mut Report, broker: &Embedded) {
             "first_slot_ns": row.first })
     });
     report.value("study_samples", all.collect::<Vec<_>>());
-    plots(report, &rows);
 }
 
 fn row<T: One>(quick: bool, broker: &Embedded, sources: &mut Sources, shape: &'static [u64]) -> Row {
@@ -156,37 +153,6 @@ fn first_slot<T: One>(broker: &Embedded, shape: &[u64]) -> f64 {
         let mut draft = client.create(T::DTYPE, shape).expect("a slot");
         fill(draft.as_mut_slice::<T>().expect("its type"));
     })
-}
-
-fn plots(report: &Report, rows: &[Row]) {
-    let line = |of: &dyn Fn(&Row) -> f64| {
-        let mut points: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-        for row in rows {
-            points.entry(row.bytes).or_default().push(of(row));
-        }
-        let mean = |all: Vec<f64>| all.iter().sum::<f64>() / all.len() as f64;
-        points.into_iter().map(|(bytes, all)| (bytes as f64, mean(all))).collect::<Vec<_>>()
-    };
-    let mut lines: Vec<_> = Source::ALL
-        .iter()
-        .enumerate()
-        .map(|(at, source)| (source.label().to_owned(), line(&|row: &Row| row.sources[at].p50)))
-        .collect();
-    lines.push(("tensorlend, first slot".into(), line(&|row: &Row| row.first.p50)));
-    // tensorlend first, in the first colour.
-    lines.rotate_right(2);
-    for (part, log) in [("linear", false), ("log", true)] {
-        report.plot(
-            part,
-            &Plot {
-                title: "Allocate a tensor, fill it with ones, drop it".into(),
-                x: "bytes".into(),
-                y: "median".into(),
-                log,
-                lines: lines.clone(),
-            },
-        );
-    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -10,7 +10,6 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use tensorlend_benches::gpu::{about, first_device};
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, Summary};
 use tensorlend_benches::table::{Table, bytes as size, digits, nanos, spread, times};
@@ -81,7 +80,7 @@ fn hand_over(report: &mut Report, device: &Device, pair: &mut Pair, sizes: &[u64
     let head =
         ["bytes", "way", "made and published", "published to lease in hand", "read", "answer seen", "the first round"];
     let mut parts = Table::new("Parts of it: medians", &head);
-    let (mut lines, mut all) = (Way::ALL.map(|way| (way.label().to_owned(), Vec::new())), Vec::new());
+    let mut all = Vec::new();
     for &bytes in sizes {
         let rounds = if report.quick {
             5
@@ -91,7 +90,7 @@ fn hand_over(report: &mut Report, device: &Device, pair: &mut Pair, sizes: &[u64
             300
         };
         let mut found = Vec::new();
-        for (at, way) in Way::ALL.into_iter().enumerate() {
+        for way in Way::ALL {
             let order = Order::Turns { way, bytes, rounds };
             pair.producer.ask::<()>(&Order::Ready { way });
             pair.consumer.ask::<()>(&Order::Ready { way });
@@ -112,7 +111,6 @@ fn hand_over(report: &mut Report, device: &Device, pair: &mut Pair, sizes: &[u64
                 nanos(median(|t| t.seen - t.done)),
                 nanos(first.seen - first.begin),
             ]);
-            lines[at].1.push((bytes as f64, summary.p50));
             all.push(serde_json::json!({ "bytes": bytes, "way": way.label(), "ns": summary }));
             found.push(summary);
         }
@@ -125,14 +123,6 @@ fn hand_over(report: &mut Report, device: &Device, pair: &mut Pair, sizes: &[u64
     report.table("hand_over", &whole);
     report.table("parts", &parts);
     report.value("hand_over_samples", all);
-    let plot = Plot {
-        title: format!("A tensor on a device, handed over: {}", about(device)),
-        x: "bytes".into(),
-        y: "median of a round".into(),
-        log: true,
-        lines: lines.into(),
-    };
-    report.plot("rounds", &plot);
 }
 
 fn copies(report: &mut Report, device: &Device, pair: &mut Pair, sizes: &[u64]) {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tensorlend::{Client, DType, Lease};
 use tensorlend_benches::Words;
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, Summary, cpu_timed};
 use tensorlend_benches::table::{Table, bytes, nanos, spread};
@@ -87,19 +86,6 @@ fn tables(report: &mut Report, counts: &[usize], leases: usize, found: &[Vec<Sum
     report.value(
         &format!("leases_{leases}_samples"),
         serde_json::json!({ "other_clients": counts, "bytes": SIZES, "ns": found }),
-    );
-    let line = |(size, all): (&String, &Vec<Summary>)| {
-        (size.clone(), counts.iter().zip(all).map(|(count, s)| (*count as f64, s.p50)).collect::<Vec<_>>())
-    };
-    report.plot(
-        &format!("leases-{leases}"),
-        &Plot {
-            title: format!("Overwrite a name while others hold {leases} leases each"),
-            x: "other clients".into(),
-            y: "processor time, median".into(),
-            log: false,
-            lines: sizes.iter().zip(found).map(line).collect(),
-        },
     );
 }
 

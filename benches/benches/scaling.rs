@@ -8,7 +8,6 @@ use std::path::Path;
 use std::time::Duration;
 use tensorlend::{Client, DType, Policy, Stream, Subscription};
 use tensorlend_benches::Words;
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::random::Random;
 use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, Summary, cpu_ns, cpu_timed, now_ns};
@@ -110,17 +109,6 @@ fn table(report: &mut Report, key: &'static str, title: &str, what: &str, counts
     let named: serde_json::Map<_, _> =
         columns.iter().map(|(name, all)| ((*name).to_owned(), serde_json::json!(all))).collect();
     report.value(&format!("{key}_samples"), serde_json::json!({ "counts": counts, "ns": named }));
-    let line = |(name, all): &Column| {
-        ((*name).to_owned(), counts.iter().zip(all).map(|(count, s)| (*count, s.p50)).collect::<Vec<_>>())
-    };
-    let plot = Plot {
-        title: title.into(),
-        x: what.into(),
-        y: "processor time, median".into(),
-        log: true,
-        lines: columns.iter().map(line).collect(),
-    };
-    report.plot(key, &plot);
 }
 
 fn summary(answers: Vec<Vec<f64>>) -> Summary {

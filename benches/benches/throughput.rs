@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tensorlend::Client;
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::redis::{self, Redis};
 use tensorlend_benches::report::Report;
 use tensorlend_benches::resp::Connection;
@@ -209,20 +208,6 @@ fn tables(
         serde_json::json!({ "bytes": size, "ns": named })
     });
     report.value(&format!("{what}_{clients}_samples"), all.collect::<Vec<_>>());
-    let lines = contenders.iter().enumerate().map(|(at, contender)| {
-        let points = sizes.iter().zip(found).map(|(&size, row)| (size as f64, row[at].p50));
-        (contender.label().to_owned(), points.collect())
-    });
-    report.plot(
-        &format!("{what}-{clients}"),
-        &Plot {
-            title: format!("{what}, client processes: {clients}"),
-            x: "bytes".into(),
-            y: "median".into(),
-            log: true,
-            lines: lines.collect(),
-        },
-    );
 }
 
 /// The resources of one client.

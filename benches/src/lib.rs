@@ -11,16 +11,14 @@
 //! - `many_names`: reading any of a million names, one at a time and many at once.
 //!
 //! All but the first do not use criterion, since their contenders are interleaved in one run and work in several
-//! processes: the program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON, with its
-//! plots, into the folder `tensorlend` in the build folder, or into the one that `TENSORLEND_RESULTS_DIR` names
-//! ([`report`]). With `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
+//! processes: the program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON into the
+//! folder `tensorlend` in the build folder, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
 
 #[cfg(feature = "cuda")]
 pub mod gpu;
 pub mod npy;
 pub mod ones;
 pub mod placement;
-pub mod plot;
 pub mod pool;
 pub mod random;
 pub mod redis;

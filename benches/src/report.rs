@@ -1,6 +1,5 @@
-//! Output of results: tables on the terminal, JSON and SVG in a folder.
+//! Output of results: tables on the terminal, JSON in a folder.
 
-use crate::plot::Plot;
 use crate::table::Table;
 use std::path::PathBuf;
 
@@ -50,15 +49,6 @@ impl Report {
         println!("{text}");
         let notes = self.parts.entry("notes").or_insert_with(|| serde_json::json!([]));
         notes.as_array_mut().expect("notes are a list").push(text.into());
-    }
-
-    /// Writes a plot next to the results.
-    pub fn plot(&self, part: &str, plot: &Plot) {
-        let path = self.folder.join(format!("{}-{part}.svg", self.name));
-        match plot.svg() {
-            Ok(svg) => std::fs::write(&path, svg).expect("the plot can be written"),
-            Err(e) => println!("no plot {}: {e}", path.display()),
-        }
     }
 
     /// Writes the results as JSON.

@@ -15,7 +15,6 @@ mod onnx;
 mod options;
 mod output;
 mod parcel;
-mod plot;
 mod progress;
 mod publish;
 mod save;

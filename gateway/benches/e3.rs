@@ -22,7 +22,6 @@ use hands::{Collected, Contender, Order, Places, Times, work};
 use rig::{Rig, peers, skip_without_hosts};
 use std::net::SocketAddr;
 use std::path::Path;
-use tensorlend_benches::plot::Plot;
 use tensorlend_benches::redis::Redis;
 use tensorlend_benches::report::Report;
 use tensorlend_benches::stats::{Samples, Summary, now_ns};
@@ -162,19 +161,12 @@ fn exchange(report: &mut Report, contenders: &[Contender], sizes: &[usize], work
         let name = format!("{what}, {} client process{}", workers.len(), if workers.len() == 1 { "" } else { "es" });
         let rows: Vec<(String, f64, &Vec<Both>)> =
             sizes.iter().zip(&rows).map(|(&size, both)| (bytes(size as u64), size as f64, &both[at])).collect();
-        show(report, &name, &format!("{what}-{}", workers.len()), "bytes", contenders, &rows);
+        show(report, &name, "bytes", contenders, &rows);
     }
 }
 
-/// Writes a table of times, a table of ratios, and a picture.
-fn show(
-    report: &mut Report,
-    name: &str,
-    picture: &str,
-    x: &str,
-    contenders: &[Contender],
-    rows: &[(String, f64, &Vec<Both>)],
-) {
+/// Writes a table of times and a table of ratios.
+fn show(report: &mut Report, name: &str, x: &str, contenders: &[Contender], rows: &[(String, f64, &Vec<Both>)]) {
     let mut head = vec![x];
     head.extend(contenders.iter().map(|one| one.label()));
     let mut times = Table::new(format!("{name}: median (least .. most)"), &head);
@@ -203,12 +195,6 @@ fn show(
         serde_json::json!({ x: at, "of": named })
     });
     report.value(&format!("{name}, samples"), all.collect::<Vec<_>>());
-    let lines = contenders
-        .iter()
-        .enumerate()
-        .map(|(at, one)| (one.label().to_owned(), rows.iter().map(|(_, x, row)| (*x, row[at].ns.p50)).collect()));
-    let plot = Plot { title: name.to_owned(), x: x.to_owned(), y: "median".into(), log: true, lines: lines.collect() };
-    report.plot(picture, &plot);
 }
 
 /// Measures a consumer on the application's host that polls the length of a list and then fetches all datasets.
@@ -251,6 +237,5 @@ fn lists(report: &mut Report, cases: &[(usize, usize)], contenders: &[Contender]
     let label = |(datasets, size): (usize, usize)| format!("{datasets} x 4 x {}", bytes(size as u64));
     let rows: Vec<(String, f64, &Vec<Both>)> =
         cases.iter().zip(found).map(|(&case, row)| (label(case), case.0 as f64, row)).collect();
-    // The picture shows all cases.
-    show(report, "fetch all datasets of a list, read every byte", "lists", "datasets", contenders, &rows[..]);
+    show(report, "fetch all datasets of a list, read every byte", "datasets", contenders, &rows[..]);
 }

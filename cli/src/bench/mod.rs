@@ -8,7 +8,6 @@ mod machine;
 mod names;
 mod pairs;
 mod plan;
-mod plot;
 mod race;
 mod report;
 mod sessions;
@@ -40,7 +39,6 @@ Examples:
   tensorlend bench --quick
   tensorlend bench --only stream_poll
   tensorlend bench --json > bench.json
-  tensorlend bench --plot plots
   tensorlend bench --quick --runs 5 --json > base.json
   tensorlend bench --quick --compare base.json
   tensorlend bench --compare base.json --now first.json second.json --threshold 3")]
@@ -65,9 +63,6 @@ pub struct BenchArgs {
     threshold: f64,
     #[command(flatten)]
     json: Json,
-    /// Also write plots into this folder, as SVG.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["compare", "runs"])]
-    plot: Option<PathBuf>,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -166,9 +161,6 @@ fn measure(args: &BenchArgs, socket: Option<&Path>) -> Result<(), Box<dyn Error>
         ));
     }
     let report = report::Report::new(machine::Machine::here(cores), placement, &raced);
-    if let Some(folder) = &args.plot {
-        plot::plot(&report, folder)?;
-    }
     for row in &left_out {
         if !row.not_built {
             output::note(&format!("left out: {row}"));

@@ -1,18 +1,51 @@
 //! The demo's round trips as an SVG plot.
 
+use std::error::Error;
 use std::ops::Range;
 use std::path::Path;
 
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, ValueFormatter};
 use plotters::prelude::*;
 use tensorlend_layout::size::bytes_text;
 
 use super::table::{Method, Row, nanos_text};
-use crate::plot::{Area, BLUE, Drawn, FONT, GREEN, GRID, GRID_FINE, INK, PURPLE, PlotError, VERMILION, svg, write};
+use crate::files::{self, FileError};
 
-const HEIGHT_PX: u32 = 600;
+const SIZE_PX: (u32, u32) = (960, 600);
 const MARKER_PX: i32 = 5;
 const WHISKER_PX: i32 = 4;
+
+/// The generic font name that every SVG viewer supports.
+const FONT: &str = "sans-serif";
+/// Color of text and axes.
+const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
+/// Color of grid lines with a label.
+const GRID: RGBColor = RGBColor(0xC8, 0xC8, 0xC8);
+/// Color of grid lines without a label.
+const GRID_FINE: RGBColor = RGBColor(0xEC, 0xEC, 0xEC);
+// Colors from Okabe and Ito's palette, which is safe for color-blind readers.
+const GREEN: RGBColor = RGBColor(0x00, 0x9E, 0x73);
+const VERMILION: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
+const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
+const PURPLE: RGBColor = RGBColor(0xCC, 0x79, 0xA7);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn Error>>;
+
+/// The reason why a plot cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum PlotError {
+    /// The caller passed no row.
+    #[error("nothing to plot: no row was measured")]
+    NoRows,
+    /// The crate plotters could not draw.
+    #[error("the plot cannot be drawn: {0}")]
+    Draw(String),
+    /// The file could not be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
 
 /// Draws the round trips over the sizes on logarithmic axes, and writes the plot to `path`.
 ///
@@ -20,14 +53,19 @@ const WHISKER_PX: i32 = 4;
 ///
 /// [`PlotError::NoRows`] if `rows` is empty; [`PlotError::File`] if the file cannot be written.
 pub fn plot(rows: &[Row], path: &Path) -> Result<(), PlotError> {
-    write(path, &picture(rows)?)
+    Ok(files::write_bytes(path, picture(rows)?.as_bytes())?)
 }
 
 fn picture(rows: &[Row]) -> Result<String, PlotError> {
     let (Some(sizes), Some(times)) = (Axis::of_sizes(rows), Axis::of_times(rows)) else {
         return Err(PlotError::NoRows);
     };
-    svg(HEIGHT_PX, |area| draw(rows, sizes, times, area))
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, SIZE_PX).into_drawing_area();
+    let drawn = area.fill(&WHITE).map_err(Into::into).and_then(|()| draw(rows, sizes, times, &area));
+    drawn.and_then(|()| area.present().map_err(Into::into)).map_err(|error| PlotError::Draw(error.to_string()))?;
+    drop(area);
+    Ok(svg)
 }
 
 /// The appearance of a method: its color and its marker.
