@@ -16,6 +16,7 @@ use super::env::Env;
 use super::event::Unmade;
 use super::members::Members;
 use super::names::{Full, Names, live_owner_word};
+use super::parts::Parts;
 use claims::Claims;
 use lifetime::Lifetimes;
 use list::Lists;
@@ -165,22 +166,15 @@ impl Bindings {
     }
 
     /// Returns true if `names` new names have memory now, of which `key` is the longest. Otherwise orders the memory.
-    pub fn names_ready(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        names: u64,
-        key: &[u8],
-    ) -> bool {
-        let mut more = names.saturating_add(Self::absorbing_needs(members));
-        if self.names.ready(key.len()) < more && members.has_announcements() {
+    pub fn names_ready(&mut self, parts: &mut Parts<'_>, names: u64, key: &[u8]) -> bool {
+        let mut more = names.saturating_add(Self::absorbing_needs(parts.members));
+        if self.names.ready(key.len()) < more && parts.members.has_announcements() {
             // Absorbed announcements need no further memory, and clients need not wake the daemon for them.
-            self.absorb_turn(env, context, members);
-            more = names.saturating_add(Self::absorbing_needs(members));
+            self.absorb_turn(parts);
+            more = names.saturating_add(Self::absorbing_needs(parts.members));
         }
         let ready = self.names.ready(key.len()) >= more;
-        self.prepare_names(env, context, more);
+        self.prepare_names(parts.env, parts.context, more);
         ready || self.names.ready(key.len()) >= more
     }
 
@@ -201,111 +195,102 @@ impl Bindings {
     }
 
     /// Notifies a former owner that it has lost a cell.
-    pub fn disown(&mut self, env: &mut Env, context: &Context, members: &mut Members, owner_word: OwnerWord) {
-        let Some(client) = members.get_mut(owner_word.catalogue()) else { return };
+    pub fn disown(&mut self, parts: &mut Parts<'_>, owner_word: OwnerWord) {
+        let Some(client) = parts.members.get_mut(owner_word.catalogue()) else { return };
         match client.state {
             ClientState::Live(_) | ClientState::Disconnected { .. } => {
                 if client.notices.insert(owner_word.cell()) {
-                    context.directory.entry(owner_word.catalogue()).notices.add(1);
+                    parts.context.directory.entry(owner_word.catalogue()).notices.add(1);
                 }
             }
             ClientState::Ended { .. } => {}
-            ClientState::Frozen { .. } => self.collect_soon(env, context, members, owner_word.catalogue()),
+            ClientState::Frozen { .. } => self.collect_soon(parts, owner_word.catalogue()),
         }
     }
 
     /// Binds a key to a cell, regardless of the key's previous owner.
-    pub fn take(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        key: &[u8],
-        binding: Binding,
-    ) -> Result<(u32, OwnerWord), Refusal> {
-        let entry = self.place(context, members, members.uid_of(binding.catalogue), key)?;
+    pub fn take(&mut self, parts: &mut Parts<'_>, key: &[u8], binding: Binding) -> Result<(u32, OwnerWord), Refusal> {
+        let entry = self.place(parts.context, parts.members, parts.members.uid_of(binding.catalogue), key)?;
         self.unclaimed.remove(key);
-        Ok((entry, self.take_entry(env, context, members, entry, binding)))
+        Ok((entry, self.take_entry(parts, entry, binding)))
     }
 
     fn take_entry(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         entry: u32,
         Binding { catalogue, cell, life }: Binding,
     ) -> OwnerWord {
-        let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+        let before = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
-            self.lifetimes.move_to(context, entry, before, before, life);
-            context.directory.names[entry as usize].life.set(life.0);
+            self.lifetimes.move_to(parts.context, entry, before, before, life);
+            parts.context.directory.names[entry as usize].life.set(life.0);
             return before;
         }
         let after = OwnerWord::after(before, OwnerKind::Live, catalogue, cell);
-        let life_before = self.lifetimes.move_to(context, entry, before, after, life);
-        let owner_word = context.directory.change_owner(entry, after, [life_before, life], || {
+        let life_before = self.lifetimes.move_to(parts.context, entry, before, after, life);
+        let owner_word = parts.context.directory.change_owner(entry, after, [life_before, life], || {
             tensorlend_layout::crash_point!("daemon: name about to be bound");
-            let owner_word = self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, cell);
+            let owner_word = self.names.set(&parts.context.directory, entry, OwnerKind::Live, catalogue, cell);
             tensorlend_layout::crash_point!("daemon: name bound");
             owner_word
         });
-        context.directory.announce(PARKED_ANY);
-        members.surveyed(catalogue, cell);
+        parts.context.directory.announce(PARKED_ANY);
+        parts.members.surveyed(catalogue, cell);
         if before.is_live() {
-            context.directory.announce(parked_bit(before.catalogue()));
-            self.disown(env, context, members, before);
+            parts.context.directory.announce(parked_bit(before.catalogue()));
+            self.disown(parts, before);
             tensorlend_layout::crash_point!("daemon: former owner told");
         }
-        if let Some(client) = members.get_mut(catalogue) {
+        if let Some(client) = parts.members.get_mut(catalogue) {
             client.notices.remove(&cell);
         }
         owner_word
     }
 
     /// Ends a live name.
-    pub fn remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, entry: u32, tell: bool) {
-        let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
-        let record = &context.directory.names[entry as usize];
-        let item = (KeyKind::of(record) == KeyKind::Item).then(|| context.directory.key(record)).flatten();
+    pub fn remove(&mut self, parts: &mut Parts<'_>, entry: u32, tell: bool) {
+        let owner_word = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
+        let record = &parts.context.directory.names[entry as usize];
+        let item = (KeyKind::of(record) == KeyKind::Item).then(|| parts.context.directory.key(record)).flatten();
         let item = item.and_then(|key| item_of(&key));
         tensorlend_layout::crash_point!("daemon: name about to be removed");
         // While an owner sees its name alive, it sees the lifetime too, and sends a request to the daemon.
-        let life = self.lifetimes.end(context, entry, owner_word);
+        let life = self.lifetimes.end(parts.context, entry, owner_word);
         let tomb = OwnerWord::after(owner_word, OwnerKind::Tomb, 0, 0);
-        context.directory.change_owner(entry, tomb, [life, LifeWord::FOREVER], || {
-            self.names.bury(&context.directory, entry);
+        parts.context.directory.change_owner(entry, tomb, [life, LifeWord::FOREVER], || {
+            self.names.bury(&parts.context.directory, entry);
         });
-        context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));
+        parts.context.directory.announce(PARKED_ANY | parked_bit(owner_word.catalogue()));
         if tell {
-            self.disown(env, context, members, owner_word);
+            self.disown(parts, owner_word);
         }
         if let Some((id, number)) = item {
-            self.item_ended(env, context, QueueItem { list: id, number }, life.is_ephemeral());
+            self.item_ended(parts.env, parts.context, QueueItem { list: id, number }, life.is_ephemeral());
         }
     }
 
     /// Schedules a survey of a frozen client's memory. A survey reads all names of the client, so
     /// it starts with a delay. Several names may move in the meantime.
-    pub fn collect_soon(&mut self, env: &mut Env, context: &Context, members: &mut Members, catalogue: u16) {
+    pub fn collect_soon(&mut self, parts: &mut Parts<'_>, catalogue: u16) {
         let names = self.names.owned().count(catalogue) as u64;
         let pause_ns = if names == 0 { 0 } else { 1_000_000 + names * 500 };
-        if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = members.get_mut(catalogue) {
-            let due = env.clock.now_ns() + pause_ns;
+        if let Some(Client { state: ClientState::Frozen { due_ns, .. }, .. }) = parts.members.get_mut(catalogue) {
+            let due = parts.env.clock.now_ns() + pause_ns;
             if due_ns.is_none_or(|at| at > due) {
                 *due_ns = Some(due);
-                env.clock.set_timer(pause_ns, Timer::Collect(context.ledger.id(), catalogue));
+                parts.env.clock.set_timer(pause_ns, Timer::Collect(parts.context.ledger.id(), catalogue));
             }
         }
     }
 
     /// Schedules surveys of the clients whose memory is retained only by leases. The caller does so
     /// after a client with such leases has ended.
-    pub fn collect_held(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
+    pub fn collect_held(&mut self, parts: &mut Parts<'_>) {
         let held = |c: &Client| matches!(c.state, ClientState::Frozen { lease_held: true, .. });
-        let held: Vec<u16> = members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
+        let held: Vec<u16> = parts.members.iter().filter(|(_, c)| held(c)).map(|(n, _)| n).collect();
         for catalogue in held {
-            self.collect_soon(env, context, members, catalogue);
+            self.collect_soon(parts, catalogue);
         }
     }
 }

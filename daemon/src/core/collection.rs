@@ -19,6 +19,7 @@ use super::clock::Timer;
 use super::env::Env;
 use super::members::LEASES_PAUSE_NS;
 use super::namespace::Namespace;
+use super::parts::Parts;
 use super::range::SegmentId;
 use tensorlend_layout::leases::{LeaseTable, scan_fence};
 use tensorlend_layout::word::OwnerWord;
@@ -57,9 +58,7 @@ impl Namespace {
                     let may = env.chores.spend(RELEASE);
                     if may {
                         self.segments.free_segment(
-                            env,
-                            &mut self.context,
-                            &mut self.members,
+                            &mut Parts { env, context: &mut self.context, members: &mut self.members },
                             &mut self.devices,
                             SegmentId { owner: catalogue, base },
                             true,
@@ -93,7 +92,11 @@ impl Namespace {
                 // The owner deleted the value or filled the slot incorrectly, or the bytes are
                 // lost. No operation on the value can be in progress.
                 env.chores.spend(REMOVAL);
-                self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
+                self.bindings.remove(
+                    &mut Parts { env, context: &mut self.context, members: &mut self.members },
+                    entry,
+                    false,
+                );
                 continue;
             };
             survey.in_use = true;

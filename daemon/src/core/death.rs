@@ -14,6 +14,7 @@ use super::event::{ConnId, MemId};
 use super::members::LEASES_PAUSE_NS;
 use super::members::Members;
 use super::namespace::Namespace;
+use super::parts::Parts;
 use super::probes::Probing;
 use super::range::SegmentId;
 use std::borrow::Cow;
@@ -28,7 +29,7 @@ impl Namespace {
         // If the word is `Closed`, the previous daemon absorbed the client's announcements when the
         // client ended. Later announcements have no effect.
         if Absorbed(self.context.directory.entry(catalogue).absorbed.peek()).state() != MemberState::Closed {
-            self.bindings.drain(env, &mut self.context, &mut self.members, catalogue);
+            self.bindings.drain(&mut Parts { env, context: &mut self.context, members: &mut self.members }, catalogue);
         }
         let client = self.members.me(catalogue);
         client.notices.clear();
@@ -59,9 +60,10 @@ impl Namespace {
         // client's names.
         self.context.directory.announce(u64::MAX);
         self.bindings.end_claims(&mut self.context, catalogue);
-        self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
+        self.bindings
+            .end_ephemeral(&mut Parts { env, context: &mut self.context, members: &mut self.members }, catalogue);
         self.members.probe_next(env, &self.context, catalogue);
-        self.bindings.collect_held(env, &self.context, &mut self.members);
+        self.bindings.collect_held(&mut Parts { env, context: &mut self.context, members: &mut self.members });
     }
 }
 
@@ -141,9 +143,7 @@ impl Namespace {
         let frozen = self.members.me(catalogue).is_frozen();
         for base in bases {
             self.segments.free_segment(
-                env,
-                &mut self.context,
-                &mut self.members,
+                &mut Parts { env, context: &mut self.context, members: &mut self.members },
                 &mut self.devices,
                 SegmentId { owner: catalogue, base },
                 frozen,

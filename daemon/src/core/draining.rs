@@ -18,6 +18,7 @@ use super::env::Env;
 use super::event::{ConnId, MemId};
 use super::members::Members;
 use super::namespace::Namespace;
+use super::parts::Parts;
 use super::probes::Probing;
 use tensorlend_layout::word::MemberState;
 
@@ -128,7 +129,7 @@ impl Namespace {
         self.members.me(catalogue).draining = None;
         self.departed(env, catalogue);
         self.context.directory.announce(u64::MAX);
-        self.bindings.collect_held(env, &self.context, &mut self.members);
+        self.bindings.collect_held(&mut Parts { env, context: &mut self.context, members: &mut self.members });
         self.members.probe_next(env, &self.context, catalogue);
     }
 

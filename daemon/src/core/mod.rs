@@ -37,6 +37,7 @@ mod opening;
 mod orders;
 mod orphans;
 pub mod owners;
+mod parts;
 mod pool;
 mod pressure;
 mod probes;

@@ -1,12 +1,12 @@
 //! A namespace: its directory, its clients, and the owners of its names.
 
-use super::answer::Answer;
 use super::bindings::Bindings;
 use super::chores::Chore;
 use super::context::Context;
 use super::devices::Devices;
 use super::env::Env;
 use super::members::Members;
+use super::parts::Parts;
 use super::pressure::Pressure;
 use super::segment::Segments;
 use super::segment::spill::Candidate;
@@ -37,13 +37,18 @@ impl Namespace {
     /// Continues a chore. Returns the remaining part of the chore, or `None` if it has ended.
     pub fn go_on(&mut self, env: &mut Env, chore: Chore) -> Option<Chore> {
         match chore {
-            Chore::Items(deleted) => {
-                self.bindings.remove_items(env, &mut self.context, &mut self.members, deleted).map(Chore::Items)
-            }
+            Chore::Items(deleted) => self
+                .bindings
+                .remove_items(&mut Parts { env, context: &mut self.context, members: &mut self.members }, deleted)
+                .map(Chore::Items),
             Chore::Survey(catalogue) => self.survey(env, catalogue).then_some(Chore::Survey(catalogue)),
             Chore::Leases => self
                 .pressure
-                .scan(env, &self.context, &mut self.members, &self.bindings, &self.streams)
+                .scan(
+                    &mut Parts { env, context: &mut self.context, members: &mut self.members },
+                    &self.bindings,
+                    &self.streams,
+                )
                 .then_some(Chore::Leases),
         }
     }
@@ -53,11 +58,6 @@ impl Namespace {
     /// Returns the segments that no process writes any more and that have no copy in a file.
     pub fn spillable(&self) -> impl Iterator<Item = Candidate> {
         Segments::spillable(&self.context, &self.members)
-    }
-
-    /// Handles an owner's report that it has unmapped a segment.
-    pub fn release_for_spill(&mut self, env: &mut Env, catalogue: u16, base: u32) -> Answer {
-        Segments::release_for_spill(env, &self.context, &mut self.members, catalogue, base)
     }
 }
 

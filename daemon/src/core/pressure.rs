@@ -20,6 +20,7 @@ use super::context::Context;
 use super::counters::Counter;
 use super::env::Env;
 use super::members::Members;
+use super::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::size::bytes_exact;
@@ -104,14 +105,15 @@ impl Pressure {
 
     /// Ends one session: among the sessions that retain a value for too long, the one that retains
     /// most. The daemon then ends another session only if a limit refuses a further request.
-    fn revoke(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
-        let Some(most_ns) = env.settings.lease_ns_max.filter(|_| self.short) else { return };
+    fn revoke(&mut self, parts: &mut Parts<'_>) {
+        let Some(most_ns) = parts.env.settings.lease_ns_max.filter(|_| self.short) else { return };
         let mut holders: BTreeMap<u16, (u64, u64)> = BTreeMap::new();
         // Of the clients without a connection, only those with reading children have leases that
         // can end now.
-        let live = |value: &&Retained| members.get(value.holder).is_some_and(|it| it.is_live() || it.awaits_children());
+        let live =
+            |value: &&Retained| parts.members.get(value.holder).is_some_and(|it| it.is_live() || it.awaits_children());
         for value in self.retained.iter().filter(live) {
-            let age_ns = env.clock.now_ns() - value.since_ns;
+            let age_ns = parts.env.clock.now_ns() - value.since_ns;
             if age_ns >= most_ns && value.bytes > 0 {
                 let (bytes, oldest_ns) = holders.entry(value.holder).or_default();
                 *bytes = bytes.saturating_add(value.bytes);
@@ -120,16 +122,16 @@ impl Pressure {
         }
         let Some((&holder, &(bytes, age_ns))) = holders.iter().max_by_key(|(_, held)| **held) else { return };
         self.short = false;
-        env.counters.count(Counter::SessionsRevoked);
+        parts.env.counters.count(Counter::SessionsRevoked);
         let why = format!(
             "memory is short, and its leases have kept {} that were replaced for {} ms: uid.lease_ms_max is {}",
             bytes_exact(bytes),
             age_ns / 1_000_000,
             most_ns / 1_000_000
         );
-        if !members.abandon_children(env, context, holder) {
-            members.me(holder).is_revoked = true;
-            members.fault(holder, why);
+        if !parts.members.abandon_children(parts.env, parts.context, holder) {
+            parts.members.me(holder).is_revoked = true;
+            parts.members.fault(holder, why);
         }
     }
 

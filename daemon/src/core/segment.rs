@@ -17,6 +17,7 @@ use super::length;
 use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
 use super::orders::Making;
+use super::parts::Parts;
 use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::settings::Payer;
 use super::tables::Table;
@@ -92,9 +93,7 @@ impl Segments {
     /// Handles a request for a segment.
     pub fn segment(
         &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &Members,
+        parts: &mut Parts<'_>,
         Requester { conn, catalogue }: Requester,
         SegmentSize { bytes, log2 }: SegmentSize,
     ) -> Answer {
@@ -103,28 +102,28 @@ impl Segments {
         };
         // The daemon raises a length just below the ordinary one to the ordinary length. A spare of
         // that length may be ready, and the daemon can lend the segment again later.
-        let ordinary = env.settings.segment_bytes;
-        let large = bytes.max(ordinary).checked_next_multiple_of(env.settings.segment_unit);
+        let ordinary = parts.env.settings.segment_bytes;
+        let large = bytes.max(ordinary).checked_next_multiple_of(parts.env.settings.segment_unit);
         let bytes = if bytes > ordinary / 8 * 7 { large.unwrap_or(bytes) } else { bytes };
-        let base = self.range_for_segment(context, members, catalogue, log2)?;
-        let uid = members[catalogue].uid;
-        let charge = env.accounts.charge(Some(uid), context.ledger.id(), Kind::Segment, bytes)?;
-        let (slots_bytes, slots_charge) = match Self::charge_slots(env, context, uid, log2) {
+        let base = self.range_for_segment(parts.context, parts.members, catalogue, log2)?;
+        let uid = parts.members[catalogue].uid;
+        let charge = parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Segment, bytes)?;
+        let (slots_bytes, slots_charge) = match Self::charge_slots(parts.env, parts.context, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
-                env.accounts.refund(charge);
+                parts.env.accounts.refund(charge);
                 return Err(refusal);
             }
         };
-        let Some((mem, made)) = env.order_segment(conn, context.ledger.borrower(uid), bytes) else {
-            env.accounts.refund(charge);
-            env.accounts.refund(slots_charge);
-            let (used, more) = (bytes_exact(env.pool.lent_bytes()), bytes_exact(bytes));
+        let Some((mem, made)) = parts.env.order_segment(conn, parts.context.ledger.borrower(uid), bytes) else {
+            parts.env.accounts.refund(charge);
+            parts.env.accounts.refund(slots_charge);
+            let (used, more) = (bytes_exact(parts.env.pool.lent_bytes()), bytes_exact(bytes));
             let what = format!("the pool ({used} in use, {more} more needed)");
-            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(env.pool.bytes_max())));
+            return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(parts.env.pool.bytes_max())));
         };
-        let slots = env.orders.slots(
-            &mut env.effects,
+        let slots = parts.env.orders.slots(
+            &mut parts.env.effects,
             conn,
             SlotRange { owner: catalogue, base, log2 },
             slots_bytes,
@@ -184,29 +183,31 @@ impl Segments {
     /// Completes a request for a segment, after the segment and its slots have been made.
     pub fn segment_made(
         &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         devices: &mut Devices,
         range: SlotRange,
         work: Vec<Making>,
     ) -> Answer {
         let SlotRange { owner: catalogue, base, log2 } = range;
         let full = || {
-            context.ledger.limit(
+            parts.context.ledger.limit(
                 LimitKind::Segments,
                 "the number of segments",
                 "segments_max",
-                context.ledger.limits().segments_max,
+                parts.context.ledger.limits().segments_max,
             )
         };
         // Other clients may have received segments since the order of this one.
-        let share = context.ledger.check_table_share(Table::Segments, members[catalogue].uid, members.segment_uids());
+        let share = parts.context.ledger.check_table_share(
+            Table::Segments,
+            parts.members[catalogue].uid,
+            parts.members.segment_uids(),
+        );
         let entry = match share.and_then(|()| self.free.last().copied().ok_or_else(full)) {
             Ok(entry) => entry,
             Err(refusal) => {
                 for making in work {
-                    env.abandon(making);
+                    parts.env.abandon(making);
                 }
                 return Err(refusal);
             }
@@ -214,24 +215,24 @@ impl Segments {
         self.free.pop();
         let [segment, slots]: [Making; 2] = work.try_into().expect("a segment and its slots");
         if segment.device.is_some() {
-            return Ok(Self::device_segment_made(env, context, members, devices, range, [segment, slots], entry));
+            return Ok(Self::device_segment_made(parts, devices, range, [segment, slots], entry));
         }
         let bytes = segment.segment_bytes.expect("it is a segment");
-        let line = &context.directory.segments[entry as usize];
+        let line = &parts.context.directory.segments[entry as usize];
         line.bytes.put(bytes);
-        line.since_ns.put(env.clock.now_ns());
+        line.since_ns.put(parts.env.clock.now_ns());
         line.place.put(0);
-        context.directory.head().want_out(entry, false);
+        parts.context.directory.head().want_out(entry, false);
         tensorlend_layout::crash_point!("daemon: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
         tensorlend_layout::crash_point!("daemon: range lent");
-        context.directory.count_bytes(catalogue, bytes, true);
-        let geometry = context.directory.entry(catalogue).geometry.peek();
+        parts.context.directory.count_bytes(catalogue, bytes, true);
+        let geometry = parts.context.directory.entry(catalogue).geometry.peek();
         let lend = vec![(segment.mem, Lending::Write), (slots.mem, Lending::Write)];
-        let (namespace, owner) = (context.ledger.id(), catalogue);
-        let short = env.is_short(members[catalogue].uid, namespace);
-        env.effects.keep(segment.mem, Label::Segment { namespace, owner, base });
-        env.effects.keep(slots.mem, Label::Slots { namespace, owner, base });
+        let (namespace, owner) = (parts.context.ledger.id(), catalogue);
+        let short = parts.env.is_short(parts.members[catalogue].uid, namespace);
+        parts.env.effects.keep(segment.mem, Label::Segment { namespace, owner, base });
+        parts.env.effects.keep(slots.mem, Label::Slots { namespace, owner, base });
         let segment = Segment {
             mem: segment.mem,
             bytes,
@@ -245,9 +246,9 @@ impl Segments {
             wanted_ns: None,
             device: None,
         };
-        let client = members.me(catalogue);
+        let client = parts.members.me(catalogue);
         client.segments.insert(base, segment);
-        client.lent_ns = env.clock.now_ns();
+        client.lent_ns = parts.env.clock.now_ns();
         Ok(Outcome::Lend(
             Reply::Segment { bytes, base, slots_log2: log2, geometry, short, in_file: false },
             lend,
@@ -256,16 +257,8 @@ impl Segments {
     }
 
     /// Handles a request of `asker` to map a client's segment.
-    pub fn segment_of(
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        devices: &mut Devices,
-        asker: u16,
-        catalogue: u16,
-        slot: u32,
-    ) -> Answer {
-        let client = members.client(catalogue)?;
+    pub fn segment_of(parts: &mut Parts<'_>, devices: &mut Devices, asker: u16, catalogue: u16, slot: u32) -> Answer {
+        let client = parts.members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         // A writer publishes in a segment only after it has mapped the segment.
@@ -276,43 +269,36 @@ impl Segments {
         }
         if segment.device.is_some() {
             let lend = vec![(segment.mem, Lending::Device), (segment.slots.mem, Lending::Read)];
-            members.check_watched(asker)?;
-            let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("seen above");
+            parts.members.check_watched(asker)?;
+            let reply = Self::describe_on_device(parts, catalogue, base).expect("seen above");
             devices.lent(reply.lending, Some(asker));
-            members.show(context, catalogue, asker);
+            parts.members.show(parts.context, catalogue, asker);
             return Ok(Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Nothing));
         }
-        if let Some(answer) = Self::recall(env, context, members, catalogue, base) {
+        if let Some(answer) = Self::recall(parts, catalogue, base) {
             return answer;
         }
-        Self::want_no_more(context, members.me(catalogue).segments.get_mut(base).expect("found above"));
-        let client = members.client(catalogue)?;
+        Self::want_no_more(parts.context, parts.members.me(catalogue).segments.get_mut(base).expect("found above"));
+        let client = parts.members.client(catalogue)?;
         let uid = client.uid;
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         let reply = Reply::Segment {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: context.directory.entry(catalogue).geometry.peek(),
-            short: env.is_short(uid, context.ledger.id()),
+            geometry: parts.context.directory.entry(catalogue).geometry.peek(),
+            short: parts.env.is_short(uid, parts.context.ledger.id()),
             in_file: false,
         };
         let lend = vec![(segment.mem, Lending::Read), (segment.slots.mem, Lending::Read)];
-        members.show(context, catalogue, asker);
+        parts.members.show(parts.context, catalogue, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// Handles a request of `asker` to map the records of a host segment's slots. The segment's
     /// bytes do not move, even if they are in a file.
-    pub fn slots_of(
-        env: &Env,
-        context: &Context,
-        members: &mut Members,
-        asker: u16,
-        catalogue: u16,
-        slot: u32,
-    ) -> Answer {
-        let client = members.client(catalogue)?;
+    pub fn slots_of(parts: &mut Parts<'_>, asker: u16, catalogue: u16, slot: u32) -> Answer {
+        let client = parts.members.client(catalogue)?;
         let missing = || Refusal::NotFound(format!("segment with slot {slot} of client {catalogue}"));
         let (base, segment) = client.segment_of(slot).ok_or_else(missing)?;
         if segment.device.is_some() {
@@ -326,14 +312,14 @@ impl Segments {
             bytes: segment.bytes,
             base,
             slots_log2: segment.slots_log2,
-            geometry: context.directory.entry(catalogue).geometry.peek(),
-            short: env.is_short(client.uid, context.ledger.id()),
+            geometry: parts.context.directory.entry(catalogue).geometry.peek(),
+            short: parts.env.is_short(client.uid, parts.context.ledger.id()),
             // A segment that a worker is writing to a file counts as in a file. A request for such
             // a segment's bytes would cancel the spill.
             in_file: !matches!(segment.residence, Residence::Memory),
         };
         let lend = vec![(segment.slots.mem, Lending::Read)];
-        members.show(context, catalogue, asker);
+        parts.members.show(parts.context, catalogue, asker);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 }
@@ -342,61 +328,53 @@ impl Segments {
     /// Handles a request to return a segment.
     pub fn return_segment(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         devices: &mut Devices,
         catalogue: u16,
         base: u32,
     ) -> Answer {
-        let Some(segment) = members.me(catalogue).segments.get(&base) else {
+        let Some(segment) = parts.members.me(catalogue).segments.get(&base) else {
             return Err(Refusal::NotFound(format!("segment of yours with first slot {base}")));
         };
         let slots = base..base + (1 << segment.slots_log2);
-        if members.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
+        if parts.members.leased(catalogue).iter().any(|slot| slots.contains(slot)) {
             return Err(Refusal::Bad(format!("the segment with first slot {base} is still leased")));
         }
-        let segment = members.me(catalogue).segments.remove(base).expect("it was there");
-        let whose = members[catalogue].former_writer(catalogue);
-        self.unlist(context, catalogue, &segment);
+        let segment = parts.members.me(catalogue).segments.remove(base).expect("it was there");
+        let whose = parts.members[catalogue].former_writer(catalogue);
+        self.unlist(parts.context, catalogue, &segment);
         if segment.device.is_some() {
-            let slots = devices.give_up(env, context, members, catalogue, base, segment);
-            env.orphan_part(whose, slots);
+            let slots = devices.give_up(parts, catalogue, base, segment);
+            parts.env.orphan_part(whose, slots);
             return Ok(Outcome::Reply(Reply::Done));
         }
         // The owner may still have the records mapped, whether or not the bytes are in a file.
-        match env.free_spilled(whose.uid, segment) {
+        match parts.env.free_spilled(whose.uid, segment) {
             Ok(Segment { mem, bytes, charge, slots, .. }) => {
-                env.orphan_part(whose, slots);
-                env.orphan(whose, mem, charge, Some(bytes));
+                parts.env.orphan_part(whose, slots);
+                parts.env.orphan(whose, mem, charge, Some(bytes));
             }
-            Err(slots) => env.orphan_part(whose, slots),
+            Err(slots) => parts.env.orphan_part(whose, slots),
         }
         Ok(Outcome::Reply(Reply::Done))
     }
 
     /// Handles an owner's report that it has unmapped a segment. The kernel confirms this when the
     /// daemon spills the segment.
-    pub fn release_for_spill(
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        catalogue: u16,
-        base: u32,
-    ) -> Answer {
-        if env.settings.spill.is_none() {
+    pub fn release_for_spill(parts: &mut Parts<'_>, catalogue: u16, base: u32) -> Answer {
+        if parts.env.settings.spill.is_none() {
             return Err(limit(LimitKind::Spill, "what may be spilled", "spill.directory", "nothing"));
         }
-        if context.ledger.limits().payer == Payer::Client {
-            let setting = format!("{}.charge", context.ledger.setting());
+        if parts.context.ledger.limits().payer == Payer::Client {
+            let setting = format!("{}.charge", parts.context.ledger.setting());
             return Err(limit(LimitKind::Spill, "what may be spilled", setting, "nothing"));
         }
-        let Some(segment) = members.me(catalogue).segments.get_mut(base).filter(|it| it.device.is_none()) else {
+        let Some(segment) = parts.members.me(catalogue).segments.get_mut(base).filter(|it| it.device.is_none()) else {
             return Err(Refusal::NotFound(format!("segment of yours in host memory with first slot {base}")));
         };
         if segment.released_ns.is_none() {
-            segment.released_ns = Some(env.clock.now_ns());
-            env.spills.note_spillable();
+            segment.released_ns = Some(parts.env.clock.now_ns());
+            parts.env.spills.note_spillable();
         }
         Ok(Outcome::Reply(Reply::Done))
     }
@@ -422,33 +400,31 @@ impl Segments {
     /// case.
     pub fn free_segment(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         devices: &mut Devices,
         SegmentId { owner: catalogue, base }: SegmentId,
         quiescent: bool,
     ) {
-        let segment = members.me(catalogue).segments.remove(base).expect("it is there");
-        self.unlist(context, catalogue, &segment);
+        let segment = parts.members.me(catalogue).segments.remove(base).expect("it is there");
+        self.unlist(parts.context, catalogue, &segment);
         if segment.device.is_some() {
-            let slots = devices.give_up(env, context, members, catalogue, base, segment);
-            env.release_part(slots);
+            let slots = devices.give_up(parts, catalogue, base, segment);
+            parts.env.release_part(slots);
             return;
         }
-        let found = env.free_spilled(members[catalogue].uid, segment);
+        let found = parts.env.free_spilled(parts.members[catalogue].uid, segment);
         let Segment { mem, bytes, charge, slots, .. } = match found {
             Ok(segment) => segment,
-            Err(slots) => return env.release_part(slots),
+            Err(slots) => return parts.env.release_part(slots),
         };
-        env.accounts.refund(charge);
-        env.release_part(slots);
-        if quiescent && env.may_lend_again(context.ledger.id()) {
-            let uid = members[catalogue].uid;
-            env.effects.push(Effect::Forget { mem });
-            env.keep_idle(mem, bytes, context.ledger.borrower(uid));
+        parts.env.accounts.refund(charge);
+        parts.env.release_part(slots);
+        if quiescent && parts.env.may_lend_again(parts.context.ledger.id()) {
+            let uid = parts.members[catalogue].uid;
+            parts.env.effects.push(Effect::Forget { mem });
+            parts.env.keep_idle(mem, bytes, parts.context.ledger.borrower(uid));
         } else {
-            env.release_segment(mem, bytes);
+            parts.env.release_segment(mem, bytes);
         }
     }
 }

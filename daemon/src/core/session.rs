@@ -25,14 +25,16 @@ use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, Event, Received, Unmade};
+use super::namespace::Namespace;
 use super::namespaces::Namespaces;
 use super::opening::Opening;
+use super::parts::Parts;
 use super::range::{SegmentSize, SizeOnDevice};
+use super::segment::Segments;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
 use super::stream::CursorId;
 use super::versions::Versions;
-use crate::core::segment::Segments;
 use lines::Blocked;
 use requests::Counts;
 use std::collections::BTreeMap;
@@ -242,7 +244,11 @@ impl Core {
     fn woken(&mut self, conn: ConnId) {
         let Some(joined) = self.conns.get(&conn).and_then(|state| state.joined) else { return };
         if let Some(namespace) = self.namespaces.get_mut(&joined.namespace) {
-            namespace.bindings.absorb_turn(&mut self.env, &mut namespace.context, &mut namespace.members);
+            namespace.bindings.absorb_turn(&mut Parts {
+                env: &mut self.env,
+                context: &mut namespace.context,
+                members: &mut namespace.members,
+            });
         }
     }
 
@@ -459,115 +465,67 @@ impl Core {
         if !requests::rule(request).right.is_given_to(joined.role) {
             return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
         }
-        let (env, me) = (&mut self.env, joined.catalogue);
+        let me = joined.catalogue;
+        let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
+        let parts = &mut Parts { env: &mut self.env, context, members };
         match request {
             Request::Segment { bytes, slots_log2 } => {
                 self.segment(conn, joined, SegmentSize { bytes: *bytes, log2: *slots_log2 }, since_ns)
             }
-            Request::ReturnSegment { base } => namespace.segments.return_segment(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                &mut namespace.devices,
-                me,
-                *base,
-            ),
-            Request::Shelve { base } => namespace.release_for_spill(env, me, *base),
-            Request::GrowCells => namespace.members.grow_cells(env, &namespace.context, conn, me),
+            Request::ReturnSegment { base } => segments.return_segment(parts, devices, me, *base),
+            Request::Shelve { base } => Segments::release_for_spill(parts, me, *base),
+            Request::GrowCells => parts.members.grow_cells(parts.env, parts.context, conn, me),
             Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
-            Request::SlotsOf { catalogue, slot } => {
-                Segments::slots_of(env, &namespace.context, &mut namespace.members, me, *catalogue, *slot)
+            Request::SlotsOf { catalogue, slot } => Segments::slots_of(parts, me, *catalogue, *slot),
+            Request::CellsOf { catalogue, part } => parts.members.cells_of(parts.context, *catalogue, *part),
+            Request::ValuesOf { names } => parts.members.values_of(parts.context, bindings, names),
+            Request::LeasesOf { catalogue } => parts.members.leases_of(*catalogue),
+            Request::Bind { name, cell } => {
+                let binding = Binding { catalogue: me, cell: *cell, life: LifeWord::FOREVER };
+                bindings.bind(parts, name, binding, since_ns)
             }
-            Request::CellsOf { catalogue, part } => namespace.members.cells_of(&namespace.context, *catalogue, *part),
-            Request::ValuesOf { names } => namespace.members.values_of(&namespace.context, &namespace.bindings, names),
-            Request::LeasesOf { catalogue } => namespace.members.leases_of(*catalogue),
-            Request::Bind { name, cell } => namespace.bindings.bind(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                name,
-                Binding { catalogue: me, cell: *cell, life: LifeWord::FOREVER },
-                since_ns,
-            ),
             Request::BindFor { name, cell, ttl_ns, ephemeral } => {
-                let life = Bindings::lifetime(env, *ttl_ns, *ephemeral)?;
-                let binding = Binding { catalogue: me, cell: *cell, life };
-                let (context, members) = (&mut namespace.context, &mut namespace.members);
-                namespace.bindings.bind(env, context, members, name, binding, since_ns)
+                let life = Bindings::lifetime(parts.env, *ttl_ns, *ephemeral)?;
+                bindings.bind(parts, name, Binding { catalogue: me, cell: *cell, life }, since_ns)
             }
-            Request::Delete { name } => {
-                namespace.bindings.delete(env, &mut namespace.context, &mut namespace.members, name, since_ns)
+            Request::Delete { name } => bindings.delete(parts, name, since_ns),
+            Request::Tidy { names } => bindings.tidy(parts, me, names),
+            Request::Rename { from, to } => bindings.rename(parts, from, to, since_ns),
+            Request::Notices => Ok(parts.members.notices(me)),
+            Request::Wait => Ok(parts.members.wait(parts.context, me)),
+            Request::StreamOpen { name, capacity, policy } => {
+                let ring = RingRequest { producer: me, name: name.clone(), capacity: *capacity, policy: *policy };
+                streams.stream_open(parts, bindings, conn, ring)
             }
-            Request::Tidy { names } => {
-                namespace.bindings.tidy(env, &mut namespace.context, &mut namespace.members, me, names)
-            }
-            Request::Rename { from, to } => {
-                namespace.bindings.rename(env, &mut namespace.context, &mut namespace.members, from, to, since_ns)
-            }
-            Request::Notices => Ok(namespace.members.notices(me)),
-            Request::Wait => Ok(namespace.members.wait(&namespace.context, me)),
-            Request::StreamOpen { name, capacity, policy } => namespace.streams.stream_open(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                &mut namespace.bindings,
-                conn,
-                RingRequest { producer: me, name: name.clone(), capacity: *capacity, policy: *policy },
-            ),
             Request::Subscribe { wake: true, .. } => {
                 let why = "this version of the client library sends wake descriptors, which the daemon no longer takes";
                 Err(Refusal::Bad(why.into()))
             }
             Request::Subscribe { name, cursor, wake: false } => {
-                let cursor = CursorId { catalogue: me, cursor: *cursor };
-                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, name, cursor, false)
+                streams.subscribe(parts, name, CursorId { catalogue: me, cursor: *cursor }, false)
             }
             Request::SubscribePollable { name, cursor } => {
-                let cursor = CursorId { catalogue: me, cursor: *cursor };
-                namespace.streams.subscribe(env, &namespace.context, &mut namespace.members, name, cursor, true)
+                streams.subscribe(parts, name, CursorId { catalogue: me, cursor: *cursor }, true)
             }
-            Request::Unsubscribe { stream, id, cursor } => Ok(namespace.streams.unsubscribe(
-                env,
-                &namespace.context,
-                &namespace.members,
-                *stream,
-                *id,
-                CursorId { catalogue: me, cursor: *cursor },
-            )),
+            Request::Unsubscribe { stream, id, cursor } => {
+                Ok(streams.unsubscribe(parts, *stream, *id, CursorId { catalogue: me, cursor: *cursor }))
+            }
             Request::WakeDescriptor { stream, catalogue, cursor } => {
-                namespace.streams.wake_descriptor(&namespace.members, me, *stream, *catalogue, *cursor)
+                streams.wake_descriptor(parts.members, me, *stream, *catalogue, *cursor)
             }
-            Request::StreamDelete { name } => namespace.streams.stream_delete(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                &mut namespace.bindings,
-                name,
-            ),
+            Request::StreamDelete { name } => streams.stream_delete(parts, bindings, name),
             Request::StreamClosed { stream, id } => {
-                Ok(namespace.streams.stream_closed(env, &namespace.members, me, *stream, *id))
+                Ok(streams.stream_closed(parts.env, parts.members, me, *stream, *id))
             }
-            Request::ListAppend { list, cells } => namespace.bindings.list_append(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                list,
-                NewItems { catalogue: me, cells, life: LifeWord::FOREVER },
-            ),
-            Request::ListAppendEphemeral { list, cells } => namespace.bindings.list_append(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
-                list,
-                NewItems { catalogue: me, cells, life: LifeWord::new(0, true) },
-            ),
-            Request::ListDelete { list } => namespace.bindings.list_delete(env, &mut namespace.context, list),
-            Request::ListRename { from, to } => {
-                namespace.bindings.list_rename(env, &mut namespace.context, &mut namespace.members, from, to)
+            Request::ListAppend { list, cells } => {
+                bindings.list_append(parts, list, NewItems { catalogue: me, cells, life: LifeWord::FOREVER })
             }
-            Request::Queue(request) => {
-                namespace.bindings.queue(env, &mut namespace.context, &mut namespace.members, me, request)
+            Request::ListAppendEphemeral { list, cells } => {
+                bindings.list_append(parts, list, NewItems { catalogue: me, cells, life: LifeWord::new(0, true) })
             }
+            Request::ListDelete { list } => bindings.list_delete(parts.env, parts.context, list),
+            Request::ListRename { from, to } => bindings.list_rename(parts, from, to),
+            Request::Queue(request) => bindings.queue(parts, me, request),
             Request::Stat => {
                 let asker = Some((state.peer.uid, joined.namespace));
                 let stat = stat(&self.env, &self.namespaces, asker);
@@ -577,10 +535,8 @@ impl Core {
                 let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
                 self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
             }
-            Request::Mapped { lendings, last } => {
-                namespace.devices.mapped(env, &namespace.context, me, lendings, *last)
-            }
-            Request::Unmapped { lendings } => namespace.devices.unmapped(env, &namespace.context, me, lendings),
+            Request::Mapped { lendings, last } => devices.mapped(parts.env, parts.context, me, lendings, *last),
+            Request::Unmapped { lendings } => devices.unmapped(parts.env, parts.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::GaveUp => {
                 if let Some(refusal) = self.conns.get_mut(&conn).and_then(|state| state.withheld.take()) {

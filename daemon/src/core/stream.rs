@@ -13,6 +13,7 @@ use super::length;
 use super::members::Members;
 use super::names::live_owner_word;
 use super::orders::{Making, Part};
+use super::parts::Parts;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::offset_of;
@@ -243,9 +244,7 @@ impl Streams {
     /// Handles a request to become the producer of a stream.
     pub fn stream_open(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         bindings: &mut Bindings,
         conn: ConnId,
         ring: RingRequest,
@@ -255,15 +254,16 @@ impl Streams {
         if capacity > CAPACITY_MAX {
             return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
         }
-        self.stream_place(env, context, members, bindings, catalogue, name)?;
-        if !bindings.names_ready(env, context, members, 1, &stream_key(name)) {
+        self.stream_place(parts, bindings, catalogue, name)?;
+        if !bindings.names_ready(parts, 1, &stream_key(name)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         let capacity = capacity.max(1).next_power_of_two();
         let bytes = length::ring(capacity);
-        let charge = env.accounts.charge_sheet(members.me(catalogue).uid, context.ledger.id(), bytes)?;
+        let charge =
+            parts.env.accounts.charge_sheet(parts.members.me(catalogue).uid, parts.context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
-        let making = vec![env.orders.sheet(&mut env.effects, conn, bytes, plan, charge)];
+        let making = vec![parts.env.orders.sheet(&mut parts.env.effects, conn, bytes, plan, charge)];
         Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
     }
 
@@ -271,31 +271,29 @@ impl Streams {
     /// Retires idle streams to make room.
     fn stream_place(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         bindings: &mut Bindings,
         catalogue: u16,
         name: &str,
     ) -> Result<Option<u32>, Refusal> {
-        let uid = members.me(catalogue).uid;
+        let uid = parts.members.me(catalogue).uid;
         let known = self.by_name.get(name).copied();
         if let Some(place) = known {
             let stream = &self.table[&place];
-            if stream.producer != catalogue && Self::is_produced(members, stream) {
+            if stream.producer != catalogue && Self::is_produced(parts.members, stream) {
                 return Err(Refusal::StreamTaken(name.into()));
             }
-            if members.uid_of(stream.producer) == Some(uid) {
+            if parts.members.uid_of(stream.producer) == Some(uid) {
                 return Ok(known);
             }
         }
         // A stream that another user closed counts as this user's stream from now on.
-        while let Err(refusal) = context.ledger.check_table_share(
+        while let Err(refusal) = parts.context.ledger.check_table_share(
             Table::Streams,
             uid,
-            self.producers().map(|producer| members.uid_of(producer)),
+            self.producers().map(|producer| parts.members.uid_of(producer)),
         ) {
-            if !self.retire_oldest(env, context, members, bindings, Some(uid)) {
+            if !self.retire_oldest(parts, bindings, Some(uid)) {
                 return Err(refusal);
             }
         }
@@ -303,20 +301,18 @@ impl Streams {
             return Ok(known);
         }
         while self.places.is_empty() {
-            if !self.retire_oldest(env, context, members, bindings, Some(uid))
-                && !self.retire_oldest(env, context, members, bindings, None)
-            {
-                return Err(context.ledger.limit(
+            if !self.retire_oldest(parts, bindings, Some(uid)) && !self.retire_oldest(parts, bindings, None) {
+                return Err(parts.context.ledger.limit(
                     LimitKind::Streams,
                     "the number of streams",
                     "streams_max",
-                    context.ledger.limits().streams_max,
+                    parts.context.ledger.limits().streams_max,
                 ));
             }
         }
         while bindings.names().room() == 0 {
-            if !self.retire_oldest(env, context, members, bindings, None) {
-                return Err(context.full(super::names::Full::Names));
+            if !self.retire_oldest(parts, bindings, None) {
+                return Err(parts.context.full(super::names::Full::Names));
             }
         }
         Ok(None)
@@ -325,50 +321,48 @@ impl Streams {
     /// Completes a request for a stream, after its ring has been made.
     pub fn ring_made(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         bindings: &mut Bindings,
         RingRequest { producer: catalogue, name, capacity, policy }: RingRequest,
         mut work: Vec<Making>,
     ) -> Answer {
         let making = work.remove(0);
-        let placed = self.stream_place(env, context, members, bindings, catalogue, &name).and_then(|place| {
+        let placed = self.stream_place(parts, bindings, catalogue, &name).and_then(|place| {
             let key = stream_key(&name);
-            if super::names::find(&context.directory, &key).is_none() {
-                bindings.check_room(context, members, 1)?;
+            if super::names::find(&parts.context.directory, &key).is_none() {
+                bindings.check_room(parts.context, parts.members, 1)?;
             }
-            let entry = bindings.place(context, members, members.uid_of(catalogue), &key)?;
+            let entry = bindings.place(parts.context, parts.members, parts.members.uid_of(catalogue), &key)?;
             Ok((place, entry))
         });
         let (place, entry) = match placed {
             Ok(placed) => placed,
             Err(refusal) => {
-                env.abandon(making);
+                parts.env.abandon(making);
                 return Err(refusal);
             }
         };
         let place = match place {
             Some(place) => {
-                let before = self.stream_clear(env, context, members, place);
-                Self::after_stream(env, context, members, bindings, before);
+                let before = self.stream_clear(parts, place);
+                Self::after_stream(parts, bindings, before);
                 place
             }
             None => self.places.pop().expect("stream_place saw one"),
         };
         self.ids += 1;
         let id = self.ids;
-        let line = &context.directory.streams[place as usize];
+        let line = &parts.context.directory.streams[place as usize];
         line.catalogue.put(catalogue.into());
         line.capacity.put(capacity.into());
         line.policy.put(policy as u64);
         line.id.set(id);
         tensorlend_layout::crash_point!("daemon: stream written");
-        let owner_word = bindings.set(context, entry, catalogue, place);
+        let owner_word = bindings.set(parts.context, entry, catalogue, place);
         tensorlend_layout::crash_point!("daemon: stream listed");
         let lend = vec![(making.mem, Lending::Write)];
         let ring = making.into_part();
-        env.effects.keep(ring.mem, Label::Ring { namespace: context.ledger.id(), place, id });
+        parts.env.effects.keep(ring.mem, Label::Ring { namespace: parts.context.ledger.id(), place, id });
         let stream = Stream {
             name: name.clone(),
             id,
@@ -381,55 +375,45 @@ impl Streams {
         };
         self.table.insert(place, stream);
         self.by_name.insert(name, place);
-        members.me(catalogue).lent_ns = env.clock.now_ns();
-        context.directory.announce(u64::MAX);
+        parts.members.me(catalogue).lent_ns = parts.env.clock.now_ns();
+        parts.context.directory.announce(u64::MAX);
         let reply = Reply::Stream { stream: place, id, entry, owner_word: owner_word.0, capacity, policy };
         Ok(Outcome::Lend(reply, lend, Lent::Ring(place, id)))
     }
 
     /// Ends one epoch of a stream. The stream's entry and name stay. Returns the stream's producer.
-    fn stream_clear(&mut self, env: &mut Env, context: &Context, members: &mut Members, place: u32) -> u16 {
+    fn stream_clear(&mut self, parts: &mut Parts<'_>, place: u32) -> u16 {
         let mut stream = self.take_out(place);
-        let line = &context.directory.streams[place as usize];
+        let line = &parts.context.directory.streams[place as usize];
         line.id.set(0);
-        stream.drop_subscribers(line, env, |_| true);
-        members.forget_loud(env, context, stream.producer, stream.ring.mem);
-        let producer = members.get(stream.producer).filter(|c| !c.is_frozen());
+        stream.drop_subscribers(line, parts.env, |_| true);
+        parts.members.forget_loud(parts.env, parts.context, stream.producer, stream.ring.mem);
+        let producer = parts.members.get(stream.producer).filter(|c| !c.is_frozen());
         match producer.map(|client| client.former_writer(stream.producer)) {
-            Some(whose) => env.orphan_part(whose, stream.ring),
-            None => env.release_part(stream.ring),
+            Some(whose) => parts.env.orphan_part(whose, stream.ring),
+            None => parts.env.release_part(stream.ring),
         }
         stream.producer
     }
 
-    fn after_stream(env: &mut Env, context: &Context, members: &mut Members, bindings: &mut Bindings, producer: u16) {
-        if members.get(producer).is_some_and(Client::is_frozen) {
-            bindings.collect_soon(env, context, members, producer);
+    fn after_stream(parts: &mut Parts<'_>, bindings: &mut Bindings, producer: u16) {
+        if parts.members.get(producer).is_some_and(Client::is_frozen) {
+            bindings.collect_soon(parts, producer);
         }
     }
 
     /// Handles a request to subscribe. `pollable` requests a wake pair.
-    pub fn subscribe(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        name: &str,
-        cursor: CursorId,
-        pollable: bool,
-    ) -> Answer {
-        let answer = self.list_subscriber(env, context, members, name, cursor, pollable);
+    pub fn subscribe(&mut self, parts: &mut Parts<'_>, name: &str, cursor: CursorId, pollable: bool) -> Answer {
+        let answer = self.list_subscriber(parts, name, cursor, pollable);
         if let Some(&place) = self.by_name.get(name) {
-            self.update_idle_time(env, members, place);
+            self.update_idle_time(parts.env, parts.members, place);
         }
         answer
     }
 
     fn list_subscriber(
         &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         name: &str,
         CursorId { catalogue, cursor }: CursorId,
         pollable: bool,
@@ -440,17 +424,17 @@ impl Streams {
         }
         let missing = || Refusal::NotFound(format!("stream {name:?}"));
         let place = *self.by_name.get(name).ok_or_else(missing)?;
-        let found = live_owner_word(&context.directory, &stream_key(name)).ok_or_else(missing)?;
-        let (epoch, uid) = (members[catalogue].member.epoch(), members[catalogue].uid);
-        let line = &context.directory.streams[place as usize];
+        let found = live_owner_word(&parts.context.directory, &stream_key(name)).ok_or_else(missing)?;
+        let (epoch, uid) = (parts.members[catalogue].member.epoch(), parts.members[catalogue].uid);
+        let line = &parts.context.directory.streams[place as usize];
         let stream = self.table.get_mut(&place).expect("a name leads to a stream");
         if !stream.ring.acked {
-            let live = members.get(stream.producer).is_some_and(Client::is_live);
+            let live = parts.members.get(stream.producer).is_some_and(Client::is_live);
             return if live { Ok(Outcome::Later(Wait::ack(stream.producer))) } else { Err(missing()) };
         }
-        stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-        let subscribers = self.subscribers(place).map(|catalogue| members.uid_of(catalogue));
-        context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
+        stream.drop_subscribers(line, parts.env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+        let subscribers = self.subscribers(place).map(|catalogue| parts.members.uid_of(catalogue));
+        parts.context.ledger.check_subscriber_share(self.name(place), uid, subscribers)?;
         let stream = self.table.get_mut(&place).expect("seen above");
         let at = stream.subscribers.iter().position(Option::is_none).unwrap_or(stream.subscribers.len());
         if at == SUBSCRIBERS {
@@ -458,14 +442,18 @@ impl Streams {
                 format!("stream {name:?} has {SUBSCRIBERS} subscribers, the most that a stream may have: close one");
             return Err(Refusal::Bad(why));
         }
-        let charge =
-            pollable.then(|| env.accounts.charge(Some(uid), context.ledger.id(), Kind::Wake, 0)).transpose()?;
-        let wake = charge.map(|charge| (env.make_wake(uid), charge));
+        let charge = pollable
+            .then(|| parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Wake, 0))
+            .transpose()?;
+        let wake = charge.map(|charge| (parts.env.make_wake(uid), charge));
         if at == stream.subscribers.len() {
             stream.subscribers.push(None);
         }
         if let Some((wake, _)) = wake {
-            env.effects.keep(wake, Label::Wake { namespace: context.ledger.id(), id: stream.id, catalogue, cursor });
+            parts
+                .env
+                .effects
+                .keep(wake, Label::Wake { namespace: parts.context.ledger.id(), id: stream.id, catalogue, cursor });
         }
         line.subscribers[at].set(SubscriberWord::new(catalogue, cursor, epoch, wake.is_some()).0);
         stream.subscribers[at] = Some(Subscriber { catalogue, cursor, wake });
@@ -483,29 +471,27 @@ impl Streams {
         let (producer, mut lend) = (stream.producer, vec![(stream.ring.mem, Lending::Read)]);
         if let Some((wake, _)) = stream.subscribers[at].as_ref().and_then(|it| it.wake.as_ref()) {
             lend.push((*wake, Lending::Woken));
-            if env.settings.is_user_mode() {
+            if parts.env.settings.is_user_mode() {
                 // Without an fd store, the subscriber hands this end to the next daemon.
                 lend.push((*wake, Lending::Wake));
             }
         }
-        members.show(context, producer, catalogue);
+        parts.members.show(parts.context, producer, catalogue);
         Ok(Outcome::Lend(reply, lend, Lent::Nothing))
     }
 
     /// Handles a request to end a subscription.
     pub fn unsubscribe(
         &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &Members,
+        parts: &mut Parts<'_>,
         place: u32,
         id: u64,
         CursorId { catalogue, cursor }: CursorId,
     ) -> Outcome {
         if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
-            let line = &context.directory.streams[place as usize];
-            stream.drop_subscribers(line, env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
-            self.update_idle_time(env, members, place);
+            let line = &parts.context.directory.streams[place as usize];
+            stream.drop_subscribers(line, parts.env, |s| (s.catalogue, s.cursor) == (catalogue, cursor));
+            self.update_idle_time(parts.env, parts.members, place);
         }
         Outcome::Reply(Reply::Done)
     }
@@ -536,49 +522,35 @@ impl Streams {
     }
 
     /// Handles a request to remove a stream.
-    pub fn stream_delete(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        bindings: &mut Bindings,
-        name: &str,
-    ) -> Answer {
+    pub fn stream_delete(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, name: &str) -> Answer {
         name::check(name)?;
         let Some(&place) = self.by_name.get(name) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        self.stream_remove(env, context, members, bindings, place);
+        self.stream_remove(parts, bindings, place);
         Ok(Outcome::Reply(Reply::Deleted { existed: true }))
     }
 
     /// Ends a stream, its name and its entry.
-    fn stream_remove(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        bindings: &mut Bindings,
-        place: u32,
-    ) {
+    fn stream_remove(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: u32) {
         // The name ends first. A daemon that stops here leaves an entry without a name, and the
         // next daemon clears that entry.
-        if let Some(found) = live_owner_word(&context.directory, &stream_key(&self.table[&place].name)) {
-            bindings.bury(context, found.entry);
+        if let Some(found) = live_owner_word(&parts.context.directory, &stream_key(&self.table[&place].name)) {
+            bindings.bury(parts.context, found.entry);
         }
         tensorlend_layout::crash_point!("daemon: stream buried");
-        let producer = self.stream_clear(env, context, members, place);
+        let producer = self.stream_clear(parts, place);
         tensorlend_layout::crash_point!("daemon: stream cleared");
         self.places.push(place);
-        Self::after_stream(env, context, members, bindings, producer);
-        context.directory.announce(u64::MAX);
+        Self::after_stream(parts, bindings, producer);
+        parts.context.directory.announce(u64::MAX);
     }
 
     /// Releases all streams, at the end of the daemon.
-    pub fn streams_dissolve(&mut self, env: &mut Env, context: &Context, members: &mut Members) {
+    pub fn streams_dissolve(&mut self, parts: &mut Parts<'_>) {
         let places: Vec<u32> = self.table.keys().copied().collect();
         for place in places {
-            self.stream_clear(env, context, members, place);
+            self.stream_clear(parts, place);
         }
     }
 }

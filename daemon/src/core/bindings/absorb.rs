@@ -9,6 +9,7 @@ use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::{Full, find, live_owner_word};
+use crate::core::parts::Parts;
 use std::mem::offset_of;
 use tensorlend_layout::announce::reported_name;
 use tensorlend_layout::catalogue::{CELL_NAME_WORDS, CellRecord, RING};
@@ -58,46 +59,44 @@ impl Bindings {
     /// announcements from before the check. The caller then tries again.
     pub fn settle(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         uid: Option<u32>,
         key: &[u8],
         since_ns: u64,
     ) -> Result<bool, Refusal> {
-        if !self.absorb_all(env, context, members, since_ns) {
+        if !self.absorb_all(parts, since_ns) {
             return Ok(false);
         }
-        if live_owner_word(&context.directory, key).is_some() {
+        if live_owner_word(&parts.context.directory, key).is_some() {
             return Ok(true);
         }
-        if find(&context.directory, key).is_none() {
-            self.check_room(context, members, 1)?;
+        if find(&parts.context.directory, key).is_none() {
+            self.check_room(parts.context, parts.members, 1)?;
         }
-        let entry = self.place(context, members, uid, key)?;
-        let owner_word = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+        let entry = self.place(parts.context, parts.members, uid, key)?;
+        let owner_word = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
         if owner_word.kind() != OwnerKind::Reserved {
-            self.names.set(&context.directory, entry, OwnerKind::Reserved, 0, 0);
+            self.names.set(&parts.context.directory, entry, OwnerKind::Reserved, 0, 0);
             self.unclaimed.remove(key);
         }
         tensorlend_layout::crash_point!("daemon: name reserved");
         if let Some(&unclaimed_ns) = self.unclaimed.get(key) {
-            return Ok(self.absorb_all(env, context, members, unclaimed_ns));
+            return Ok(self.absorb_all(parts, unclaimed_ns));
         }
         // This fence pairs with the fence of claimant P, between P's claim and P's read of this
         // owner word. Either daemon D sees the claim, or P sees the owner word.
         scan_fence();
-        let hash = context.directory.hash(key);
-        let claimant = members.announcing().find(|(_, c)| c.claim() == hash);
+        let hash = parts.context.directory.hash(key);
+        let claimant = parts.members.announcing().find(|(_, c)| c.claim() == hash);
         let Some(claimant) = claimant.map(|(number, _)| number) else {
             // No client claims the key now. If a client has published the name, that client's ring
             // contains the name.
-            self.unclaimed.insert(key.to_vec(), env.clock.now_ns());
-            return Ok(self.absorb_all(env, context, members, env.clock.now_ns()));
+            self.unclaimed.insert(key.to_vec(), parts.env.clock.now_ns());
+            return Ok(self.absorb_all(parts, parts.env.clock.now_ns()));
         };
-        let now = env.clock.now_ns();
-        if members.me(claimant).announcements.claim_age_ns(hash, now) > CLAIM_NS_MAX {
-            members.fault(claimant, "it claimed a name and did not publish it within a second");
+        let now = parts.env.clock.now_ns();
+        if parts.members.me(claimant).announcements.claim_age_ns(hash, now) > CLAIM_NS_MAX {
+            parts.members.fault(claimant, "it claimed a name and did not publish it within a second");
         }
         Ok(false)
     }
@@ -114,39 +113,39 @@ impl Bindings {
 
     /// Performs a turn of absorbing. The caller does so because a client woke the daemon, or
     /// because clients may have announced more names since the last turn.
-    pub fn absorb_turn(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
-        let head = context.directory.head();
+    pub fn absorb_turn(&mut self, parts: &mut Parts<'_>) {
+        let head = parts.context.directory.head();
         head.wants_nudge.set(0);
-        let pause_ns = if env.is_gathering() {
+        let pause_ns = if parts.env.is_gathering() {
             // Clients that still read the old directory find announced names in the rings, so the
             // daemon must not free the ring entries.
             ABSORB_PAUSE_NS
-        } else if !self.absorb_all(env, context, members, u64::MAX) {
-            let announced = Self::absorbing_needs(members);
-            self.prepare_names(env, context, announced);
+        } else if !self.absorb_all(parts, u64::MAX) {
+            let announced = Self::absorbing_needs(parts.members);
+            self.prepare_names(parts.env, parts.context, announced);
             // The daemon absorbs the rest in the next turn, or after the allocation of memory for
             // the rest.
             if self.names.absorbable() == 0 { ABSORB_PAUSE_NS } else { NEXT_TURN_NS }
-        } else if self.absorbing.count_in(env.clock.turn()) > 0 {
+        } else if self.absorbing.count_in(parts.env.clock.turn()) > 0 {
             // More announcements usually follow. While the daemon polls for them, they cost no
             // client a system call.
             ABSORB_PAUSE_NS
         } else {
-            let head = context.directory.head();
+            let head = parts.context.directory.head();
             head.wants_nudge.set(1);
             // This fence pairs with the fence of client P, between P's announcement and P's read of
             // `wants_nudge`. Either daemon D sees the announcement here, or P wakes D.
             scan_fence();
-            if !members.has_announcements() {
+            if !parts.members.has_announcements() {
                 return;
             }
             head.wants_nudge.set(0);
             NEXT_TURN_NS
         };
-        let due = env.clock.now_ns() + pause_ns;
+        let due = parts.env.clock.now_ns() + pause_ns;
         if self.absorb_due_ns.is_none_or(|at| at > due) {
             self.absorb_due_ns = Some(due);
-            env.clock.set_timer(pause_ns, Timer::Absorb(context.ledger.id()));
+            parts.env.clock.set_timer(pause_ns, Timer::Absorb(parts.context.ledger.id()));
         }
     }
 
@@ -156,18 +155,18 @@ impl Bindings {
     ///
     /// A client cannot delay this result by refilling its ring, because the first call of each turn
     /// absorbs a share of each ring.
-    pub fn absorb_all(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, since_ns: u64) -> bool {
-        let numbers: Vec<u16> = members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
+    pub fn absorb_all(&mut self, parts: &mut Parts<'_>, since_ns: u64) -> bool {
+        let numbers: Vec<u16> = parts.members.announcing().filter(|(_, c)| c.has_announced()).map(|(n, _)| n).collect();
         let share = (TURN_MAX / numbers.len().max(1) as u64).clamp(1, ABSORB_MAX);
-        let turn = env.clock.turn();
+        let turn = parts.env.clock.turn();
         let mut done = true;
         for catalogue in numbers {
-            let announcements = &mut members.me(catalogue).announcements;
+            let announcements = &mut parts.members.me(catalogue).announcements;
             let left = TURN_MAX.saturating_sub(self.absorbing.count_in(turn));
             let most = share.saturating_sub(announcements.absorbing().count_in(turn)).min(left);
             let before = announcements.absorbed();
-            let is_empty = self.absorb(env, context, members, catalogue, MemberState::Open, most);
-            let announcements = &members.me(catalogue).announcements;
+            let is_empty = self.absorb(parts, catalogue, MemberState::Open, most);
+            let announcements = &parts.members.me(catalogue).announcements;
             self.absorbing.add(announcements.absorbed() - before);
             done &= is_empty || announcements.are_absorbed_since(since_ns);
         }
@@ -176,66 +175,58 @@ impl Bindings {
 
     /// Absorbs at most `most` of a client's announcements into the directory. Stores each owner
     /// word first, then `absorbed`. Returns true if no announcements remain.
-    pub fn absorb(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        catalogue: u16,
-        state: MemberState,
-        most: u64,
-    ) -> bool {
-        let client = members.me(catalogue);
+    pub fn absorb(&mut self, parts: &mut Parts<'_>, catalogue: u16, state: MemberState, most: u64) -> bool {
+        let client = parts.members.me(catalogue);
         let (head, mut index) = (client.ring_head(), client.announcements.absorbed());
         if head.wrapping_sub(index) > RING as u64 {
-            members.fault(catalogue, "its ring of announcements is out of order");
+            parts.members.fault(catalogue, "its ring of announcements is out of order");
             return true;
         }
-        if head > context.directory.entry(catalogue).announce_until.peek() {
-            members.fault(catalogue, "it announced more names than it was granted");
+        if head > parts.context.directory.entry(catalogue).announce_until.peek() {
+            parts.members.fault(catalogue, "it announced more names than it was granted");
             return true;
         }
         // Announcements without room wait in the ring, where look-ups find them.
         let most = most.min(self.names.absorbable());
-        let client = members.me(catalogue);
+        let client = parts.members.me(catalogue);
         let end = index.wrapping_add(head.wrapping_sub(index).min(most));
         if state == MemberState::Open {
             client.announcements.absorbing().add(end.wrapping_sub(index));
         }
         let announced: Vec<u64> = client.announcements(index, end).collect();
         for word in announced {
-            let client = members.me(catalogue);
+            let client = parts.members.me(catalogue);
             let (tag, cell) = (word >> 24, word as u32 & 0xFF_FFFF);
             if let Some(key) = announced_name(&client.sheets, cell)
-                && context.directory.hash(&key) >> 24 == tag
+                && parts.context.directory.hash(&key) >> 24 == tag
             {
-                let found = find(&context.directory, &key);
+                let found = find(&parts.context.directory, &key);
                 let live = found.filter(|f| f.owner_word.is_live()).map(|f| f.owner_word);
                 let own = OwnerWord::after(OwnerWord(0), OwnerKind::Live, catalogue, cell);
                 let lost = match live {
                     Some(owner_word) => (owner_word.catalogue(), owner_word.cell()) != (catalogue, cell),
-                    None => match self.place_announced(context, members, catalogue, &key) {
+                    None => match self.place_announced(parts.context, parts.members, catalogue, &key) {
                         Ok(entry) => {
                             let binding = Binding { catalogue, cell, life: LifeWord::FOREVER };
-                            self.take_entry(env, context, members, entry, binding);
+                            self.take_entry(parts, entry, binding);
                             false
                         }
                         Err(_) => true,
                     },
                 };
                 if lost && state == MemberState::Open {
-                    self.disown(env, context, members, own);
+                    self.disown(parts, own);
                 }
             }
             index += 1;
-            members.me(catalogue).announcements.absorb_up_to(index);
+            parts.members.me(catalogue).announcements.absorb_up_to(index);
             tensorlend_layout::crash_point!("daemon: owner word before absorbed");
-            context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
+            parts.context.directory.entry(catalogue).absorbed.set(Absorbed::new(state, index).0);
             tensorlend_layout::crash_point!("daemon: absorbed");
         }
-        members.me(catalogue).announcements.mark(head, env.clock.now_ns());
+        parts.members.me(catalogue).announcements.mark(head, parts.env.clock.now_ns());
         if state == MemberState::Open {
-            self.grant(context, members, catalogue);
+            self.grant(parts.context, parts.members, catalogue);
         }
         index == head
     }
@@ -252,26 +243,26 @@ impl Bindings {
     }
 
     /// Absorbs all announcements of an ending client. Later announcements have no effect.
-    pub fn drain(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
-        if !members.me(catalogue).announces() {
-            return members.close_announcer(context, catalogue);
+    pub fn drain(&mut self, parts: &mut Parts<'_>, catalogue: u16) {
+        if !parts.members.me(catalogue).announces() {
+            return parts.members.close_announcer(parts.context, catalogue);
         }
-        let index = members.me(catalogue).announcements.absorbed();
-        context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
+        let index = parts.members.me(catalogue).announcements.absorbed();
+        parts.context.directory.entry(catalogue).absorbed.set(Absorbed::new(MemberState::Ending, index).0);
         tensorlend_layout::crash_point!("daemon: ending");
         // This fence pairs with client P's read of this word after P's last announcement. Either
         // daemon D drains that announcement, or P learns that D may have missed it.
         scan_fence();
-        self.absorb(env, context, members, catalogue, MemberState::Ending, u64::MAX);
+        self.absorb(parts, catalogue, MemberState::Ending, u64::MAX);
         tensorlend_layout::crash_point!("daemon: drained");
-        members.close_announcer(context, catalogue);
+        parts.members.close_announcer(parts.context, catalogue);
     }
 
     /// Handles the timer for absorbing announcements.
-    pub fn absorb_due(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, at: u64) {
+    pub fn absorb_due(&mut self, parts: &mut Parts<'_>, at: u64) {
         if self.absorb_due_ns.is_some_and(|due| due <= at) {
             self.absorb_due_ns = None;
-            self.absorb_turn(env, context, members);
+            self.absorb_turn(parts);
         }
     }
 

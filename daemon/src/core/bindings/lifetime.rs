@@ -10,7 +10,7 @@ use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::counters::Counter;
 use crate::core::env::Env;
-use crate::core::members::Members;
+use crate::core::parts::Parts;
 use std::collections::{BTreeSet, VecDeque};
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::word::{LifeWord, OwnerWord};
@@ -123,41 +123,41 @@ impl Lifetimes {
 
 impl Bindings {
     /// Ends a client's ephemeral names at the end of the client's session.
-    pub fn end_ephemeral(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, catalogue: u16) {
+    pub fn end_ephemeral(&mut self, parts: &mut Parts<'_>, catalogue: u16) {
         if self.lifetimes.ephemeral.range((catalogue, 0)..=(catalogue, u32::MAX)).next().is_some() {
             self.lifetimes.gone.push_back(catalogue);
-            self.end_lives(env, context, members);
+            self.end_lives(parts);
         }
     }
 
     /// Ends names that are due. One turn ends a bounded number of names.
-    pub fn end_lives(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
+    pub fn end_lives(&mut self, parts: &mut Parts<'_>) {
         for _ in 0..TURN_MAX {
-            if !env.chores.spend(0) {
+            if !parts.env.chores.spend(0) {
                 return;
             }
-            let (entry, why) = if let Some(entry) = self.lifetimes.next_due(env.clock.now_ns()) {
-                env.counters.count(Counter::NamesExpired);
+            let (entry, why) = if let Some(entry) = self.lifetimes.next_due(parts.env.clock.now_ns()) {
+                parts.env.counters.count(Counter::NamesExpired);
                 (entry, "its time to live is over")
             } else if let Some(entry) = self.lifetimes.next_gone() {
-                env.counters.count(Counter::NamesEphemeralGone);
+                parts.env.counters.count(Counter::NamesEphemeralGone);
                 (entry, "it was ephemeral and its producer's session has ended")
             } else {
                 return;
             };
-            let key = context.directory.key(&context.directory.names[entry as usize]).unwrap_or_default();
-            tracing::info!(namespace = context.ledger.name(), name = %String::from_utf8_lossy(&key), "name ended: {why}");
-            env.chores.spend(REMOVAL);
-            self.remove(env, context, members, entry, true);
+            let key = parts.context.directory.key(&parts.context.directory.names[entry as usize]).unwrap_or_default();
+            tracing::info!(namespace = parts.context.ledger.name(), name = %String::from_utf8_lossy(&key), "name ended: {why}");
+            parts.env.chores.spend(REMOVAL);
+            self.remove(parts, entry, true);
         }
     }
 
     /// Handles the timer of the lifetimes.
-    pub fn lifetimes_due(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, at: u64) {
+    pub fn lifetimes_due(&mut self, parts: &mut Parts<'_>, at: u64) {
         if self.lifetimes.armed_ns.is_some_and(|armed| armed <= at) {
             self.lifetimes.armed_ns = None;
         }
-        self.end_lives(env, context, members);
+        self.end_lives(parts);
     }
 
     /// Sets the timer for the next end of a name.

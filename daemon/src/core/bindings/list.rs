@@ -8,6 +8,7 @@ use crate::core::context::{Context, DirectoryWriter};
 use crate::core::env::Env;
 use crate::core::members::Members;
 use crate::core::names::live_owner_word;
+use crate::core::parts::Parts;
 use crate::core::tables::Table;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -160,25 +161,26 @@ impl Bindings {
     /// Restores the lists of a directory that another daemon wrote and may have left at any step. A
     /// list has a name and a table entry. Items without a list belonged to a list that the other
     /// daemon was removing.
-    pub fn restore_lists(&mut self, env: &mut Env, context: &mut Context, members: &mut Members) {
-        let mut lists = Lists::new(context.ledger.limits().lists_max);
+    pub fn restore_lists(&mut self, parts: &mut Parts<'_>) {
+        let mut lists = Lists::new(parts.context.ledger.limits().lists_max);
         let mut ids: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut keys = context.directory.live_keys(KeyKind::List, Some);
+        let mut keys = parts.context.directory.live_keys(KeyKind::List, Some);
         // The previous daemon may have been renaming a list, so that two names lead to it. The present name comes first.
         keys.sort_by_key(|(_, owner_word, key)| {
-            let line = context.directory.lists.get(owner_word.cell() as usize);
-            line.is_none_or(|line| line.key_hash.peek() != context.directory.hash(key))
+            let line = parts.context.directory.lists.get(owner_word.cell() as usize);
+            line.is_none_or(|line| line.key_hash.peek() != parts.context.directory.hash(key))
         });
         for (entry, owner_word, key) in keys {
             let Some((KeyKind::List, name)) = name::parse(&key) else { continue };
-            let line = context
+            let line = parts
+                .context
                 .directory
                 .lists
                 .get(owner_word.cell() as usize)
                 .filter(|line| (1..=COUNTED_MAX).contains(&line.id.peek()) && line.end.peek() <= COUNTED_MAX);
             match line.filter(|line| ids.insert(line.id.peek(), line.end.peek()).is_none()) {
                 Some(line) => {
-                    line.key_hash.set(context.directory.hash(&key));
+                    line.key_hash.set(parts.context.directory.hash(&key));
                     let list = List {
                         id: line.id.peek(),
                         place: owner_word.cell(),
@@ -192,37 +194,37 @@ impl Bindings {
                     };
                     lists.insert(name, list);
                 }
-                None => self.names.bury(&context.directory, entry),
+                None => self.names.bury(&parts.context.directory, entry),
             }
         }
         let taken: BTreeSet<u32> = lists.by_name.values().map(|list| list.place).collect();
         lists.places.retain(|place| !taken.contains(place));
         for &place in &lists.places {
-            context.directory.lists[place as usize].id.set(0);
+            parts.context.directory.lists[place as usize].id.set(0);
         }
         // No list gets the id of an earlier list. The ids of former lists were below the current
         // time.
-        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(env.clock.now_ns());
+        lists.ids = ids.last_key_value().map_or(0, |(&id, _)| id).max(parts.env.clock.now_ns());
         self.lists = lists;
         // The first remaining item of each list, and its owner.
         let mut first: BTreeMap<u64, (u64, Option<u32>)> = BTreeMap::new();
         let mut numbers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         // For each list, the numbers of its ephemeral items and of its other items.
         let mut items: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for (entry, owner_word, (id, number)) in context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
+        for (entry, owner_word, (id, number)) in parts.context.directory.live_keys(KeyKind::Item, |key| item_of(&key)) {
             // An item behind the end belongs to an append that the previous daemon did not finish.
             let end = ids.get(&id).copied().unwrap_or(0);
             if number >= end {
-                self.remove(env, context, members, entry, false);
+                self.remove(parts, entry, false);
                 continue;
             }
             let known = first.entry(id).or_insert((u64::MAX, None));
             if number < known.0 {
-                *known = (number, members.uid_of(owner_word.catalogue()));
+                *known = (number, parts.members.uid_of(owner_word.catalogue()));
             }
             numbers.entry(id).or_default().push(number);
             let (ephemeral, lasting) = items.entry(id).or_default();
-            *if context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
+            *if parts.context.directory.life(entry).is_ephemeral() { ephemeral } else { lasting } += 1;
         }
         for list in self.lists.by_name.values_mut() {
             let (number, uid) = first.get(&list.id).copied().unwrap_or((list.end, None));
@@ -231,7 +233,7 @@ impl Bindings {
             let (ephemeral, lasting) = items.get(&list.id).copied().unwrap_or_default();
             (list.ephemeral, list.items, list.lasting) = (ephemeral, lasting, lasting > 0);
         }
-        self.restore_claims(env);
+        self.restore_claims(parts.env);
     }
 }
 
@@ -247,9 +249,7 @@ impl Bindings {
     /// Handles a request to append cells. The list gets all of the cells or none.
     pub fn list_append(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         list: &str,
         NewItems { catalogue, cells, life }: NewItems<'_>,
     ) -> Answer {
@@ -258,18 +258,18 @@ impl Bindings {
             return Err(Refusal::Bad(format!("a request appends at most {APPEND_MAX} items, not {}", cells.len())));
         }
         for &cell in cells {
-            members.check_cell(catalogue, cell)?;
+            parts.members.check_cell(catalogue, cell)?;
         }
         let known = self.lists.by_name.contains_key(list);
-        self.check_name_share(context, members, catalogue, cells.len() as u64)?;
-        self.check_room(context, members, cells.len() as u64 + u64::from(!known))?;
-        if !self.names_ready(env, context, members, cells.len() as u64 + 1, &list_key(list)) {
+        self.check_name_share(parts.context, parts.members, catalogue, cells.len() as u64)?;
+        self.check_room(parts.context, parts.members, cells.len() as u64 + u64::from(!known))?;
+        if !self.names_ready(parts, cells.len() as u64 + 1, &list_key(list)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if !known {
-            let uid = members.me(catalogue).uid;
-            context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
-            self.list_create(context, members, list, uid)?;
+            let uid = parts.members.me(catalogue).uid;
+            parts.context.ledger.check_table_share(Table::Lists, uid, self.lists.uids())?;
+            self.list_create(parts.context, parts.members, list, uid)?;
         }
         let (id, place, first) = {
             let list = &self.lists.by_name[list];
@@ -277,16 +277,16 @@ impl Bindings {
         };
         for (number, &cell) in (first..).zip(cells) {
             let binding = Binding { catalogue, cell, life };
-            if let Err(refusal) = self.take(env, context, members, &item_key(id, number), binding) {
+            if let Err(refusal) = self.take(parts, &item_key(id, number), binding) {
                 // The request fails as a whole, and the client reuses all its cells. So the items
                 // that are already bound are removed.
                 for number in first..number {
-                    if let Some(found) = live_owner_word(&context.directory, &item_key(id, number)) {
-                        self.remove(env, context, members, found.entry, false);
+                    if let Some(found) = live_owner_word(&parts.context.directory, &item_key(id, number)) {
+                        self.remove(parts, found.entry, false);
                     }
                 }
                 if !known {
-                    self.list_remove(env, context, list);
+                    self.list_remove(parts.env, parts.context, list);
                 }
                 return Err(refusal);
             }
@@ -294,7 +294,7 @@ impl Bindings {
         }
         // The end is stored once, after the items' owner words. So a reader that sees the new end
         // finds all the items.
-        context.directory.lists[place].set_end(first + cells.len() as u64);
+        parts.context.directory.lists[place].set_end(first + cells.len() as u64);
         tensorlend_layout::crash_point!("daemon: items counted");
         if let Some(known) = self.lists.by_name.get_mut(list) {
             known.end = first + cells.len() as u64;
@@ -302,7 +302,7 @@ impl Bindings {
             known.lasting |= !life.is_ephemeral() && !cells.is_empty();
         }
         self.queue_changed(list);
-        context.directory.announce(u64::MAX);
+        parts.context.directory.announce(u64::MAX);
         Ok(Outcome::Reply(Reply::Appended { first }))
     }
 
@@ -385,23 +385,17 @@ impl Bindings {
 
     /// Removes items of a deleted list until this step has spent its units. Returns the list if
     /// items remain.
-    pub fn remove_items(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        mut deleted: DeletedList,
-    ) -> Option<DeletedList> {
+    pub fn remove_items(&mut self, parts: &mut Parts<'_>, mut deleted: DeletedList) -> Option<DeletedList> {
         match &mut deleted.left {
             Left::Numbers(numbers) => {
                 while !numbers.is_empty() {
-                    if !env.chores.spend(READ) {
+                    if !parts.env.chores.spend(READ) {
                         return Some(deleted);
                     }
                     let number = numbers.next()?;
-                    if let Some(found) = live_owner_word(&context.directory, &item_key(deleted.id, number)) {
-                        env.chores.spend(REMOVAL);
-                        self.remove(env, context, members, found.entry, true);
+                    if let Some(found) = live_owner_word(&parts.context.directory, &item_key(deleted.id, number)) {
+                        parts.env.chores.spend(REMOVAL);
+                        self.remove(parts, found.entry, true);
                     }
                 }
                 None
@@ -412,13 +406,13 @@ impl Bindings {
                     return None;
                 }
                 for (owner, found) in entries {
-                    if !env.chores.spend(READ) {
+                    if !parts.env.chores.spend(READ) {
                         return Some(deleted);
                     }
                     (*catalogue, *entry) = (owner, found + 1);
-                    if name::is_item_of(&context.directory.names[found as usize], deleted.id) {
-                        env.chores.spend(REMOVAL);
-                        self.remove(env, context, members, found, true);
+                    if name::is_item_of(&parts.context.directory.names[found as usize], deleted.id) {
+                        parts.env.chores.spend(REMOVAL);
+                        self.remove(parts, found, true);
                     }
                 }
             },
@@ -426,41 +420,36 @@ impl Bindings {
     }
 
     /// Handles a request to rename a list. For a moment both names lead to the list.
-    pub fn list_rename(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        from: &str,
-        to: &str,
-    ) -> Answer {
+    pub fn list_rename(&mut self, parts: &mut Parts<'_>, from: &str, to: &str) -> Answer {
         name::check(from)?;
         name::check(to)?;
         if !self.lists.by_name.contains_key(from) {
             return Err(Refusal::NotFound(format!("list {from:?}")));
         }
-        if !self.names_ready(env, context, members, 1, &list_key(to)) {
+        if !self.names_ready(parts, 1, &list_key(to)) {
             return Ok(Outcome::Later(Wait::Names));
         }
         if from != to {
-            self.check_room(context, members, 1)?;
+            self.check_room(parts.context, parts.members, 1)?;
             let uid = self.lists.by_name.get(from).and_then(|list| list.uid);
-            let entry = self.place(context, members, uid, &list_key(to))?;
+            let entry = self.place(parts.context, parts.members, uid, &list_key(to))?;
             // One store moves the name from the former list to this one. A daemon that is killed before it leaves both lists.
             let former = self.lists.remove(to);
             let list = self.lists.remove(from).expect("checked above");
-            context.directory.lists[list.place as usize].key_hash.set(context.directory.hash(&list_key(to)));
-            self.names.set(&context.directory, entry, OwnerKind::Live, 0, list.place);
+            parts.context.directory.lists[list.place as usize]
+                .key_hash
+                .set(parts.context.directory.hash(&list_key(to)));
+            self.names.set(&parts.context.directory, entry, OwnerKind::Live, 0, list.place);
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);
-            if let Some(found) = live_owner_word(&context.directory, &list_key(from)) {
-                self.names.bury(&context.directory, found.entry);
+            if let Some(found) = live_owner_word(&parts.context.directory, &list_key(from)) {
+                self.names.bury(&parts.context.directory, found.entry);
             }
             if let Some(former) = former {
-                self.end_list(env, context, &former);
+                self.end_list(parts.env, parts.context, &former);
             }
-            context.directory.announce(u64::MAX);
+            parts.context.directory.announce(u64::MAX);
         }
         Ok(Outcome::Reply(Reply::Done))
     }

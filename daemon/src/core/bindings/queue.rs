@@ -7,8 +7,8 @@ use crate::core::answer::{Answer, Outcome, Wait};
 use crate::core::client::Client;
 use crate::core::context::Context;
 use crate::core::env::Env;
-use crate::core::members::Members;
 use crate::core::names::live_owner_word;
+use crate::core::parts::Parts;
 use std::collections::BTreeSet;
 use tensorlend_layout::name::{self, item_key};
 use tensorlend_layout::wire::{
@@ -25,18 +25,9 @@ const SEARCHED_MAX: u32 = 512;
 
 impl Bindings {
     /// Handles a client's request about a queue.
-    pub fn queue(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        catalogue: u16,
-        request: &QueueRequest,
-    ) -> Answer {
+    pub fn queue(&mut self, parts: &mut Parts<'_>, catalogue: u16, request: &QueueRequest) -> Answer {
         match request {
-            QueueRequest::Put { list, cells, max } => {
-                self.queue_put(env, context, members, catalogue, (list, cells, *max))
-            }
+            QueueRequest::Put { list, cells, max } => self.queue_put(parts, catalogue, (list, cells, *max)),
             QueueRequest::Claim { list, done, max, wait } => {
                 name::check(list)?;
                 if done.len() > CLAIM_BATCH_MAX || !(1..=CLAIM_BATCH_MAX).contains(&usize::from(*max)) {
@@ -46,12 +37,12 @@ impl Bindings {
                     return Err(Refusal::Bad(why));
                 }
                 for &claim in done {
-                    self.queue_done(env, context, members, catalogue, claim);
+                    self.queue_done(parts, catalogue, claim);
                 }
-                self.queue_claim(env, context, members, catalogue, (list, *max, *wait))
+                self.queue_claim(parts, catalogue, (list, *max, *wait))
             }
             QueueRequest::Done(claim) => {
-                let existed = self.queue_done(env, context, members, catalogue, *claim);
+                let existed = self.queue_done(parts, catalogue, *claim);
                 Ok(Outcome::Reply(Reply::Deleted { existed }))
             }
             QueueRequest::Stop => unreachable!("handled before"),
@@ -60,7 +51,7 @@ impl Bindings {
                     self.claims.give_back(claim.item);
                     self.list_changed(claim.item.list);
                     tensorlend_layout::crash_point!("daemon: claim given back");
-                    context.directory.announce(u64::MAX);
+                    parts.context.directory.announce(u64::MAX);
                 }
                 Ok(Outcome::Reply(Reply::Done))
             }
@@ -79,14 +70,7 @@ impl Bindings {
         (items.saturating_sub(claimed), claimed)
     }
 
-    fn queue_put(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        catalogue: u16,
-        (list, cells, max): (&str, &[u32], u64),
-    ) -> Answer {
+    fn queue_put(&mut self, parts: &mut Parts<'_>, catalogue: u16, (list, cells, max): (&str, &[u32], u64)) -> Answer {
         let count = cells.len() as u64;
         let max = if max > 0 { max } else { u64::MAX };
         if !(1..=max.min(APPEND_MAX as u64)).contains(&count) {
@@ -101,7 +85,7 @@ impl Bindings {
             return Ok(Outcome::Reply(Reply::Queue(QueueReply::Full)));
         }
         let items = NewItems { catalogue, cells, life: LifeWord::FOREVER };
-        self.list_append(env, context, members, list, items)
+        self.list_append(parts, list, items)
     }
 
     /// Notes that claims which wait for this queue may be granted.
@@ -129,32 +113,18 @@ impl Bindings {
     }
 
     /// Deletes an item that a client has claimed; returns false if the claim is over.
-    fn queue_done(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        catalogue: u16,
-        claim: QueueClaim,
-    ) -> bool {
+    fn queue_done(&mut self, parts: &mut Parts<'_>, catalogue: u16, claim: QueueClaim) -> bool {
         // The items of a deleted list end in later steps.
         let existed = self.claims.has(claim, catalogue)
             && self.lists.has_id(claim.item.list)
-            && self.queue_remove(env, context, members, claim.item);
+            && self.queue_remove(parts, claim.item);
         tensorlend_layout::crash_point!("daemon: item confirmed");
         existed
     }
 
-    fn queue_claim(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &Members,
-        catalogue: u16,
-        (list, max, wait): (&str, u8, bool),
-    ) -> Answer {
+    fn queue_claim(&mut self, parts: &mut Parts<'_>, catalogue: u16, (list, max, wait): (&str, u8, bool)) -> Answer {
         if let Some(until_ns) = self.claims.asserted_until_ns() {
-            if env.clock.now_ns() < until_ns && members.values().any(Client::is_disconnected) {
+            if parts.env.clock.now_ns() < until_ns && parts.members.values().any(Client::is_disconnected) {
                 return Ok(Outcome::Later(Wait::Asserted { until_ns }));
             }
             self.claims.all_asserted();
@@ -187,7 +157,9 @@ impl Bindings {
             let item = QueueItem { list: id, number };
             // A client that has reconnected may have asserted a claim on an item that this daemon
             // has not granted before.
-            if !self.claims.is_claimed(item) && live_owner_word(&context.directory, &item_key(id, number)).is_some() {
+            if !self.claims.is_claimed(item)
+                && live_owner_word(&parts.context.directory, &item_key(id, number)).is_some()
+            {
                 claimed.push(self.claims.grant(item, catalogue));
                 tensorlend_layout::crash_point!("daemon: claim granted");
             }
@@ -197,15 +169,17 @@ impl Bindings {
             return Ok(Outcome::Later(Wait::Claim));
         }
         if self.claims.take_refused(id, self.queue_size(list).0) {
-            context.directory.announce(u64::MAX);
+            parts.context.directory.announce(u64::MAX);
         }
         Ok(Outcome::Reply(Reply::Queue(QueueReply::Claimed(claimed))))
     }
 
     /// Removes an item. Returns false if the item does not exist any more.
-    fn queue_remove(&mut self, env: &mut Env, context: &mut Context, members: &mut Members, item: QueueItem) -> bool {
-        let Some(found) = live_owner_word(&context.directory, &item_key(item.list, item.number)) else { return false };
-        self.remove(env, context, members, found.entry, true);
+    fn queue_remove(&mut self, parts: &mut Parts<'_>, item: QueueItem) -> bool {
+        let Some(found) = live_owner_word(&parts.context.directory, &item_key(item.list, item.number)) else {
+            return false;
+        };
+        self.remove(parts, found.entry, true);
         true
     }
 

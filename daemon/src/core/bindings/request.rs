@@ -3,10 +3,9 @@
 use super::absorb::announced_name;
 use super::{Binding, Bindings};
 use crate::core::answer::{Answer, Outcome, Wait};
-use crate::core::context::Context;
 use crate::core::env::Env;
-use crate::core::members::Members;
 use crate::core::names::{find, live_owner_word};
+use crate::core::parts::Parts;
 use tensorlend_layout::leases::scan_fence;
 use tensorlend_layout::name;
 use tensorlend_layout::wire::{Refusal, Reply};
@@ -17,44 +16,36 @@ const TIDY_MAX: usize = 256;
 
 impl Bindings {
     /// Handles a request to bind a name.
-    pub fn bind(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        name: &str,
-        binding: Binding,
-        since_ns: u64,
-    ) -> Answer {
+    pub fn bind(&mut self, parts: &mut Parts<'_>, name: &str, binding: Binding, since_ns: u64) -> Answer {
         let Binding { catalogue, cell, life } = binding;
         name::check(name)?;
-        members.check_cell(catalogue, cell)?;
-        if members.me(catalogue).notices.contains(&cell) {
+        parts.members.check_cell(catalogue, cell)?;
+        if parts.members.me(catalogue).notices.contains(&cell) {
             // An earlier attempt of the same request was granted, and another client has taken the
             // name since then. Each request takes effect once, so this attempt changes nothing.
-            let found = find(&context.directory, name.as_bytes());
+            let found = find(&parts.context.directory, name.as_bytes());
             let (entry, owner_word) = found.map_or((0, 0), |found| (found.entry, found.owner_word.0));
             // The request may have waited while its name was reserved.
-            self.unreserve(context, name.as_bytes());
+            self.unreserve(parts.context, name.as_bytes());
             return Ok(Outcome::Reply(Reply::Bound { entry, owner_word }));
         }
-        if !self.names_ready(env, context, members, 1, name.as_bytes()) {
+        if !self.names_ready(parts, 1, name.as_bytes()) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        if !self.settle(env, context, members, members.uid_of(catalogue), name.as_bytes(), since_ns)? {
+        if !self.settle(parts, parts.members.uid_of(catalogue), name.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let owner =
-            live_owner_word(&context.directory, name.as_bytes()).and_then(|f| members.get(f.owner_word.catalogue()));
+        let owner = live_owner_word(&parts.context.directory, name.as_bytes())
+            .and_then(|f| parts.members.get(f.owner_word.catalogue()));
         let uid = owner.map(|client| client.uid);
-        if uid != Some(members.me(catalogue).uid) {
-            self.check_name_share(context, members, catalogue, 1)?;
+        if uid != Some(parts.members.me(catalogue).uid) {
+            self.check_name_share(parts.context, parts.members, catalogue, 1)?;
         }
-        let (entry, owner_word) = self.take(env, context, members, name.as_bytes(), binding)?;
+        let (entry, owner_word) = self.take(parts, name.as_bytes(), binding)?;
         if uid.is_none() {
-            members.count_new_name(context, catalogue, name, life);
+            parts.members.count_new_name(parts.context, catalogue, name, life);
         }
-        self.grant(context, members, catalogue);
+        self.grant(parts.context, parts.members, catalogue);
         Ok(Outcome::Reply(Reply::Bound { entry, owner_word: owner_word.0 }))
     }
 
@@ -71,40 +62,27 @@ impl Bindings {
     }
 
     /// Handles a request to delete a name of any owner.
-    pub fn delete(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        name: &str,
-        since_ns: u64,
-    ) -> Answer {
+    pub fn delete(&mut self, parts: &mut Parts<'_>, name: &str, since_ns: u64) -> Answer {
         name::check(name)?;
-        if !self.absorb_all(env, context, members, since_ns) {
+        if !self.absorb_all(parts, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_owner_word(&context.directory, name.as_bytes()) else {
+        let Some(found) = live_owner_word(&parts.context.directory, name.as_bytes()) else {
             return Ok(Outcome::Reply(Reply::Deleted { existed: false }));
         };
-        self.remove(env, context, members, found.entry, true);
+        self.remove(parts, found.entry, true);
         // Daemon D reads the value after this fence. Owner P may put or delete a value after D's
         // read. P's operation counts as earlier than the move of the owner word only if P read the
         // owner word before the move.
         scan_fence();
-        let value = members.client(found.owner_word.catalogue()).ok().and_then(|c| c.value(found.owner_word.cell()));
+        let value =
+            parts.members.client(found.owner_word.catalogue()).ok().and_then(|c| c.value(found.owner_word.cell()));
         let existed = value.is_some_and(Cell::is_value);
         Ok(Outcome::Reply(Reply::Deleted { existed }))
     }
 
     /// Handles an owner's request to forget names that the owner has deleted.
-    pub fn tidy(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        catalogue: u16,
-        names: &[(String, u32)],
-    ) -> Answer {
+    pub fn tidy(&mut self, parts: &mut Parts<'_>, catalogue: u16, names: &[(String, u32)]) -> Answer {
         if names.len() > TIDY_MAX {
             return Err(Refusal::Bad(format!("a request tidies at most {TIDY_MAX} names, not {}", names.len())));
         }
@@ -114,11 +92,11 @@ impl Bindings {
         for (name, cell) in names {
             // After this response the client reuses the cell, so the client must not receive a
             // notice about it.
-            members.me(catalogue).notices.remove(cell);
-            if let Some(found) = live_owner_word(&context.directory, name.as_bytes())
+            parts.members.me(catalogue).notices.remove(cell);
+            if let Some(found) = live_owner_word(&parts.context.directory, name.as_bytes())
                 && (found.owner_word.catalogue(), found.owner_word.cell()) == (catalogue, *cell)
             {
-                self.remove(env, context, members, found.entry, false);
+                self.remove(parts, found.entry, false);
             }
         }
         Ok(Outcome::Reply(Reply::Done))
@@ -126,26 +104,18 @@ impl Bindings {
 
     /// Handles a request to rename a name whose owner is frozen. For a moment both names lead to
     /// the same cell. No process writes that cell any more.
-    pub fn rename(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        from: &str,
-        to: &str,
-        since_ns: u64,
-    ) -> Answer {
+    pub fn rename(&mut self, parts: &mut Parts<'_>, from: &str, to: &str, since_ns: u64) -> Answer {
         name::check(from).and_then(|()| name::check(to))?;
-        if !self.names_ready(env, context, members, 1, to.as_bytes()) {
+        if !self.names_ready(parts, 1, to.as_bytes()) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        if !self.absorb_all(env, context, members, since_ns) {
+        if !self.absorb_all(parts, since_ns) {
             return Ok(Outcome::Later(Wait::Claim));
         }
-        let Some(found) = live_owner_word(&context.directory, from.as_bytes()) else {
+        let Some(found) = live_owner_word(&parts.context.directory, from.as_bytes()) else {
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
-        let owner = members.client(found.owner_word.catalogue())?;
+        let owner = parts.members.client(found.owner_word.catalogue())?;
         if !owner.is_frozen() {
             return Err(Refusal::NotQuiet(from.into()));
         }
@@ -160,20 +130,20 @@ impl Bindings {
         if announced_name(&owner.sheets, found.owner_word.cell()).is_some_and(|name| name == to.as_bytes()) {
             return Err(Refusal::NotQuiet(from.into()));
         }
-        let uid = members.uid_of(found.owner_word.catalogue());
-        if !self.settle(env, context, members, uid, to.as_bytes(), since_ns)? {
+        let uid = parts.members.uid_of(found.owner_word.catalogue());
+        if !self.settle(parts, uid, to.as_bytes(), since_ns)? {
             return Ok(Outcome::Later(Wait::Claim));
         }
         // The client that this request waited for may have deleted the name.
-        let Some(found) = live_owner_word(&context.directory, from.as_bytes()) else {
-            self.unreserve(context, to.as_bytes());
+        let Some(found) = live_owner_word(&parts.context.directory, from.as_bytes()) else {
+            self.unreserve(parts.context, to.as_bytes());
             return Err(Refusal::NotFound(format!("name {from:?}")));
         };
         let (catalogue, cell) = (found.owner_word.catalogue(), found.owner_word.cell());
-        let binding = Binding { catalogue, cell, life: context.directory.life(found.entry) };
-        self.take(env, context, members, to.as_bytes(), binding)?;
-        let found = live_owner_word(&context.directory, from.as_bytes()).expect("the daemon alone moves homes");
-        self.remove(env, context, members, found.entry, true);
+        let binding = Binding { catalogue, cell, life: parts.context.directory.life(found.entry) };
+        self.take(parts, to.as_bytes(), binding)?;
+        let found = live_owner_word(&parts.context.directory, from.as_bytes()).expect("the daemon alone moves homes");
+        self.remove(parts, found.entry, true);
         Ok(Outcome::Reply(Reply::Done))
     }
 }

@@ -16,8 +16,8 @@ use crate::core::device::DeviceNumber;
 use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::label::{Label, Preserved};
-use crate::core::members::Members;
 use crate::core::orders::Part;
+use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::wire::{LendingId, Refusal, Reply};
 
@@ -215,27 +215,19 @@ impl Devices {
 
     /// Ends the lending of a device segment whose slot numbers are already invalid. Returns the
     /// records of the segment's slots, which the caller must orphan.
-    pub fn give_up(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &Members,
-        catalogue: u16,
-        base: u32,
-        segment: Segment,
-    ) -> Part {
+    pub fn give_up(&mut self, parts: &mut Parts<'_>, catalogue: u16, base: u32, segment: Segment) -> Part {
         let on = segment.device.expect("it is on a device");
-        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, members[catalogue].uid);
+        let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, parts.members[catalogue].uid);
         let lending = LendingId { catalogue, base, since_ns: on.since_ns };
-        env.devices[on.number].segments -= 1;
+        parts.env.devices[on.number].segments -= 1;
         let it = GivenUp { mem, device: on.number, bytes, uid, charge };
         self.holders.give_up(lending, it);
-        context.directory.note_returned();
+        parts.context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
-        Self::take_back(env, context, settled);
+        Self::take_back(parts.env, parts.context, settled);
         // The segment stays charged while it has holders, also under the next daemon.
         if self.holders.given_up.contains_key(&lending) {
-            self.keep_given_up(env, context, mem, uid, on.number, bytes);
+            self.keep_given_up(parts.env, parts.context, mem, uid, on.number, bytes);
         }
         slots
     }

@@ -12,6 +12,7 @@ use crate::core::client::{Client, Segment};
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
+use crate::core::parts::Parts;
 use crate::core::stream::Streams;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::catalogue::RING;
@@ -145,22 +146,15 @@ fn held_bytes(env: &mut Env, client: &Client, slot: u32, named: &Reach) -> u64 {
 
 impl Pressure {
     /// Continues the scan in progress. Returns true if there is more to do.
-    pub fn scan(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        bindings: &Bindings,
-        streams: &Streams,
-    ) -> bool {
+    pub fn scan(&mut self, parts: &mut Parts<'_>, bindings: &Bindings, streams: &Streams) -> bool {
         let Some(mut scan) = self.scan.take() else { return false };
-        if Self::continue_scan(env, context, members, bindings, streams, &mut scan) {
+        if Self::continue_scan(parts, bindings, streams, &mut scan) {
             for new in scan.retained.iter_mut().filter(|k| k.since_ns == NEW) {
-                new.since_ns = env.clock.now_ns();
+                new.since_ns = parts.env.clock.now_ns();
             }
             self.retained = scan.retained;
-            self.revoke(env, context, members);
-            env.chores.has_scanned();
+            self.revoke(parts);
+            parts.env.chores.has_scanned();
             return false;
         }
         self.scan = Some(scan);
@@ -169,39 +163,32 @@ impl Pressure {
 
     /// Continues the scan. Returns true if the scan is finished, and false if this step has spent
     /// its units.
-    fn continue_scan(
-        env: &mut Env,
-        context: &Context,
-        members: &Members,
-        bindings: &Bindings,
-        streams: &Streams,
-        scan: &mut Scan,
-    ) -> bool {
+    fn continue_scan(parts: &mut Parts<'_>, bindings: &Bindings, streams: &Streams, scan: &mut Scan) -> bool {
         loop {
-            if !env.chores.spend(1) {
+            if !parts.env.chores.spend(1) {
                 return false;
             }
             if let Stage::Tables(next) = scan.stage {
-                Self::scan_table(env, members, scan, next);
+                Self::scan_table(parts.env, parts.members, scan, next);
                 continue;
             }
             let Some((&owner, _)) = scan.leases.first_key_value() else { return true };
-            let Some(client) = members.get(owner) else {
+            let Some(client) = parts.members.get(owner) else {
                 // The owner ended during the scan, so all leases on the owner's values ended too.
                 scan.leases.remove(&owner);
                 scan.begin_owner();
                 continue;
             };
-            if !scan.reach.follow(client, || env.chores.spend(1)) {
+            if !scan.reach.follow(client, || parts.env.chores.spend(1)) {
                 return false;
             }
             let owner = Owner { number: owner, client };
             match scan.stage {
                 Stage::Tables(_) => {}
-                Stage::Names(next) => Self::scan_names(env, context, bindings, scan, owner, next),
-                Stage::Announced => Self::scan_announced(env, scan, owner),
-                Stage::Streams(position) => Self::scan_stream(env, streams, scan, owner, position),
-                Stage::Leases(after) => Self::scan_lease(env, scan, owner, after),
+                Stage::Names(next) => Self::scan_names(parts.env, parts.context, bindings, scan, owner, next),
+                Stage::Announced => Self::scan_announced(parts.env, scan, owner),
+                Stage::Streams(position) => Self::scan_stream(parts.env, streams, scan, owner, position),
+                Stage::Leases(after) => Self::scan_lease(parts.env, scan, owner, after),
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::core::event::MemId;
 use crate::core::length;
 use crate::core::length::SLOTS_LOG2_MAX;
 use crate::core::namespace::Namespace;
+use crate::core::parts::Parts;
 use crate::core::range::SegmentId;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Allocator, Export, LendingId};
@@ -94,7 +95,11 @@ impl Namespace {
             let gone: Vec<u32> = self.bindings.names().owned().of(owner).into_iter().filter(leads_there).collect();
             names += gone.len();
             for entry in gone {
-                self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
+                self.bindings.remove(
+                    &mut Parts { env, context: &mut self.context, members: &mut self.members },
+                    entry,
+                    false,
+                );
             }
         }
         names

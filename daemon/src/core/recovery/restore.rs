@@ -22,6 +22,7 @@ use crate::core::members::Members;
 use crate::core::namespace::Namespace;
 use crate::core::orders::Part;
 use crate::core::orphans::FormerWriter;
+use crate::core::parts::Parts;
 use crate::core::range::SegmentId;
 use crate::core::settings::Role;
 use crate::core::stream::{RingId, Rings, Wakes};
@@ -228,7 +229,11 @@ impl Namespace {
         lost.in_memory = self.lost_names() as u64;
         // Only existing clients may own names, so the other names end.
         for entry in self.bindings.names().owned().orphans(|owner| self.members.get(owner).is_some()) {
-            self.bindings.remove(env, &mut self.context, &mut self.members, entry, false);
+            self.bindings.remove(
+                &mut Parts { env, context: &mut self.context, members: &mut self.members },
+                entry,
+                false,
+            );
         }
         let mut rings: Rings = std::mem::take(&mut descriptors.rings)
             .into_iter()
@@ -239,9 +244,7 @@ impl Namespace {
             .collect();
         let mut wakes = std::mem::take(&mut descriptors.wakes);
         lost.streams = self.streams.restore_streams(
-            env,
-            &mut self.context,
-            &self.members,
+            &mut Parts { env, context: &mut self.context, members: &mut self.members },
             &mut self.bindings,
             &mut rings,
             &mut wakes,
@@ -250,14 +253,15 @@ impl Namespace {
             env.accounts.refund(ring.charge);
         }
         unused.retain(|mem| !self.streams.holds(*mem));
-        self.bindings.restore_lists(env, &mut self.context, &mut self.members);
+        self.bindings.restore_lists(&mut Parts { env, context: &mut self.context, members: &mut self.members });
         for (catalogue, live) in ended {
             if live {
                 self.end_client(env, catalogue);
                 continue;
             }
             self.seal_left(env, catalogue);
-            self.bindings.end_ephemeral(env, &mut self.context, &mut self.members, catalogue);
+            self.bindings
+                .end_ephemeral(&mut Parts { env, context: &mut self.context, members: &mut self.members }, catalogue);
             let rings = self.streams.rings(catalogue);
             let loud = self.members.me(catalogue).memories().chain(rings).collect();
             if let ClientState::Ended { loud: before, .. } = &mut self.members.me(catalogue).state {

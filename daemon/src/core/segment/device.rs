@@ -4,14 +4,12 @@ use super::Segments;
 use crate::core::account::Kind;
 use crate::core::answer::{Answer, Lent, Outcome, Requester, What, Work};
 use crate::core::client::{Residence, Segment};
-use crate::core::context::Context;
 use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::devices::Devices;
 use crate::core::effect::Lending;
-use crate::core::env::Env;
 use crate::core::label::Label;
-use crate::core::members::Members;
 use crate::core::orders::Making;
+use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
 use tensorlend_layout::wire::{Allocator, DeviceSegment, LendingId, Refusal, Reply};
@@ -21,42 +19,41 @@ impl Segments {
     /// Handles a request for a segment of device memory.
     pub fn device_segment(
         &mut self,
-        env: &mut Env,
-        context: &Context,
-        members: &Members,
+        parts: &mut Parts<'_>,
         devices: &Devices,
         Requester { conn, catalogue }: Requester,
         SizeOnDevice { device: uuid, size: SegmentSize { bytes, log2 } }: SizeOnDevice,
     ) -> Answer {
-        let number = env.devices.number_of(uuid, &env.settings.no_device)?;
+        let number = parts.env.devices.number_of(uuid, &parts.env.settings.no_device)?;
         if devices.place_of(number).is_none() {
             let why = format!(
                 "device {uuid} in this namespace: its directory lists {DEVICES} others, which were there before"
             );
             return Err(Refusal::NotFound(why));
         }
-        members.check_watched(catalogue)?;
-        let bytes = env.devices[number].length(bytes)?;
-        let base = self.range_for_segment(context, members, catalogue, log2)?;
-        let uid = members[catalogue].uid;
-        if bytes > env.devices[number].pool.bytes_max() {
-            return Err(env.devices[number].full());
+        parts.members.check_watched(catalogue)?;
+        let bytes = parts.env.devices[number].length(bytes)?;
+        let base = self.range_for_segment(parts.context, parts.members, catalogue, log2)?;
+        let uid = parts.members[catalogue].uid;
+        if bytes > parts.env.devices[number].pool.bytes_max() {
+            return Err(parts.env.devices[number].full());
         }
-        let charge = env.accounts.charge(Some(uid), context.ledger.id(), Kind::Device, bytes)?;
-        let (slots_bytes, slots_charge) = match Self::charge_slots(env, context, uid, log2) {
+        let charge = parts.env.accounts.charge(Some(uid), parts.context.ledger.id(), Kind::Device, bytes)?;
+        let (slots_bytes, slots_charge) = match Self::charge_slots(parts.env, parts.context, uid, log2) {
             Ok(charged) => charged,
             Err(refusal) => {
-                env.accounts.refund(charge);
+                parts.env.accounts.refund(charge);
                 return Err(refusal);
             }
         };
-        let Some((mem, export)) = env.order_on_device(conn, context.ledger.borrower(uid), number, bytes) else {
-            env.accounts.refund(charge);
-            env.accounts.refund(slots_charge);
-            return Err(env.devices[number].full());
+        let Some((mem, export)) = parts.env.order_on_device(conn, parts.context.ledger.borrower(uid), number, bytes)
+        else {
+            parts.env.accounts.refund(charge);
+            parts.env.accounts.refund(slots_charge);
+            return Err(parts.env.devices[number].full());
         };
-        let slots = env.orders.slots(
-            &mut env.effects,
+        let slots = parts.env.orders.slots(
+            &mut parts.env.effects,
             conn,
             SlotRange { owner: catalogue, base, log2 },
             slots_bytes,
@@ -79,9 +76,7 @@ impl Segments {
     /// Completes a request for a segment of device memory, after the segment and its slots have
     /// been made.
     pub fn device_segment_made(
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
+        parts: &mut Parts<'_>,
         devices: &mut Devices,
         SlotRange { owner: catalogue, base, log2 }: SlotRange,
         [segment, slots]: [Making; 2],
@@ -90,21 +85,24 @@ impl Segments {
         let bytes = segment.segment_bytes.expect("it is a segment");
         let number = segment.device.expect("it is on a device");
         let export = segment.export.expect("it is there");
-        let since_ns = env.devices.lending_ns(env.clock.now_ns());
-        let allocator = env.devices[number].settings.allocator;
+        let since_ns = parts.env.devices.lending_ns(parts.env.clock.now_ns());
+        let allocator = parts.env.devices[number].settings.allocator;
         let place = DeviceLocation { device: devices.place_of(number).expect("seen when it was asked for"), allocator };
-        let line = &context.directory.segments[entry as usize];
+        let line = &parts.context.directory.segments[entry as usize];
         line.bytes.put(bytes);
         line.since_ns.put(since_ns);
         line.place.put(place.word());
         tensorlend_layout::crash_point!("device: range about to be lent");
         line.range.set(RangeWord::new(log2, catalogue, base).0);
         tensorlend_layout::crash_point!("device: range lent");
-        env.devices[number].segments += 1;
+        parts.env.devices[number].segments += 1;
         if allocator != Allocator::Async {
-            env.effects.keep(segment.mem, devices.device_label(context, catalogue, base, number, bytes));
+            parts.env.effects.keep(segment.mem, devices.device_label(parts.context, catalogue, base, number, bytes));
         }
-        env.effects.keep(slots.mem, Label::Slots { namespace: context.ledger.id(), owner: catalogue, base });
+        parts
+            .env
+            .effects
+            .keep(slots.mem, Label::Slots { namespace: parts.context.ledger.id(), owner: catalogue, base });
         let lend = vec![(segment.mem, Lending::Device), (slots.mem, Lending::Write)];
         let on_device = OnDevice { number, since_ns, export };
         let lending = LendingId { catalogue, base, since_ns };
@@ -122,29 +120,23 @@ impl Segments {
             wanted_ns: None,
             device: Some(on_device),
         };
-        let client = members.me(catalogue);
+        let client = parts.members.me(catalogue);
         client.segments.insert(base, segment);
-        client.lent_ns = env.clock.now_ns();
-        let reply = Self::describe_on_device(env, context, members, catalogue, base).expect("it is there");
+        client.lent_ns = parts.env.clock.now_ns();
+        let reply = Self::describe_on_device(parts, catalogue, base).expect("it is there");
         Outcome::Lend(Reply::DeviceSegment(reply), lend, Lent::Segment(base))
     }
 
     /// Returns the response that describes a device segment to its owner or a reader. Returns
     /// `None` for host memory.
-    pub fn describe_on_device(
-        env: &Env,
-        context: &Context,
-        members: &Members,
-        catalogue: u16,
-        base: u32,
-    ) -> Option<DeviceSegment> {
-        let segment = members.get(catalogue)?.segments.get(&base)?;
+    pub fn describe_on_device(parts: &Parts<'_>, catalogue: u16, base: u32) -> Option<DeviceSegment> {
+        let segment = parts.members.get(catalogue)?.segments.get(&base)?;
         let OnDevice { number, since_ns, export } = segment.device?;
         Some(DeviceSegment {
-            uuid: env.devices[number].settings.uuid,
+            uuid: parts.env.devices[number].settings.uuid,
             bytes: segment.bytes,
             slots_log2: segment.slots_log2,
-            geometry: context.directory.entry(catalogue).geometry.peek(),
+            geometry: parts.context.directory.entry(catalogue).geometry.peek(),
             lending: LendingId { catalogue, base, since_ns },
             export,
         })

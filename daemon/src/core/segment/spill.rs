@@ -29,6 +29,7 @@ use crate::core::event::{MemId, Unmade};
 use crate::core::label::Label;
 use crate::core::members::Members;
 use crate::core::orders::{Making, Part, Purpose};
+use crate::core::parts::Parts;
 use crate::core::settings::{Payer, SpillSettings};
 use crate::core::spills::{SpillWrite, Whose};
 use tensorlend_layout::size::bytes_exact;
@@ -126,15 +127,8 @@ impl Segments {
 
     /// Completes the write of a segment, if no process held the segment during it. Returns true if
     /// the segment's memory is free now.
-    pub fn spilled(
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        SpillWrite { whose, mem }: SpillWrite,
-        file: MemId,
-        written: bool,
-    ) -> bool {
-        let Some(client) = members.get_mut(whose.catalogue) else { return false };
+    pub fn spilled(parts: &mut Parts<'_>, SpillWrite { whose, mem }: SpillWrite, file: MemId, written: bool) -> bool {
+        let Some(client) = parts.members.get_mut(whose.catalogue) else { return false };
         let (uid, ended) = (client.uid, matches!(client.state, ClientState::Ended { .. }));
         // If the segment was freed or lent to a reader during the write, the memory stays, and the daemon deletes the file.
         let Some(segment) = client.segments.get_mut(whose.base).filter(|segment| segment.mem == mem) else {
@@ -149,26 +143,23 @@ impl Segments {
         segment.residence = Residence::File { failed: None };
         segment.mem = file;
         let bytes = segment.bytes;
-        Self::want_no_more(context, segment);
+        Self::want_no_more(parts.context, segment);
         // The file must be in the fd store before the memory is removed from the store.
-        env.effects.keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
-        let kept = env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);
-        env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
-        env.release_segment(mem, bytes);
-        env.spills.add(uid, bytes);
-        context.directory.count_bytes(whose.catalogue, bytes, false);
+        parts
+            .env
+            .effects
+            .keep(file, Label::Spilled { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
+        let kept = parts.env.accounts.charge_recovered(Some(uid), whose.namespace, Kind::Segment, 0);
+        parts.env.accounts.refund(std::mem::replace(&mut segment.charge, kept));
+        parts.env.release_segment(mem, bytes);
+        parts.env.spills.add(uid, bytes);
+        parts.context.directory.count_bytes(whose.catalogue, bytes, false);
         true
     }
 
     /// Handles a request for a segment that may be in a file. Returns `None` for a segment in memory, which the caller lends.
-    pub fn recall(
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        catalogue: u16,
-        base: u32,
-    ) -> Option<Answer> {
-        let (id, client) = (context.ledger.id(), members.me(catalogue));
+    pub fn recall(parts: &mut Parts<'_>, catalogue: u16, base: u32) -> Option<Answer> {
+        let (id, client) = (parts.context.ledger.id(), parts.members.me(catalogue));
         let uid = client.uid;
         let segment = client.segments.get_mut(base).expect("the caller found it");
         let bytes = segment.bytes;
@@ -189,21 +180,26 @@ impl Segments {
             // The daemon reports the failure once. The next request tries again.
             return Some(Err(reason.refusal(bytes)));
         }
-        let charge = match env.accounts.charge(Some(uid), id, Kind::Segment, bytes) {
+        let charge = match parts.env.accounts.charge(Some(uid), id, Kind::Segment, bytes) {
             Ok(charge) => charge,
             Err(refusal) => return Some(Err(refusal)),
         };
-        let Some(released) = env.pool.reserve(bytes) else {
-            env.accounts.refund(charge);
-            let (used, more) = (bytes_exact(env.pool.lent_bytes()), bytes_exact(bytes));
+        let Some(released) = parts.env.pool.reserve(bytes) else {
+            parts.env.accounts.refund(charge);
+            let (used, more) = (bytes_exact(parts.env.pool.lent_bytes()), bytes_exact(bytes));
             let what = format!("the pool ({used} in use, {more} more needed)");
-            return Some(Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(env.pool.bytes_max()))));
+            return Some(Err(limit(
+                LimitKind::PoolBytes,
+                what,
+                "pool.bytes_max",
+                bytes_exact(parts.env.pool.bytes_max()),
+            )));
         };
         for mem in released {
-            env.release(mem);
+            parts.env.release(mem);
         }
-        let mem = env.orders.order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
-        env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, uid });
+        let mem = parts.env.orders.order(Purpose::Spilled(Whose { namespace: id, catalogue, base }));
+        parts.env.effects.push(Effect::Recall { mem, file: segment.mem, bytes, uid });
         let making =
             Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made: false, view: None };
         segment.residence = Residence::Returning { making };
@@ -212,8 +208,8 @@ impl Segments {
 
     /// Completes the recall of a segment, after its memory has been made or its file could not be
     /// read.
-    pub fn recalled(env: &mut Env, context: &Context, members: &mut Members, whose: Whose, made: Result<(), Unmade>) {
-        let client = members.me(whose.catalogue);
+    pub fn recalled(parts: &mut Parts<'_>, whose: Whose, made: Result<(), Unmade>) {
+        let client = parts.members.me(whose.catalogue);
         let uid = client.uid;
         let segment = client.segments.get_mut(whose.base).expect("it is disowned when it is freed");
         let Residence::Returning { making } = std::mem::take(&mut segment.residence) else {
@@ -221,19 +217,21 @@ impl Segments {
         };
         if let Err(reason) = made {
             tracing::error!(client = whose.catalogue, "a spilled segment could not be read: {reason}");
-            env.spills.failures += 1;
+            parts.env.spills.failures += 1;
             segment.residence = Residence::File { failed: Some(reason) };
-            env.count_no_more(making);
+            parts.env.count_no_more(making);
             return;
         }
         let bytes = segment.bytes;
-        env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
+        parts.env.accounts.refund(std::mem::replace(&mut segment.charge, making.charge));
         let file = std::mem::replace(&mut segment.mem, making.mem);
-        env.spills.remove(uid, bytes);
+        parts.env.spills.remove(uid, bytes);
         // The memory must be in the fd store before the file is removed from the store.
-        env.effects
+        parts
+            .env
+            .effects
             .keep(making.mem, Label::Segment { namespace: whose.namespace, owner: whose.catalogue, base: whose.base });
-        env.effects.push(Effect::DropFile { file });
-        context.directory.count_bytes(whose.catalogue, bytes, true);
+        parts.env.effects.push(Effect::DropFile { file });
+        parts.context.directory.count_bytes(whose.catalogue, bytes, true);
     }
 }

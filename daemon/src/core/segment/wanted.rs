@@ -11,7 +11,7 @@ use crate::core::client::{Client, Residence, Segment};
 use crate::core::context::Context;
 use crate::core::effect::Effect;
 use crate::core::env::Env;
-use crate::core::members::Members;
+use crate::core::parts::Parts;
 use crate::core::settings::{Payer, Role};
 use tensorlend_layout::directory::{Directory, WANTED_OUT_SINCE};
 
@@ -48,26 +48,21 @@ impl Segments {
     /// release segments, those lent first, unless it waits for others. `counts` selects by the owner's number and uid. An owner is
     /// not asked while `is_busy`, because it waits for a reply and cannot send a request. Returns
     /// true if clients may let go of a segment soon.
-    pub fn want_out(
-        env: &mut Env,
-        context: &Context,
-        members: &mut Members,
-        counts: impl Fn(&Client) -> bool,
-        is_busy: impl Fn(u16) -> bool,
-    ) -> bool {
-        if context.ledger.limits().payer == Payer::Client {
+    pub fn want_out(parts: &mut Parts<'_>, counts: impl Fn(&Client) -> bool, is_busy: impl Fn(u16) -> bool) -> bool {
+        if parts.context.ledger.limits().payer == Payer::Client {
             return false;
         }
-        let now_ns = env.clock.now_ns();
+        let now_ns = parts.env.clock.now_ns();
         let (mut wanted, mut of_living, mut awaits) = (Vec::new(), Vec::new(), false);
-        for (number, client) in members.iter().filter(|(_, client)| counts(client)) {
+        for (number, client) in parts.members.iter().filter(|(_, client)| counts(client)) {
             let asks = client.is_live()
                 && client.role == Role::Writer
                 && client.versions.layout >= WANTED_OUT_SINCE
                 && !is_busy(number);
             // A segment without room in a file would not leave memory.
             let may_leave = |segment: &Segment| {
-                segment.is_in_host_memory() && env.spills.has_room_for(&env.settings, client.uid, segment.bytes)
+                segment.is_in_host_memory()
+                    && parts.env.spills.has_room_for(&parts.env.settings, client.uid, segment.bytes)
             };
             for (&base, segment) in client.segments.iter().filter(|(_, segment)| may_leave(segment)) {
                 let is_new = segment.wanted_ns.is_none();
@@ -77,7 +72,7 @@ impl Segments {
                         wanted.push((number, base));
                     }
                 } else if is_new && asks {
-                    let since_ns = context.directory.segments[segment.entry as usize].since_ns.peek();
+                    let since_ns = parts.context.directory.segments[segment.entry as usize].since_ns.peek();
                     of_living.push((since_ns, number, base));
                 }
             }
@@ -91,12 +86,12 @@ impl Segments {
             return awaits;
         }
         for (number, base) in wanted {
-            let segment = members.me(number).segments.get_mut(base).expect("found above");
+            let segment = parts.members.me(number).segments.get_mut(base).expect("found above");
             segment.wanted_ns = Some(now_ns);
-            context.directory.head().want_out(segment.entry, true);
+            parts.context.directory.head().want_out(segment.entry, true);
         }
-        context.directory.head().wanted_out.ring();
-        env.effects.push(Effect::WakeWanted { directory: context.directory.mem() });
+        parts.context.directory.head().wanted_out.ring();
+        parts.env.effects.push(Effect::WakeWanted { directory: parts.context.directory.mem() });
         true
     }
 

@@ -11,6 +11,7 @@ use crate::core::answer::{Answer, Lent, Outcome};
 use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
 use crate::core::event::ConnId;
+use crate::core::parts::Parts;
 use crate::core::settings::Role;
 use crate::core::versions::Versions;
 use std::collections::BTreeSet;
@@ -70,9 +71,7 @@ impl Core {
             // not have the segment.
             for base in lent.into_iter().filter(|base| !segments.contains(base)) {
                 let _ = namespace.segments.return_segment(
-                    &mut self.env,
-                    &mut namespace.context,
-                    &mut namespace.members,
+                    &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
                     &mut namespace.devices,
                     back.catalogue,
                     base,

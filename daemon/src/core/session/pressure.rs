@@ -4,6 +4,8 @@ use super::{CHORES_NS_MAX, Core, Joined};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{Answer, Outcome, Requester, Wait};
 use crate::core::event::ConnId;
+use crate::core::namespace::Namespace;
+use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice};
 use crate::core::segment::Segments;
 use std::collections::BTreeMap;
@@ -26,8 +28,8 @@ impl Core {
         let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
             let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");
-            let (context, members) = (&namespace.context, &namespace.members);
-            namespace.segments.segment(&mut core.env, context, members, requester, size)
+            let Namespace { context, members, segments, .. } = namespace;
+            segments.segment(&mut Parts { env: &mut core.env, context, members }, requester, size)
         };
         let mut answer = lend(self);
         let env = &mut self.env;
@@ -67,9 +69,7 @@ impl Core {
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
         let answer = Segments::segment_of(
-            &mut self.env,
-            &namespace.context,
-            &mut namespace.members,
+            &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
             &mut namespace.devices,
             joined.catalogue,
             catalogue,
@@ -111,9 +111,9 @@ impl Core {
         let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
             let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");
-            let (context, members, devices) = (&namespace.context, &namespace.members, &namespace.devices);
-            let (segments, env) = (&mut namespace.segments, &mut core.env);
-            segments.device_segment(env, context, members, devices, requester, size)
+            let Namespace { context, members, segments, devices, .. } = namespace;
+            let env = &mut core.env;
+            segments.device_segment(&mut Parts { env, context, members }, devices, requester, size)
         };
         let answer = lend(self);
         if !matches!(answer, Err(Refusal::Limit { .. })) {

@@ -7,6 +7,7 @@ use crate::core::clock::Timer;
 use crate::core::effect::Effect;
 use crate::core::event::{MemId, Unwritten};
 use crate::core::namespace::Namespace;
+use crate::core::parts::Parts;
 use crate::core::segment::Segments;
 use crate::core::segment::spill::Candidate;
 use crate::core::segment::wanted::{WANTED_NS_MAX, WANTED_PAUSE_NS, is_awaited};
@@ -140,7 +141,12 @@ impl Core {
         }
         let namespace = namespaces.get_mut(&whose.namespace);
         let left = namespace.is_some_and(|namespace| {
-            Segments::spilled(env, &namespace.context, &mut namespace.members, write, file, written.is_ok())
+            Segments::spilled(
+                &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
+                write,
+                file,
+                written.is_ok(),
+            )
         });
         if !left && written.is_ok() {
             env.effects.push(Effect::DropFile { file });

@@ -7,6 +7,7 @@ use crate::core::clock::Timer;
 use crate::core::effect::Effect;
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
+use crate::core::parts::Parts;
 use crate::core::probes::Probing;
 use crate::core::settings::Peer;
 use crate::core::who::Who;
@@ -184,7 +185,7 @@ impl Core {
                 Timer::Absorb(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         let Namespace { context, members, bindings, .. } = namespace;
-                        bindings.absorb_due(&mut self.env, context, members, at);
+                        bindings.absorb_due(&mut Parts { env: &mut self.env, context, members }, at);
                     }
                 }
                 Timer::Disconnected(id, catalogue) => {
@@ -203,9 +204,11 @@ impl Core {
                 Timer::Lifetimes(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.bindings.lifetimes_due(
-                            &mut self.env,
-                            &mut namespace.context,
-                            &mut namespace.members,
+                            &mut Parts {
+                                env: &mut self.env,
+                                context: &mut namespace.context,
+                                members: &mut namespace.members,
+                            },
                             at,
                         );
                     }
@@ -213,9 +216,11 @@ impl Core {
                 Timer::Streams(id) => {
                     if let Some(namespace) = self.namespaces.get_mut(&id) {
                         namespace.streams.streams_due(
-                            &mut self.env,
-                            &mut namespace.context,
-                            &mut namespace.members,
+                            &mut Parts {
+                                env: &mut self.env,
+                                context: &mut namespace.context,
+                                members: &mut namespace.members,
+                            },
                             &mut namespace.bindings,
                             at,
                         );
@@ -308,7 +313,11 @@ impl Core {
         let ids: Vec<NamespaceId> = self.namespaces.keys().copied().collect();
         for id in ids {
             let namespace = self.namespaces.get_mut(&id).expect("listed above");
-            namespace.streams.streams_dissolve(&mut self.env, &namespace.context, &mut namespace.members);
+            namespace.streams.streams_dissolve(&mut Parts {
+                env: &mut self.env,
+                context: &mut namespace.context,
+                members: &mut namespace.members,
+            });
             let catalogues: Vec<u16> = namespace.members.numbers();
             for catalogue in catalogues {
                 namespace.drop_client(&mut self.env, catalogue);

@@ -3,6 +3,7 @@
 use super::{Core, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::client::Client;
+use crate::core::parts::Parts;
 use crate::core::segment::Segments;
 use std::collections::BTreeSet;
 
@@ -21,9 +22,9 @@ impl Core {
         let mut awaits = false;
         for namespace in namespaces.values_mut() {
             let id = namespace.context.ledger.id();
-            let (context, members) = (&namespace.context, &mut namespace.members);
+            let (context, members) = (&mut namespace.context, &mut namespace.members);
             let is_busy = |number| busy.contains(&(id, number));
-            awaits |= Segments::want_out(env, context, members, |client| counts(id, client), is_busy);
+            awaits |= Segments::want_out(&mut Parts { env, context, members }, |client| counts(id, client), is_busy);
         }
         awaits
     }

@@ -5,6 +5,7 @@ use crate::core::account::NamespaceId;
 use crate::core::answer::{What, Work};
 use crate::core::event::{ConnId, MemId, Unmade};
 use crate::core::orders::Purpose;
+use crate::core::parts::Parts;
 use crate::core::probes::Probing;
 use crate::core::range::SlotRange;
 use crate::core::segment::Segments;
@@ -35,7 +36,11 @@ impl Core {
             }
             Purpose::Spilled(whose) => {
                 let namespace = self.namespaces.get_mut(&whose.namespace).expect("it is disowned with its namespace");
-                Segments::recalled(&mut self.env, &namespace.context, &mut namespace.members, whose, made.map(|_| ()));
+                Segments::recalled(
+                    &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
+                    whose,
+                    made.map(|_| ()),
+                );
             }
             Purpose::Directory(id) => self.directory_made(id, made.map(|(view, _)| view)),
             Purpose::Request(conn) => {
@@ -112,18 +117,14 @@ impl Core {
         let answer = match what {
             What::Join { joining, .. } => Ok(namespace.joined(env, conn, &state.peer, joining, making)),
             What::Segment { base, log2 } => namespace.segments.segment_made(
-                env,
-                &namespace.context,
-                &mut namespace.members,
+                &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
                 &mut namespace.devices,
                 SlotRange { owner: me, base, log2 },
                 making,
             ),
             What::Cells { part } => Ok(namespace.members.cells_made(env, &namespace.context, me, part, making)),
             What::Ring(ring) => namespace.streams.ring_made(
-                env,
-                &mut namespace.context,
-                &mut namespace.members,
+                &mut Parts { env, context: &mut namespace.context, members: &mut namespace.members },
                 &mut namespace.bindings,
                 ring,
                 making,

@@ -2,12 +2,13 @@
 
 use super::{Stream, Streams, Subscriber};
 use crate::core::account::Kind;
+use crate::core::account::NamespaceId;
 use crate::core::bindings::Bindings;
-use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::event::MemId;
 use crate::core::members::Members;
 use crate::core::orders::Part;
+use crate::core::parts::Parts;
 use std::collections::{BTreeMap, BTreeSet};
 use tensorlend_layout::directory::StreamEntry;
 use tensorlend_layout::name::{self, KeyKind};
@@ -37,29 +38,28 @@ impl Streams {
     /// daemon may have ended while it opened that stream, before any client knew of it.
     pub fn restore_streams(
         &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &Members,
+        parts: &mut Parts<'_>,
         bindings: &mut Bindings,
         rings: &mut Rings,
         wakes: &mut Wakes,
     ) -> u64 {
         let (mut lost, mut newest) = (Vec::new(), 0);
-        let mut streams = Streams::new(context.ledger.limits().streams_max);
-        for (entry, owner_word, key) in context.directory.live_keys(KeyKind::Stream, Some) {
+        let mut streams = Streams::new(parts.context.ledger.limits().streams_max);
+        for (entry, owner_word, key) in parts.context.directory.live_keys(KeyKind::Stream, Some) {
             let Some((KeyKind::Stream, name)) = name::parse(&key) else { continue };
             let (place, producer) = (owner_word.cell(), owner_word.catalogue());
-            let line = context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
+            let line = parts.context.directory.streams.get(place as usize).filter(|line| line.id.peek() <= IDS_MAX);
             let id = line.map_or(0, |line| line.id.peek());
             newest = newest.max(id);
-            let stream = line.filter(|_| members.get(producer).is_some()).and_then(|line| {
+            let stream = line.filter(|_| parts.members.get(producer).is_some()).and_then(|line| {
                 let ring = rings.remove(&RingId { place, id })?;
                 let policy = match line.policy.peek() {
                     1 => Policy::DropOldest,
                     2 => Policy::Error,
                     _ => Policy::Block,
                 };
-                let subscribers = Self::restore_subscribers(env, context, members, line, id, wakes);
+                let namespace = parts.context.ledger.id();
+                let subscribers = Self::restore_subscribers(parts.env, parts.members, namespace, line, wakes);
                 let capacity = line.capacity.peek() as u32;
                 let idle_since_ns = None;
                 Some(Stream { name: name.into(), id, producer, ring, capacity, policy, subscribers, idle_since_ns })
@@ -69,12 +69,12 @@ impl Streams {
                 streams.table.insert(place, stream);
             } else {
                 lost.push(id);
-                bindings.bury(context, entry);
+                bindings.bury(parts.context, entry);
             }
         }
         streams.places.retain(|place| !streams.table.contains_key(place));
         for &place in &streams.places {
-            let line = &context.directory.streams[place as usize];
+            let line = &parts.context.directory.streams[place as usize];
             line.id.set(0);
             line.subscribers.iter().for_each(|word| word.set(0));
             line.subscribers_count.set(0);
@@ -83,18 +83,17 @@ impl Streams {
         // No stream gets the id of an earlier stream. Making a stream takes longer than a
         // microsecond. So the ids of former streams were at most about the current time in
         // microseconds.
-        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(env.clock.now_ns() >> 10);
+        streams.ids = streams.table.values().map(|s| s.id).max().unwrap_or(0).max(parts.env.clock.now_ns() >> 10);
         *self = streams;
-        self.update_idle_times(env, members);
+        self.update_idle_times(parts.env, parts.members);
         lost.iter().filter(|&&id| id != newest).count() as u64
     }
 
     fn restore_subscribers(
         env: &mut Env,
-        context: &Context,
         members: &Members,
+        namespace: NamespaceId,
         line: &StreamEntry,
-        id: u64,
         wakes: &mut Wakes,
     ) -> Vec<Option<Subscriber>> {
         let mut seen = BTreeSet::new();
@@ -111,9 +110,8 @@ impl Streams {
                 subscribers.push(None);
                 continue;
             };
-            let wake = wakes.remove(&(id, whose.0, whose.1));
-            let wake = wake
-                .map(|mem| (mem, env.accounts.charge_recovered(Some(client.uid), context.ledger.id(), Kind::Wake, 0)));
+            let wake = wakes.remove(&(line.id.peek(), whose.0, whose.1));
+            let wake = wake.map(|mem| (mem, env.accounts.charge_recovered(Some(client.uid), namespace, Kind::Wake, 0)));
             subscribers.push(Some(Subscriber { catalogue: whose.0, cursor: whose.1, wake }));
         }
         while subscribers.last().is_some_and(Option::is_none) {

@@ -14,6 +14,7 @@ use crate::core::clock::Timer;
 use crate::core::context::Context;
 use crate::core::env::Env;
 use crate::core::members::Members;
+use crate::core::parts::Parts;
 use tensorlend_layout::wire::Reply;
 
 /// Maximum number of streams that one turn retires. The daemon serves other requests between turns.
@@ -64,72 +65,48 @@ impl Streams {
 
     /// Retires the stream that has been idle longest. If a user is given, considers only this
     /// user's streams. Returns true if a stream was retired.
-    pub(super) fn retire_oldest(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        bindings: &mut Bindings,
-        uid: Option<u32>,
-    ) -> bool {
-        let owner = |uid: Option<u32>| uid.map(|uid| context.ledger.owner_of(uid));
-        let of_uid = |place: &u32| uid.is_none() || owner(uid) == owner(members.uid_of(self.table[place].producer));
+    pub(super) fn retire_oldest(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, uid: Option<u32>) -> bool {
+        let owner = |uid: Option<u32>| uid.map(|uid| parts.context.ledger.owner_of(uid));
+        let of_uid =
+            |place: &u32| uid.is_none() || owner(uid) == owner(parts.members.uid_of(self.table[place].producer));
         let Some(place) = self.idle.iter().map(|&(_, _, place)| place).find(of_uid) else { return false };
-        self.retire(env, context, members, bindings, place, "its place is needed");
+        self.retire(parts, bindings, place, "its place is needed");
         true
     }
 
-    fn retire(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        bindings: &mut Bindings,
-        place: u32,
-        why: &str,
-    ) {
-        tracing::debug!(namespace = context.ledger.name(), stream = self.table[&place].name, "stream retired: {why}");
-        self.stream_remove(env, context, members, bindings, place);
+    fn retire(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, place: u32, why: &str) {
+        tracing::debug!(
+            namespace = parts.context.ledger.name(),
+            stream = self.table[&place].name,
+            "stream retired: {why}"
+        );
+        self.stream_remove(parts, bindings, place);
     }
 
     /// Handles the timer of the streams.
-    pub fn streams_due(
-        &mut self,
-        env: &mut Env,
-        context: &mut Context,
-        members: &mut Members,
-        bindings: &mut Bindings,
-        at: u64,
-    ) {
+    pub fn streams_due(&mut self, parts: &mut Parts<'_>, bindings: &mut Bindings, at: u64) {
         if self.armed_ns.is_some_and(|armed| armed <= at) {
             self.armed_ns = None;
         }
         // A client that still reads the previous daemon's directory would not notice that an entry
         // has another stream.
-        if env.is_gathering() {
+        if parts.env.is_gathering() {
             return;
         }
         for _ in 0..TURN_MAX {
-            if !env.chores.spend(0) {
+            if !parts.env.chores.spend(0) {
                 return;
             }
             let Some(&(since, _, place)) = self.idle.first() else { return };
-            if since.saturating_add(env.settings.stream_grace_ns) > env.clock.now_ns() {
+            if since.saturating_add(parts.env.settings.stream_grace_ns) > parts.env.clock.now_ns() {
                 return;
             }
             // The daemon reads the producer's word `closed` again. A producer that has reset the
             // word keeps its stream.
-            self.update_idle_time(env, members, place);
+            self.update_idle_time(parts.env, parts.members, place);
             if self.table[&place].idle_since_ns.is_some() {
-                env.chores.spend(RELEASE);
-                self.retire(
-                    env,
-                    context,
-                    members,
-                    bindings,
-                    place,
-                    "it has had neither producer nor subscribers for streams.grace_ms",
-                );
+                parts.env.chores.spend(RELEASE);
+                self.retire(parts, bindings, place, "it has had neither producer nor subscribers for streams.grace_ms");
             }
         }
     }

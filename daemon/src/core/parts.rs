@@ -1,0 +1,16 @@
+//! The parts of a daemon that one step on a namespace changes together.
+
+use super::context::Context;
+use super::env::Env;
+use super::members::Members;
+
+/// The environment of the daemon, with the context and the members of one namespace. The owners of names, streams and
+/// segments take it as a parameter, because none of them owns another.
+pub struct Parts<'a> {
+    /// What all namespaces share: the clock, the accounts, the effects.
+    pub env: &'a mut Env,
+    /// The namespace's ledger and directory.
+    pub context: &'a mut Context,
+    /// The namespace's clients.
+    pub members: &'a mut Members,
+}
