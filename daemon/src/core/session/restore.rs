@@ -8,6 +8,7 @@ use crate::core::label::{Label, Preserved};
 use crate::core::ledger::{Budget, Ledger};
 use crate::core::length;
 use crate::core::names::Names;
+use crate::core::namespace::Namespace;
 use crate::core::opening::Opening;
 use crate::core::recovery::restore::{Descriptors, Lost, Origin, Owned, PreservedDirectory};
 use crate::core::segment::Segments;
@@ -35,107 +36,35 @@ impl Core {
     /// Opens the namespaces of these descriptors.
     pub(super) fn take_over(&mut self, preserved: Vec<Preserved>, from: Origin) {
         let copied = preserved.iter().any(|it| it.copied);
-        let mut unused: BTreeSet<MemId> = preserved.iter().map(|it| it.mem).collect();
-        let ours = |mem: &&MemId| **mem == MemId(mem.0 & !(1 << 63));
-        self.env.orders.reserve_ids(unused.iter().filter(ours).map(|mem| mem.0).max().unwrap_or(0));
+        self.reserve_ids(&preserved);
+        let mut takeover = Takeover {
+            from,
+            unused: preserved.iter().map(|it| it.mem).collect(),
+            labels: preserved.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect(),
+            core: self,
+        };
+        let mut descriptors: BTreeMap<NamespaceId, Descriptors> = BTreeMap::new();
+        for it in preserved {
+            descriptors.entry(it.label.namespace()).or_default().add(it);
+        }
+        for (id, descriptors) in descriptors {
+            takeover.take_over(id, descriptors);
+        }
+        takeover.release_unused();
+        if copied {
+            self.succession.gather_until(self.env.clock.now_ns() + GATHERING_NS);
+        }
+    }
+
+    /// Excludes the ids of these descriptors from those that the core gives to new memory.
+    fn reserve_ids(&mut self, preserved: &[Preserved]) {
+        let ours = preserved.iter().map(|it| it.mem).filter(|mem| *mem == MemId(mem.0 & !(1 << 63)));
+        self.env.orders.reserve_ids(ours.map(|mem| mem.0).max().unwrap_or(0));
         let given_up = preserved.iter().filter_map(|it| match it.label {
             Label::Orphaned { id, .. } | Label::DeviceOrphaned { id, .. } => Some(id),
             _ => None,
         });
         self.env.orphans.reserve_ids(given_up.max().unwrap_or(0));
-        let mut descriptors: BTreeMap<NamespaceId, Descriptors> = BTreeMap::new();
-        let labels: BTreeMap<MemId, (Label, u64)> =
-            preserved.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect();
-        for it in preserved {
-            descriptors.entry(it.label.namespace()).or_default().add(it);
-        }
-        for (id, mut descriptors) in descriptors {
-            self.namespaces.exclude_id(id);
-            let orphaned = std::mem::take(&mut descriptors.orphaned);
-            let on_devices = std::mem::take(&mut descriptors.on_devices);
-            for it in &orphaned {
-                unused.remove(&it.mem);
-            }
-            let directory = descriptors.directory.clone().filter(|it| self.namespaces.id_of(&it.name).is_none());
-            // If a client handed the directory back, other processes may write the directory's
-            // words.
-            let sound = |directory: &Directory, bytes| directory.geometry(bytes).is_some();
-            let opened = directory.and_then(|it| Some((Directory::new(&it.view).filter(|d| sound(d, it.bytes))?, it)));
-            let Some((directory, PreservedDirectory { mem, bytes, private, name, .. })) = opened else {
-                self.restore_orphans(id, &orphaned);
-                if from == Origin::FdStore && descriptors.has_segments() {
-                    tracing::warn!("all names of namespace number {id} are lost: {LOST}");
-                    self.env.lost.namespaces += 1;
-                    self.env.lost.bytes += descriptors.segment_bytes();
-                    self.note_loss(LOST);
-                }
-                continue;
-            };
-            directory.renew_added();
-            Segments::announce_spill(&self.env, &directory);
-            let (limits, setting) = self.restored_limits(&directory, private, &name);
-            let discards = !self.env.settings.is_user_mode();
-            let secret = self.env.seed();
-            let names = Names::restore(&directory, limits.names_max, discards, self.env.clock.now_ns(), secret);
-            let settings = &self.env.settings;
-            let shares_tables = settings.uid_share && private.is_none();
-            let budget = Budget { id, name: &name, private, limits, shares_tables, owners: &settings.owners };
-            let ledger = Ledger::reopen(&mut self.env.accounts, budget, setting, bytes);
-            let opening = Opening { ledger, mem, private, reserved: false };
-            // The restoration of the segments finds the free entries.
-            let mut namespace = opening.namespace(directory, names, Segments::restored());
-            unused.remove(&mem);
-            namespace.devices.list_devices(&self.env, &namespace.context);
-            let lost = namespace.restore(&mut self.env, descriptors, &mut unused);
-            for it in &on_devices {
-                if let Label::DeviceOrphaned { uid, .. } = it.label
-                    && namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, it)
-                {
-                    unused.remove(&it.mem);
-                }
-            }
-            for it in &orphaned {
-                self.env.restore_orphaned(it);
-            }
-            let mut recovered = Vec::new();
-            // Either the previous daemon orphaned this memory just before its end, or it had lent
-            // the memory and no client published in it. No entry refers to the memory, but a client
-            // may have it mapped.
-            let of_no_use = labels.iter().filter(|(mem, (label, _))| label.namespace() == id && unused.contains(mem));
-            for (&mem, (label, bytes)) in of_no_use {
-                let whose = namespace.writer_of(label);
-                if let (Label::DeviceSegment { .. }, Some(Owned { uid, .. })) = (label, whose) {
-                    let (label, bytes) = (label.clone(), *bytes);
-                    let it = Preserved { label, mem, view: None, bytes, acked: true, copied: false };
-                    if namespace.devices.recover_given_up(&mut self.env, &namespace.context, uid, &it) {
-                        recovered.push(mem);
-                    }
-                    continue;
-                }
-                if let Some(whose) = whose.filter(|it| self.env.has_room_for_recovered(from, it.kind, *bytes)) {
-                    self.env.orphan_recovered(id, whose, mem, *bytes);
-                }
-            }
-            unused.retain(|mem| !self.env.orphans.contains(*mem) && !recovered.contains(mem));
-            namespace.devices.begin_again(&mut self.env, &mut namespace.context);
-            tracing::info!(
-                namespace = name,
-                clients = namespace.members.len(),
-                names = namespace.bindings.names().live(),
-                "taken over from the daemon before"
-            );
-            self.report_lost(&name, &lost);
-            self.namespaces.open(namespace);
-        }
-        for mem in unused {
-            match labels[&mem] {
-                (Label::Spilled { .. }, _) => self.env.effects.push(Effect::DropFile { file: mem }),
-                _ => self.env.release(mem),
-            }
-        }
-        if copied {
-            self.succession.gather_until(self.env.clock.now_ns() + GATHERING_NS);
-        }
     }
 
     /// Logs the parts of a namespace that are lost, and adds them to the record of this daemon's start.
@@ -195,5 +124,114 @@ impl Core {
         };
         d.head().bytes_max.set(limits.bytes_max);
         (limits, setting)
+    }
+}
+
+/// A takeover in progress.
+struct Takeover<'a> {
+    core: &'a mut Core,
+    from: Origin,
+    labels: BTreeMap<MemId, (Label, u64)>,
+    /// Memory that no namespace uses so far.
+    unused: BTreeSet<MemId>,
+}
+
+impl Takeover<'_> {
+    /// Opens a namespace if its directory exists. Otherwise its names are lost.
+    fn take_over(&mut self, id: NamespaceId, mut descriptors: Descriptors) {
+        self.core.namespaces.exclude_id(id);
+        let orphaned = std::mem::take(&mut descriptors.orphaned);
+        let on_devices = std::mem::take(&mut descriptors.on_devices);
+        for it in &orphaned {
+            self.unused.remove(&it.mem);
+        }
+        let Some((mut namespace, name)) = self.open(id, &descriptors) else {
+            self.core.restore_orphans(id, &orphaned);
+            if self.from == Origin::FdStore && descriptors.has_segments() {
+                tracing::warn!("all names of namespace number {id} are lost: {LOST}");
+                self.core.env.lost.namespaces += 1;
+                self.core.env.lost.bytes += descriptors.segment_bytes();
+                self.core.note_loss(LOST);
+            }
+            return;
+        };
+        let env = &mut self.core.env;
+        let lost = namespace.restore(env, descriptors, &mut self.unused);
+        for it in &on_devices {
+            if let Label::DeviceOrphaned { uid, .. } = it.label
+                && namespace.devices.recover_given_up(env, &namespace.context, uid, it)
+            {
+                self.unused.remove(&it.mem);
+            }
+        }
+        for it in &orphaned {
+            env.restore_orphaned(it);
+        }
+        self.orphan_rest(id, &mut namespace);
+        namespace.devices.begin_again(&mut self.core.env, &mut namespace.context);
+        tracing::info!(
+            namespace = name,
+            clients = namespace.members.len(),
+            names = namespace.bindings.names().live(),
+            "taken over from the daemon before"
+        );
+        self.core.report_lost(&name, &lost);
+        self.core.namespaces.open(namespace);
+    }
+
+    /// Opens a namespace with its directory, and without its clients. Returns the namespace and its name.
+    fn open(&mut self, id: NamespaceId, descriptors: &Descriptors) -> Option<(Namespace, String)> {
+        let core = &mut *self.core;
+        let directory = descriptors.directory.clone().filter(|it| core.namespaces.id_of(&it.name).is_none())?;
+        let PreservedDirectory { mem, bytes, private, name, view, .. } = directory;
+        // If a client handed the directory back, other processes may write the directory's words.
+        let directory = Directory::new(&view).filter(|directory| directory.geometry(bytes).is_some())?;
+        directory.renew_added();
+        Segments::announce_spill(&core.env, &directory);
+        let (limits, setting) = core.restored_limits(&directory, private, &name);
+        let discards = !core.env.settings.is_user_mode();
+        let secret = core.env.seed();
+        let names = Names::restore(&directory, limits.names_max, discards, core.env.clock.now_ns(), secret);
+        let settings = &core.env.settings;
+        let shares_tables = settings.uid_share && private.is_none();
+        let budget = Budget { id, name: &name, private, limits, shares_tables, owners: &settings.owners };
+        let ledger = Ledger::reopen(&mut core.env.accounts, budget, setting, bytes);
+        let opening = Opening { ledger, mem, private, reserved: false };
+        // The restoration of the segments finds the free entries.
+        let mut namespace = opening.namespace(directory, names, Segments::restored());
+        self.unused.remove(&mem);
+        namespace.devices.list_devices(&core.env, &namespace.context);
+        Some((namespace, name))
+    }
+
+    /// Orphans the memory of a namespace to which no entry refers. Either the previous daemon orphaned it just before its
+    /// end, or it had lent the memory and no client published in it. A client may have it mapped.
+    fn orphan_rest(&mut self, id: NamespaceId, namespace: &mut Namespace) {
+        let env = &mut self.core.env;
+        let mut recovered = Vec::new();
+        let rest = self.labels.iter().filter(|(mem, (label, _))| label.namespace() == id && self.unused.contains(mem));
+        for (&mem, (label, bytes)) in rest {
+            let whose = namespace.writer_of(label);
+            if let (Label::DeviceSegment { .. }, Some(Owned { uid, .. })) = (label, whose) {
+                let it = Preserved { label: label.clone(), mem, view: None, bytes: *bytes, acked: true, copied: false };
+                if namespace.devices.recover_given_up(env, &namespace.context, uid, &it) {
+                    recovered.push(mem);
+                }
+                continue;
+            }
+            if let Some(whose) = whose.filter(|it| env.has_room_for_recovered(self.from, it.kind, *bytes)) {
+                env.orphan_recovered(id, whose, mem, *bytes);
+            }
+        }
+        self.unused.retain(|mem| !env.orphans.contains(*mem) && !recovered.contains(mem));
+    }
+
+    fn release_unused(self) {
+        for mem in self.unused {
+            match self.labels[&mem] {
+                (Label::Spilled { .. }, _) => self.core.env.effects.push(Effect::DropFile { file: mem }),
+                _ => self.core.env.release(mem),
+            }
+        }
     }
 }
