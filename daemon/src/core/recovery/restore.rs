@@ -390,63 +390,21 @@ impl Namespace {
         let mut lent: BTreeMap<u16, u64> = BTreeMap::new();
         for place in 0..self.context.directory.segments.len() as u32 {
             let line = &self.context.directory.segments[place as usize];
-            let range = RangeWord(line.range.peek());
-            let key = SegmentId { owner: range.catalogue(), base: range.base() };
-            if range.is_lent() && line.place.peek() != 0 {
-                let bytes = line.bytes.peek();
-                if !self.restore_on_device(env, descriptors, unused, place) {
-                    on_devices.push(range);
-                    lost.bytes += bytes;
-                    self.unlist_lost(place);
-                }
-                continue;
-            }
-            let bytes = line.bytes.peek();
-            let found =
-                range.is_lent().then(|| (descriptors.bytes_of(env, key, bytes), descriptors.slots.remove(&key)));
-            if let Some((found, Some(slots))) = found
-                && (1..=1 << SLOTS_LOG2_MAX).contains(&range.slots())
-                && let Some(client) = self.members.get_mut(key.owner)
-                // If the owner had released the segment for spill, only the previous daemon may
-                // have had the segment's bytes. The owner must report such a segment when it
-                // reconnects. Otherwise the daemon ends the owner's session.
-                && let Some((mem, residence)) = found.or_else(|| client.is_disconnected().then(|| (env.orders.new_id(), Residence::Lost)))
-            {
-                let slots_mem = slots.mem;
-                let whole = slots.bytes == length::slots(range.slots() as usize);
-                if let Some(slots) = whole.then(|| part(env, self.context.ledger.id(), client.uid, slots)).flatten() {
-                    unused.remove(&mem);
-                    unused.remove(&slots_mem);
-                    let in_memory = if residence.is_in_memory() { bytes } else { 0 };
-                    match residence {
-                        Residence::File { .. } => env.spills.add(client.uid, bytes),
-                        Residence::Lost => lost.bytes += bytes,
-                        _ => env.pool.count_recovered(bytes),
-                    }
-                    let charge = env.accounts.charge_recovered(
-                        Some(client.uid),
-                        self.context.ledger.id(),
-                        Kind::Segment,
-                        in_memory,
-                    );
-                    let slots_log2 = range.slots().ilog2() as u8;
-                    let segment = Segment {
-                        mem,
-                        bytes,
-                        charge,
-                        slots_log2,
-                        slots,
-                        entry: place,
-                        residence,
-                        released_ns: None,
-                        tried_ns: None,
-                        wanted_ns: None,
-                        device: None,
-                    };
-                    client.segments.insert(key.base, segment);
-                    *lent.entry(key.owner).or_default() += in_memory;
+            let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
+            let is_on_device = range.is_lent() && line.place.peek() != 0;
+            if is_on_device {
+                if self.restore_on_device(env, descriptors, unused, place) {
                     continue;
                 }
+                on_devices.push(range);
+            } else if range.is_lent()
+                && let Some(segment) = self.restore_in_memory(env, descriptors, unused, place)
+            {
+                let in_memory = if segment.residence.is_in_memory() { bytes } else { 0 };
+                lost.bytes += if matches!(segment.residence, Residence::Lost) { bytes } else { 0 };
+                *lent.entry(range.catalogue()).or_default() += in_memory;
+                self.members.me(range.catalogue()).segments.insert(range.base(), segment);
+                continue;
             }
             if range.is_lent() {
                 lost.bytes += bytes;
@@ -459,6 +417,53 @@ impl Namespace {
         }
         self.context.directory.head().bytes_lent.set(lent.values().sum());
         on_devices
+    }
+
+    /// Restores a segment of host memory. Returns `None` if its slots or its bytes are lost.
+    fn restore_in_memory(
+        &self,
+        env: &mut Env,
+        descriptors: &mut Descriptors,
+        unused: &mut BTreeSet<MemId>,
+        place: u32,
+    ) -> Option<Segment> {
+        let line = &self.context.directory.segments[place as usize];
+        let (range, bytes) = (RangeWord(line.range.peek()), line.bytes.peek());
+        let key = SegmentId { owner: range.catalogue(), base: range.base() };
+        let found = descriptors.bytes_of(env, key, bytes);
+        let slots = descriptors.slots.remove(&key)?;
+        let client = self.members.get(key.owner)?;
+        if !(1..=1 << SLOTS_LOG2_MAX).contains(&range.slots()) || slots.bytes != length::slots(range.slots() as usize) {
+            return None;
+        }
+        // If the owner had released the segment for spill, only the previous daemon may have had the segment's bytes. The
+        // owner must report such a segment when it reconnects. Otherwise the daemon ends the owner's session.
+        let lost = || client.is_disconnected().then(|| (env.orders.new_id(), Residence::Lost));
+        let (mem, residence) = found.or_else(lost)?;
+        let (slots_mem, namespace) = (slots.mem, self.context.ledger.id());
+        let slots = part(env, namespace, client.uid, slots)?;
+        unused.remove(&mem);
+        unused.remove(&slots_mem);
+        match residence {
+            Residence::File { .. } => env.spills.add(client.uid, bytes),
+            Residence::Lost => {}
+            _ => env.pool.count_recovered(bytes),
+        }
+        let in_memory = if residence.is_in_memory() { bytes } else { 0 };
+        let charge = env.accounts.charge_recovered(Some(client.uid), namespace, Kind::Segment, in_memory);
+        Some(Segment {
+            mem,
+            bytes,
+            charge,
+            slots_log2: range.slots().ilog2() as u8,
+            slots,
+            entry: place,
+            residence,
+            released_ns: None,
+            tried_ns: None,
+            wanted_ns: None,
+            device: None,
+        })
     }
 
     /// Returns the number of names without a value that still exists. The daemon removes these names
