@@ -329,6 +329,20 @@ fn copies_of_a_node_that_went_are_stale_and_good_again_when_it_is_back() {
 }
 
 #[test]
+fn a_node_can_be_reached_after_another_gateway_of_its_name_has_ended() {
+    let (network, a, b) = two(|_| {});
+    b.client.put("x", &[1u8; 10]).unwrap();
+    let mut namesake = Host::new(&network, "b");
+    b.counts("dropped", 1);
+    namesake.stop();
+    // Declarations arrive in order.
+    let c = Host::new(&network, "c");
+    a.sees("c", true);
+    assert_eq!(a.bytes("b/x"), [1; 10]);
+    drop(c);
+}
+
+#[test]
 fn a_transfer_goes_on_where_it_was_when_the_way_broke() {
     let (network, a, b) = two(|settings| {
         settings.packing = Packing::None;

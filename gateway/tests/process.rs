@@ -271,7 +271,7 @@ fn what_it_cannot_do_it_says() {
     let zenoh = folder.path().join("open.json5");
     std::fs::write(&zenoh, "{ transport: { link: { tls: { enable_mtls: false } } } }").unwrap();
     let listens = |endpoint: &str| format!("node = \"a\"\nzenoh = {zenoh:?}\nlisten = [{endpoint:?}]\n");
-    std::fs::write(&config, listens("tls/localhost:7447")).unwrap();
+    std::fs::write(&config, listens("quic/localhost:7447")).unwrap();
     let open = run(program().arg("--check").arg("--config").arg(&config));
     assert!(
         open.status.success() && words(&open).matches("can read all exported names").count() == 1,
