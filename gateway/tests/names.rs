@@ -1,6 +1,9 @@
 //! Names between daemons in one process, over an in-memory network.
 
+mod network;
+
 use bytes::Bytes;
+use network::{Memory, Network, Weather};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +15,6 @@ use tensorlend_daemon::Embedded;
 use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::settings::{Globs, Settings};
-use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{Body, Frame, Question, Transport};
 use tensorlend_gateway::wire::{
     AboutName, Asker, Changed, Chunk, Codecs, Descriptor, Epoch, NameAnswer, NameQuestion, NodeName, Packing, Shape,

@@ -2,8 +2,10 @@
 
 #[cfg(feature = "zenoh")]
 mod authority;
+mod network;
 
 use bytes::Bytes;
+use network::{Memory, Network, Weather};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -11,7 +13,6 @@ use tensorlend::Client;
 use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::settings::Settings;
-use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{
     Answer, Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble,
 };
