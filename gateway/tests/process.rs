@@ -278,10 +278,10 @@ fn what_it_cannot_do_it_says() {
         "{}",
         words(&open)
     );
-    std::fs::write(&config, listens("quic/localhost:7447")).unwrap();
+    std::fs::write(&config, listens("tls/localhost:7447")).unwrap();
     let foreign = run(program().arg("--check").arg("--config").arg(&config));
     assert_eq!(foreign.status.code(), Some(78), "{}", words(&foreign));
-    assert!(words(&foreign).contains("listen: \"quic/localhost:7447\" uses a protocol"), "{}", words(&foreign));
+    assert!(words(&foreign).contains("listen: \"tls/localhost:7447\" uses a protocol"), "{}", words(&foreign));
     let missing = run(program().arg("--config").arg(folder.path().join("none")));
     assert_eq!(missing.status.code(), Some(78));
     assert!(words(&missing).contains("cannot read ") && words(&missing).contains("[TL-1201]"), "{}", words(&missing));
