@@ -63,7 +63,7 @@ pub struct Config {
     pub mode: Option<String>,
     /// Endpoints on which this node listens, such as `tcp/0.0.0.0:7447`. Default: those in zenoh's file.
     pub listen: Vec<String>,
-    /// Endpoints to which this node connects, such as `tls/hub.example:7447`. Default: those in zenoh's file.
+    /// Endpoints to which this node connects, such as `quic/hub.example:7447`. Default: those in zenoh's file.
     pub connect: Vec<String>,
     /// Compression of the bytes that other nodes send to this node.
     pub packing: Packing,

@@ -18,7 +18,7 @@
 //! | `wire/` | messages between gateways: descriptors, stamps, questions, bodies; encoded, decoded, checked |
 //! | `key`, `name` | key expressions of the transport, and names of other nodes' tensors |
 //! | `runtime/` | the mailbox of the hub's events, and worker threads |
-//! | `transport/` | one trait; zenoh, and a network in memory for tests, with loss, delay and partitions |
+//! | `transport/` | one trait, and zenoh |
 //! | `value` | leased values as bytes to be sent, and drafts into which bytes are received |
 //! | `nodes`, `budget`, `statistics`, `settings`, `error` | state machines and data that all parts use |
 //! | `local/` | the daemon's side: clients, the service for clients, documents published for them |

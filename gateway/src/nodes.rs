@@ -49,12 +49,41 @@ pub enum Change {
     Double,
 }
 
+/// Maximum number of gateways of one name whose declarations are remembered. A restarted gateway and its predecessor are
+/// two; more of them are a mistake of the configuration.
+const NAMESAKES_MAX: usize = 8;
+
 /// All nodes that were ever declared.
 #[derive(Debug)]
 pub struct Nodes {
     here: NodeName,
     epoch: Epoch,
-    known: BTreeMap<NodeName, Known>,
+    known: BTreeMap<NodeName, Entry>,
+}
+
+/// A node and the gateways that declare its name. The latest declaration counts while it lasts, because a restarted
+/// gateway may declare itself before the declaration of its predecessor ends. Then the latest of the others counts.
+#[derive(Debug)]
+struct Entry {
+    state: Known,
+    /// Epochs whose declarations last, the latest at the end. The node is alive if there is one, and has the last one's epoch.
+    declared: Vec<Epoch>,
+}
+
+impl Entry {
+    /// Takes over the latest declaration. Returns the change, if there is one.
+    fn update(&mut self) -> Option<Change> {
+        let before = self.state;
+        self.state.alive = !self.declared.is_empty();
+        let Some(&epoch) = self.declared.last() else { return before.alive.then_some(Change::Down) };
+        let same = epoch == before.epoch;
+        if same && before.alive {
+            return None;
+        }
+        self.state.epoch = epoch;
+        self.state.connection += 1;
+        Some(Change::Up { epoch, same })
+    }
 }
 
 impl Nodes {
@@ -79,31 +108,31 @@ impl Nodes {
         if *node == self.here {
             return (alive && epoch != self.epoch).then_some(Change::Double);
         }
-        let full = self.known.len() >= NODES_MAX;
-        match (self.known.get_mut(node), alive) {
-            (None, false) => None,
-            (None, true) if full => None,
-            (None, true) => {
-                self.known.insert(node.clone(), Known { epoch, alive, connection: 1 });
-                Some(Change::Up { epoch, same: false })
+        if !self.known.contains_key(node) {
+            if !alive || self.known.len() >= NODES_MAX {
+                return None;
             }
-            (Some(known), true) => {
-                let same = known.epoch == epoch;
-                let news = !same || !known.alive;
-                let connection = known.connection + u64::from(news);
-                *known = Known { epoch, alive, connection };
-                news.then_some(Change::Up { epoch, same })
-            }
-            // The declaration of an earlier epoch ends late. The node is alive in its present
-            // epoch.
-            (Some(known), false) if known.epoch != epoch => None,
-            (Some(known), false) => std::mem::take(&mut known.alive).then_some(Change::Down),
+            let state = Known { epoch, alive, connection: 1 };
+            self.known.insert(node.clone(), Entry { state, declared: vec![epoch] });
+            return Some(Change::Up { epoch, same: false });
         }
+        let entry = self.known.get_mut(node)?;
+        match entry.declared.iter().position(|&declared| declared == epoch) {
+            Some(at) if !alive => drop(entry.declared.remove(at)),
+            None if alive => {
+                if entry.declared.len() == NAMESAKES_MAX {
+                    entry.declared.remove(0);
+                }
+                entry.declared.push(epoch);
+            }
+            Some(_) | None => {}
+        }
+        entry.update()
     }
 
     /// Returns the state of a node, if the node is known.
     pub fn get(&self, node: &NodeName) -> Option<Known> {
-        self.known.get(node).copied()
+        self.known.get(node).map(|entry| entry.state)
     }
 
     /// Returns true if the node can be reached.
@@ -129,7 +158,7 @@ impl Nodes {
 
     /// Iterates over the other nodes, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&NodeName, Known)> {
-        self.known.iter().map(|(node, known)| (node, *known))
+        self.known.iter().map(|(node, entry)| (node, entry.state))
     }
 }
 
@@ -156,6 +185,26 @@ mod tests {
         assert_eq!(nodes.on_token(&b, Epoch(3), true), Some(Change::Up { epoch: Epoch(3), same: false }));
         assert_eq!(nodes.on_token(&b, Epoch(2), false), None);
         assert!(nodes.is_alive(&b));
+    }
+
+    #[test]
+    fn a_node_outlives_the_declarations_of_others_with_its_name() {
+        let (mut nodes, b) = (Nodes::new(node("a"), Epoch(1)), node("b"));
+        let up = |epoch| Some(Change::Up { epoch: Epoch(epoch), same: false });
+        assert_eq!(nodes.on_token(&b, Epoch(2), true), up(2));
+        assert_eq!(nodes.on_token(&b, Epoch(3), true), up(3));
+        assert_eq!(nodes.on_token(&b, Epoch(3), false), up(2));
+        assert!(nodes.is_alive(&b));
+        assert_eq!(nodes.on_token(&b, Epoch(2), false), Some(Change::Down));
+        // More of them than are remembered: the node is alive while a remembered one declares it.
+        for epoch in 10..=10 + NAMESAKES_MAX as u64 {
+            assert_eq!(nodes.on_token(&b, Epoch(epoch), true), up(epoch));
+        }
+        assert_eq!(nodes.on_token(&b, Epoch(10), false), None);
+        for epoch in (11..10 + NAMESAKES_MAX as u64).rev() {
+            assert_eq!(nodes.on_token(&b, Epoch(epoch + 1), false), up(epoch));
+        }
+        assert_eq!(nodes.on_token(&b, Epoch(11), false), Some(Change::Down));
     }
 
     #[test]

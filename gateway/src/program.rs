@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
     if Args::logs_json() {
         log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
     } else {
-        log.without_time().init();
+        log.init();
     }
     // A panic of any thread ends the process, because the other threads would no longer work. The
     // daemon then deletes the gateway's copies, and the service manager starts a new process.

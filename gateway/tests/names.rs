@@ -1,6 +1,9 @@
 //! Names between daemons in one process, over an in-memory network.
 
+mod network;
+
 use bytes::Bytes;
+use network::{Memory, Network, Weather};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +15,6 @@ use tensorlend_daemon::Embedded;
 use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::settings::{Globs, Settings};
-use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{Body, Frame, Question, Transport};
 use tensorlend_gateway::wire::{
     AboutName, Asker, Changed, Chunk, Codecs, Descriptor, Epoch, NameAnswer, NameQuestion, NodeName, Packing, Shape,
@@ -326,6 +328,20 @@ fn copies_of_a_node_that_went_are_stale_and_good_again_when_it_is_back() {
     eventually("what is gone", || (a.fetch("b/gone") == RemoteAnswer::Nothing).then_some(()));
     eventually("the same is good", || (!a.placed("b/same").stale).then_some(()));
     assert_eq!(a.client.version("b/same").unwrap(), seen);
+}
+
+#[test]
+fn a_node_can_be_reached_after_another_gateway_of_its_name_has_ended() {
+    let (network, a, b) = two(|_| {});
+    b.client.put("x", &[1u8; 10]).unwrap();
+    let mut namesake = Host::new(&network, "b");
+    b.counts("dropped", 1);
+    namesake.stop();
+    // Declarations arrive in order.
+    let c = Host::new(&network, "c");
+    a.sees("c", true);
+    assert_eq!(a.bytes("b/x"), [1; 10]);
+    drop(c);
 }
 
 #[test]

@@ -271,17 +271,17 @@ fn what_it_cannot_do_it_says() {
     let zenoh = folder.path().join("open.json5");
     std::fs::write(&zenoh, "{ transport: { link: { tls: { enable_mtls: false } } } }").unwrap();
     let listens = |endpoint: &str| format!("node = \"a\"\nzenoh = {zenoh:?}\nlisten = [{endpoint:?}]\n");
-    std::fs::write(&config, listens("tls/localhost:7447")).unwrap();
+    std::fs::write(&config, listens("quic/localhost:7447")).unwrap();
     let open = run(program().arg("--check").arg("--config").arg(&config));
     assert!(
         open.status.success() && words(&open).matches("can read all exported names").count() == 1,
         "{}",
         words(&open)
     );
-    std::fs::write(&config, listens("quic/localhost:7447")).unwrap();
+    std::fs::write(&config, listens("tls/localhost:7447")).unwrap();
     let foreign = run(program().arg("--check").arg("--config").arg(&config));
     assert_eq!(foreign.status.code(), Some(78), "{}", words(&foreign));
-    assert!(words(&foreign).contains("listen: \"quic/localhost:7447\" uses a protocol"), "{}", words(&foreign));
+    assert!(words(&foreign).contains("listen: \"tls/localhost:7447\" uses a protocol"), "{}", words(&foreign));
     let missing = run(program().arg("--config").arg(folder.path().join("none")));
     assert_eq!(missing.status.code(), Some(78));
     assert!(words(&missing).contains("cannot read ") && words(&missing).contains("[TL-1201]"), "{}", words(&missing));

@@ -1,6 +1,9 @@
 //! Streams and listings between daemons in one process, over an in-memory network.
 
+mod network;
+
 use bytes::Bytes;
+use network::{Memory, Network, Weather};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +13,6 @@ use tensorlend_daemon::{Config, Embedded};
 use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::Key;
 use tensorlend_gateway::settings::Settings;
-use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{Body, Frame, LOSS_DELAY, OnNode, Transport};
 use tensorlend_gateway::wire::{Chunk, Message, NodeName, Part, encode};
 

@@ -6,7 +6,7 @@ mod authority;
 
 use authority::Authority;
 use serde_json::{Value, json};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use tensorlend::Client;
 use tensorlend_daemon::Embedded;
@@ -20,8 +20,8 @@ use zenoh::Wait;
 
 /// Returns an endpoint of the certificates' host with a free port.
 fn tls_endpoint() -> String {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    format!("tls/localhost:{port}")
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("quic/localhost:{port}")
 }
 
 /// A multicast group on the loopback device, for the peers of one test.
@@ -33,7 +33,7 @@ impl Domain {
         // The group has the number of the test's process, and the port is a free one, so no other test uses both.
         let process = std::process::id();
         let group = Ipv4Addr::new(239, 255, (process >> 8) as u8, process as u8);
-        let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         Self(json!({ "address": format!("{group}:{port}"), "interface": "lo" }))
     }
 
@@ -154,6 +154,36 @@ fn only_nodes_with_a_certificate_read_names_though_others_share_the_multicast_do
     }
 }
 
+#[test]
+fn large_values_pass_an_encrypted_link_in_both_directions_at_once() {
+    const ROUNDS: usize = 4;
+    const BYTES: usize = 16 << 20;
+    let (ours, domain, endpoint) = (Authority::new(), Domain::new(), tls_endpoint());
+    let left = Host::new("left", &domain.peer(with_tls(ours.mutual("node", &ours), Some(&endpoint))));
+    let mut connects = domain.peer(with_tls(ours.mutual("node", &ours), None));
+    merge(&mut connects, json!({ "connect": { "endpoints": [endpoint] } }));
+    let right = Host::new("right", &connects);
+    eventually("a link", || left.reads("right") && right.reads("left"));
+    let value = |seed: u8, round: usize| -> Vec<u8> {
+        (0..BYTES).map(|index| (index ^ (index >> 11)) as u8 ^ seed ^ round as u8).collect()
+    };
+    for round in 0..ROUNDS {
+        // Another name in each round, because a copy of a name may be current only a moment later.
+        let name = format!("large{round}");
+        left.client.put(&name, &value(1, round)).unwrap();
+        right.client.put(&name, &value(2, round)).unwrap();
+        std::thread::scope(|scope| {
+            for (reader, node, seed) in [(&left, "right", 2), (&right, "left", 1)] {
+                let name = format!("{node}/{name}");
+                scope.spawn(move || {
+                    let lease = reader.client.get(&name).unwrap();
+                    assert!(lease.bytes() == value(seed, round), "{name}, round {round}");
+                });
+            }
+        });
+    }
+}
+
 /// Returns a peer's settings of TLS by the fault of its certificate.
 fn faulty(ours: &Authority, theirs: &Authority) -> [(&'static str, Value); 2] {
     ours.issue_for("expired", ["localhost".to_owned()], true);
@@ -174,7 +204,7 @@ fn a_peer_that_connects_without_a_valid_certificate_is_refused() {
         merge(&mut config, more);
         try_stranger(config)
     };
-    assert!(connects(&endpoint.replace("tls/", "tcp/"), json!({})).is_err(), "no TLS");
+    assert!(connects(&endpoint.replace("quic/", "tcp/"), json!({})).is_err(), "no TLS");
     assert!(connects(&endpoint, json!({ "root_ca_certificate": ours.path("ca.pem") })).is_err(), "no certificate");
     for (fault, tls) in faulty(&ours, &theirs) {
         assert!(connects(&endpoint, tls).is_err(), "{fault}");
@@ -258,7 +288,7 @@ fn settings_that_contradict_tls_are_refused_with_their_names() {
         (json!({ "listen": { "endpoints": [endpoint, tcp] } }), "listen/endpoints"),
         (json!({ "connect": { "endpoints": [tcp] } }), "connect/endpoints"),
         (json!({ "scouting": { "multicast": { "enabled": true } } }), "scouting/multicast/enabled"),
-        (json!({ "transport": { "link": { "protocols": ["tls", "tcp"] } } }), "transport/link/protocols"),
+        (json!({ "transport": { "link": { "protocols": ["quic", "tcp"] } } }), "transport/link/protocols"),
         (
             json!({ "transport": { "link": { "tls": { "verify_name_on_connect": false } } } }),
             "transport/link/tls/verify_name_on_connect",

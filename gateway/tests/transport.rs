@@ -2,8 +2,10 @@
 
 #[cfg(feature = "zenoh")]
 mod authority;
+mod network;
 
 use bytes::Bytes;
+use network::{Memory, Network, Weather};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -11,7 +13,6 @@ use tensorlend::Client;
 use tensorlend_gateway::Gateway;
 use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::settings::Settings;
-use tensorlend_gateway::transport::memory::{Memory, Network, Weather};
 use tensorlend_gateway::transport::{
     Answer, Body, Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble,
 };
@@ -304,14 +305,14 @@ fn a_network_in_memory_parts_heals_and_loses() {
 mod over_zenoh {
     use super::*;
     use crate::authority::Authority;
-    use std::net::TcpListener;
+    use std::net::UdpSocket;
     use tensorlend_gateway::transport::{Zenoh, ZenohOptions};
     use tensorlend_tests::free_address;
 
     /// Returns a port of the certificates' address. Another process may take it first: then the test gets an error that
     /// it is in use.
     fn port() -> u16 {
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
 
     fn options(mode: &str) -> ZenohOptions {
@@ -399,7 +400,7 @@ mod over_zenoh {
     #[test]
     fn only_who_shows_a_right_certificate_is_connected() {
         let (ours, theirs) = (Authority::new(), Authority::new());
-        let endpoint = format!("tls/localhost:{}", port());
+        let endpoint = format!("quic/localhost:{}", port());
         let mut here = listening("router", &endpoint);
         ours.shown(&mut here);
         ours.believed(&mut here);
@@ -410,7 +411,7 @@ mod over_zenoh {
         let mut wrong = connecting("client", &endpoint);
         theirs.believed(&mut wrong);
         assert!(Zenoh::open(wrong).is_err(), "a router whose certificate somebody else has signed");
-        let plain = connecting("client", &endpoint.replace("tls/", "tcp/"));
+        let plain = connecting("client", &endpoint.replace("quic/", "tcp/"));
         assert!(Zenoh::open(plain).is_err(), "without TLS");
         let mut right = connecting("client", &endpoint);
         ours.believed(&mut right);
@@ -421,7 +422,7 @@ mod over_zenoh {
     #[test]
     fn with_mutual_tls_who_asks_shows_a_right_certificate_too() {
         let (ours, theirs) = (Authority::new(), Authority::new());
-        let endpoint = format!("tls/localhost:{}", port());
+        let endpoint = format!("quic/localhost:{}", port());
         let mut here = listening("router", &endpoint);
         ours.shown(&mut here);
         ours.believed(&mut here);

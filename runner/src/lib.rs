@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
     if args::logs_json() {
         log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
     } else {
-        log.without_time().init();
+        log.init();
     }
     let done = match &args.worker {
         Some(model) => worker::run(&args, model),

@@ -3,7 +3,6 @@
 //! The transport is a trait, so that another engine (UCX, NIXL) can replace zenoh. Tests use a
 //! network in memory with losses, delays and partitions. The trait does not depend on tensors.
 
-pub mod memory;
 #[cfg(feature = "zenoh")]
 mod tls;
 #[cfg(feature = "zenoh")]

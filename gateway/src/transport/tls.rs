@@ -4,8 +4,8 @@
 //! A peer without a certificate would get a link in each of these ways, although all configured endpoints use TLS. So
 //! TLS anywhere in the configuration confines the whole session:
 //!
-//! * The allow-list of link protocols has TLS only. Zenoh checks the list when it listens and when it connects, also for
-//!   endpoints that it has learnt from other nodes.
+//! * The allow-list of link protocols has only QUIC, which TLS encrypts. Zenoh checks the list when it listens and when it
+//!   connects, also for endpoints that it has learnt from other nodes.
 //! * Multicast scouting is off: whoever replies to it chooses the endpoint to which this node connects.
 //! * Zenoh's default listeners, which are plain, do not apply.
 //!
@@ -14,11 +14,15 @@
 use serde_json::Value;
 use zenoh::config::EndPoint;
 
-/// The protocol whose links TLS encrypts and authenticates.
-const ENCRYPTED: &str = "tls";
+/// The protocol whose links TLS encrypts and authenticates. Links of zenoh's protocol `tls` are left out: their reader
+/// and their writer change the state of one rustls connection without a lock (zenoh issue 2557).
+const ENCRYPTED: &str = "quic";
+
+/// Protocols that use TLS. An endpoint with one of them shows that the user expects TLS, also if this build lacks it.
+const PROTOCOLS_OF_TLS: [&str; 3] = [ENCRYPTED, "quic-datagram", "tls"];
 
 /// Protocols whose links this build has: the features of zenoh in the workspace's `Cargo.toml`.
-const PROTOCOLS_BUILT: [&str; 4] = ["tcp", ENCRYPTED, "udp", "unixsock-stream"];
+const PROTOCOLS_BUILT: [&str; 4] = [ENCRYPTED, "tcp", "udp", "unixsock-stream"];
 
 /// The mode of a session whose configuration has no mode.
 const DEFAULT_MODE: &str = "peer";
@@ -73,14 +77,14 @@ pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Refu
         if let Some(plain) = endpoints.iter().find(|endpoint| !is_encrypted(endpoint.protocol().as_str())) {
             let plain = plain.to_locator();
             let why = format!(
-                "\"{plain}\" is not encrypted, but TLS is configured ({reason}): use only endpoints that begin with tls/, or remove all settings of TLS"
+                "\"{plain}\" is not encrypted, but TLS is configured ({reason}): use only endpoints that begin with quic/, or remove all settings of TLS"
             );
             return Err(refused(setting, why));
         }
     }
     if listen.is_empty() && connect.is_empty() {
         let why = format!(
-            "TLS is configured ({reason}), but no endpoint. With TLS, peers do not find each other by multicast: set endpoints that begin with tls/ in listen or connect"
+            "TLS is configured ({reason}), but no endpoint. With TLS, peers do not find each other by multicast: set endpoints that begin with quic/ in listen or connect"
         );
         return Err(refused(&format!("{LISTEN}, {CONNECT}"), why));
     }
@@ -96,6 +100,7 @@ pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Refu
                    remove this setting, and issue certificates for the names or addresses in connect";
         return Err(refused(&tls(VERIFY_NAME), why.into()));
     }
+    check_files(config)?;
     let warning = confine_listeners(config, &listen)?;
     confine_protocols(config, &reason)?;
     set(config, MULTICAST, "false")?;
@@ -103,6 +108,21 @@ pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Refu
         set(config, LISTEN, "[]")?;
     }
     Ok(warning)
+}
+
+/// Checks that the files with certificates and keys can be read and have PEM's form. Otherwise the session would start,
+/// and each link would fail later.
+fn check_files(config: &zenoh::Config) -> Result<(), Refused> {
+    for key in CREDENTIALS {
+        let Value::String(path) = get(config, &tls(key)) else { continue };
+        let fault = match std::fs::read_to_string(&path) {
+            Err(error) => format!("cannot read \"{path}\": {error}"),
+            Ok(text) if !text.contains("-----BEGIN ") => format!("\"{path}\" is not a file in PEM format"),
+            Ok(_) => continue,
+        };
+        return Err(refused(&tls(key), fault));
+    }
+    Ok(())
 }
 
 /// Sets the allow-list of link protocols, unless the user has a stricter one.
@@ -113,7 +133,7 @@ fn confine_protocols(config: &mut zenoh::Config, reason: &str) -> Result<(), Ref
     // A protocol that this build does not have permits no link.
     let mut built = given.iter().filter_map(Value::as_str).filter(|protocol| is_built(protocol));
     built.find(|protocol| !is_encrypted(protocol)).map_or(Ok(()), |plain| {
-        let why = format!("\"{plain}\" is not encrypted, but TLS is configured ({reason}): list only \"tls\"");
+        let why = format!("\"{plain}\" is not encrypted, but TLS is configured ({reason}): list only \"quic\"");
         Err(refused(PROTOCOLS, why))
     })
 }
@@ -150,7 +170,9 @@ fn confine_listeners(config: &zenoh::Config, listen: &[EndPoint]) -> Result<Opti
 fn uses_tls(config: &zenoh::Config) -> Option<String> {
     for (name, setting) in [("listen", LISTEN), ("connect", CONNECT)] {
         let endpoints = endpoints_in(&get(config, setting));
-        if let Some(endpoint) = endpoints.iter().find(|endpoint| is_encrypted(endpoint.protocol().as_str())) {
+        if let Some(endpoint) =
+            endpoints.iter().find(|endpoint| PROTOCOLS_OF_TLS.contains(&endpoint.protocol().as_str()))
+        {
             return Some(format!("{name} has \"{}\"", endpoint.to_locator()));
         }
     }
@@ -228,20 +250,20 @@ mod tests {
     #[test]
     fn tls_anywhere_confines_the_session_to_tls() {
         for text in [
-            format!("{{ listen: {{ endpoints: ['tls/[::]:7447'] }}, {MUTUAL_TLS} }}"),
-            format!("{{ mode: 'router', listen: {{ endpoints: {{ router: ['tls/[::]:7447'] }} }}, {MUTUAL_TLS} }}"),
+            format!("{{ listen: {{ endpoints: ['quic/[::]:7447'] }}, {MUTUAL_TLS} }}"),
+            format!("{{ mode: 'router', listen: {{ endpoints: {{ router: ['quic/[::]:7447'] }} }}, {MUTUAL_TLS} }}"),
             // The other modes' endpoints do not apply.
-            "{ connect: { endpoints: { peer: ['tls/hub:1'], router: ['tcp/hub:2'] } } }".into(),
-            "{ mode: 'client', connect: { endpoints: { client: ['tls/hub:1'], peer: ['ws/hub:2'] } } }".into(),
-            "{ listen: { endpoints: ['tls/[::]:7447#enable_mtls=true'] } }".into(),
-            "{ connect: { endpoints: ['tls/hub:7447'] } }".into(),
-            "{ connect: { endpoints: [{ strategy: 'allOf', locators: ['tls/hub:7447', 'tls/hub:7448'] }] } }".into(),
-            "{ connect: { endpoints: ['tls/hub:7447'] }, scouting: { multicast: { enabled: false } } }".into(),
+            "{ connect: { endpoints: { peer: ['quic/hub:1'], router: ['tcp/hub:2'] } } }".into(),
+            "{ mode: 'client', connect: { endpoints: { client: ['quic/hub:1'], peer: ['ws/hub:2'] } } }".into(),
+            "{ listen: { endpoints: ['quic/[::]:7447#enable_mtls=true'] } }".into(),
+            "{ connect: { endpoints: ['quic/hub:7447'] } }".into(),
+            "{ connect: { endpoints: [{ strategy: 'allOf', locators: ['quic/hub:7447', 'quic/hub:7448'] }] } }".into(),
+            "{ connect: { endpoints: ['quic/hub:7447'] }, scouting: { multicast: { enabled: false } } }".into(),
         ] {
             let mut config = config(&text);
             let default = get(&config, LISTEN) == get(&zenoh::Config::default(), LISTEN);
             assert_eq!(confine(&mut config), Ok(None), "{text}");
-            assert_eq!(get(&config, PROTOCOLS), serde_json::json!(["tls"]), "{text}");
+            assert_eq!(get(&config, PROTOCOLS), serde_json::json!(["quic"]), "{text}");
             assert_eq!(get(&config, MULTICAST), false, "{text}");
             assert!(endpoints(&config, LISTEN).iter().all(|endpoint| is_encrypted(endpoint.protocol().as_str())));
             assert_eq!(endpoints(&config, LISTEN).is_empty(), default, "{text}");
@@ -250,10 +272,10 @@ mod tests {
             assert_eq!(confine(&mut config), Ok(None), "{text}");
             assert_eq!(config.to_string(), once);
         }
-        let text = "{ connect: { endpoints: ['tls/hub:7447'] }, transport: { link: { protocols: ['tls'] } } }";
+        let text = "{ connect: { endpoints: ['quic/hub:7447'] }, transport: { link: { protocols: ['quic'] } } }";
         let mut stricter = config(text);
         assert_eq!(confine(&mut stricter), Ok(None));
-        assert_eq!(get(&stricter, PROTOCOLS), serde_json::json!(["tls"]));
+        assert_eq!(get(&stricter, PROTOCOLS), serde_json::json!(["quic"]));
     }
 
     #[test]
@@ -294,30 +316,40 @@ mod tests {
         let authority = link("tls: { root_ca_certificate: '/ca.pem' }");
         let inline = link("tls: { root_ca_certificate_base64: 'AA==' }");
         let cases = [
-            (to("['tls/hub:1', 'tcp/hub:2']", ""), CONNECT, "tcp/hub:2"),
-            (to("['tls/hub:1', 'udp/224.0.0.5:2']", ""), CONNECT, "udp/224.0.0.5:2"),
-            (to("['tls/hub:1', 'unixsock-stream/a']", ""), CONNECT, "unixsock-stream/a"),
-            (to("[{ strategy: 'allOf', locators: ['tls/hub:1', 'tcp/hub:2'] }]", ""), CONNECT, "tcp/hub:2"),
-            (to("{ peer: ['tcp/hub:2'], router: ['tls/hub:1'] }", ""), CONNECT, "tcp/hub:2"),
-            (to("{ peer: ['tls/hub:1'], router: ['tcp/hub:2'] }", "mode: 'router'"), CONNECT, "tcp/hub:2"),
-            (on("{ router: ['tls/[::]:1'] }", MUTUAL_TLS), "listen/endpoints, connect/endpoints", "no endpoint"),
-            (on("['quic/[::]:1']", MUTUAL_TLS), LISTEN, "built without"),
-            (to("['tls/hub:1', 'quic/hub:2']", ""), CONNECT, "\"quic/hub:2\""),
+            (to("['quic/hub:1', 'tcp/hub:2']", ""), CONNECT, "tcp/hub:2"),
+            (to("['quic/hub:1', 'udp/224.0.0.5:2']", ""), CONNECT, "udp/224.0.0.5:2"),
+            (to("['quic/hub:1', 'unixsock-stream/a']", ""), CONNECT, "unixsock-stream/a"),
+            (to("[{ strategy: 'allOf', locators: ['quic/hub:1', 'tcp/hub:2'] }]", ""), CONNECT, "tcp/hub:2"),
+            (to("{ peer: ['tcp/hub:2'], router: ['quic/hub:1'] }", ""), CONNECT, "tcp/hub:2"),
+            (to("{ peer: ['quic/hub:1'], router: ['tcp/hub:2'] }", "mode: 'router'"), CONNECT, "tcp/hub:2"),
+            (on("{ router: ['quic/[::]:1'] }", MUTUAL_TLS), "listen/endpoints, connect/endpoints", "no endpoint"),
+            (on("['tls/[::]:1']", MUTUAL_TLS), LISTEN, "built without"),
+            (to("['quic/hub:1', 'tls/hub:2']", ""), CONNECT, "\"tls/hub:2\""),
             (to("['serial/hub:2']", ""), CONNECT, "built without"),
-            (to("['tls/hub:1']", "listen: { endpoints: ['tcp/[::]:0'] }"), LISTEN, "tcp/[::]:0"),
+            (to("['quic/hub:1']", "listen: { endpoints: ['tcp/[::]:0'] }"), LISTEN, "tcp/[::]:0"),
             (on("['udp/[::]:1']", &authority), LISTEN, "root_ca_certificate is set"),
             (on("['tcp/[::]:1']", &inline), LISTEN, "root_ca_certificate_base64 is set"),
             (on("['tcp/[::]:1']", MUTUAL_TLS), LISTEN, "enable_mtls is true"),
             (format!("{{ {authority} }}"), "listen/endpoints, connect/endpoints", "no endpoint"),
-            (to("['tls/hub:1']", "scouting: { multicast: { enabled: true } }"), MULTICAST, "to false"),
-            (to("['tls/hub:1']", &link("protocols: ['tls', 'tcp']")), PROTOCOLS, "\"tcp\""),
+            (to("['quic/hub:1']", "scouting: { multicast: { enabled: true } }"), MULTICAST, "to false"),
+            (to("['quic/hub:1']", &link("protocols: ['quic', 'tcp']")), PROTOCOLS, "\"tcp\""),
             (
-                to("['tls/hub:1']", &link("tls: { verify_name_on_connect: false }")),
+                to("['quic/hub:1']", &link("tls: { verify_name_on_connect: false }")),
                 "transport/link/tls/verify_name_on_connect",
                 "",
             ),
-            (to("['tls/hub:1#verify_name_on_connect=false']", ""), "transport/link/tls/verify_name_on_connect", ""),
-            (on("['tls/[::]:1']", ""), "transport/link/tls/enable_mtls", "tls/[::]:1"),
+            (to("['quic/hub:1#verify_name_on_connect=false']", ""), "transport/link/tls/verify_name_on_connect", ""),
+            (on("['quic/[::]:1']", ""), "transport/link/tls/enable_mtls", "quic/[::]:1"),
+            (
+                to("['quic/hub:1']", &link("tls: { connect_certificate: '/nowhere/node.pem' }")),
+                "transport/link/tls/connect_certificate",
+                "cannot read \"/nowhere/node.pem\"",
+            ),
+            (
+                to("['quic/hub:1']", &link("tls: { root_ca_certificate: '/dev/null' }")),
+                "transport/link/tls/root_ca_certificate",
+                "PEM",
+            ),
         ];
         for (text, setting, words) in cases {
             let mut config = config(&text);
@@ -332,22 +364,22 @@ mod tests {
     #[test]
     fn listeners_without_certificates_of_peers_are_a_decision() {
         let tls = "tls: { enable_mtls: false }";
-        let open = format!("{{ listen: {{ endpoints: ['tls/[::]:1'] }}, transport: {{ link: {{ {tls} }} }} }}");
-        assert!(confine(&mut config(&open)).unwrap().unwrap().contains("\"tls/[::]:1\""));
+        let open = format!("{{ listen: {{ endpoints: ['quic/[::]:1'] }}, transport: {{ link: {{ {tls} }} }} }}");
+        assert!(confine(&mut config(&open)).unwrap().unwrap().contains("\"quic/[::]:1\""));
         // An endpoint's own parameter overrides the global one.
-        let own = open.replace("tls/[::]:1", "tls/[::]:1#enable_mtls=true");
+        let own = open.replace("quic/[::]:1", "quic/[::]:1#enable_mtls=true");
         assert_eq!(confine(&mut config(&own)), Ok(None));
-        let own = format!("{{ listen: {{ endpoints: ['tls/[::]:1#enable_mtls=false'] }}, {MUTUAL_TLS} }}");
+        let own = format!("{{ listen: {{ endpoints: ['quic/[::]:1#enable_mtls=false'] }}, {MUTUAL_TLS} }}");
         assert!(confine(&mut config(&own)).unwrap().is_some());
         let auth = "auth: { usrpwd: { user: 'a', password: 'b', dictionary_file: '/passwords' } }";
         let passwords =
-            format!("{{ listen: {{ endpoints: ['tls/[::]:1'] }}, transport: {{ link: {{ {tls} }}, {auth} }} }}");
+            format!("{{ listen: {{ endpoints: ['quic/[::]:1'] }}, transport: {{ link: {{ {tls} }}, {auth} }} }}");
         assert_eq!(confine(&mut config(&passwords)), Ok(None));
         // Without a password of its own and without a line in the file, the gateway asks for none.
         let file = tempfile::NamedTempFile::new().unwrap();
         let auth = format!("auth: {{ usrpwd: {{ dictionary_file: '{}' }} }}", file.path().display());
         let passwords =
-            format!("{{ listen: {{ endpoints: ['tls/[::]:1'] }}, transport: {{ link: {{ {tls} }}, {auth} }} }}");
+            format!("{{ listen: {{ endpoints: ['quic/[::]:1'] }}, transport: {{ link: {{ {tls} }}, {auth} }} }}");
         assert!(confine(&mut config(&passwords)).unwrap().is_some());
         std::fs::write(file.path(), "hub:x\n").unwrap();
         assert_eq!(confine(&mut config(&passwords)), Ok(None));

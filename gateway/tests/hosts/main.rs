@@ -164,7 +164,7 @@ fn who_shows_a_wrong_certificate_sees_nothing() {
     let rig = Rig::new(3);
     let (ours, theirs) = (authority(&rig), authority(&rig));
     let tls = |authority: &Authority| [("transport/link/tls".to_owned(), authority.mutual("node", authority))];
-    let hub = format!("tls/{}:7447", rig.address(0));
+    let hub = format!("quic/{}:7447", rig.address(0));
     let listens = format!("mode = \"router\"\nlisten = [\"{hub}\"]\n{OPEN}");
     let connects = format!("mode = \"client\"\nconnect = [\"{hub}\"]\n{OPEN}");
     let here = Node::start(&rig, 0, &listens, &tls(&ours));

@@ -3,14 +3,17 @@
 //! All nodes see each other directly. Frames that one node sends under one key arrive in order.
 //! Frames under different keys may overtake each other. Each node has a thread that calls its
 //! handlers, as an engine's threads do.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
-use super::{Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble};
-use crate::key::Key;
-use crate::wire::{Epoch, NodeName};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tensorlend_gateway::key::Key;
+use tensorlend_gateway::transport::{
+    Declared, Frame, OnAnswer, OnFrame, OnNode, OnQuestion, Question, Transport, Trouble,
+};
+use tensorlend_gateway::wire::{Epoch, NodeName};
 use tensorlend_layout::random::splitmix64;
 use tensorlend_os::mutex::lock;
 
