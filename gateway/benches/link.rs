@@ -2,7 +2,7 @@
 //! TCP, and zenoh's own put.
 //!
 //! ```sh
-//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out docs/results/2026-11-22-gateway.md
+//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out target/gateway-link.md
 //! ```
 //!
 //! The hosts are network namespaces on one switch of this machine. So the benchmark compares the CPU work for each

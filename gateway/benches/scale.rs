@@ -2,7 +2,7 @@
 //! and encodes each message to measure its length.
 //!
 //! ```sh
-//! cargo bench -p tensorlend-gateway --bench scale -- --out docs/results/2026-11-21-scale.md
+//! cargo bench -p tensorlend-gateway --bench scale -- --out target/gateway-scale.md
 //! ```
 //!
 //! The results are counts in simulated time. No clock is read, so they are the same on every machine.

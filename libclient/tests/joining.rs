@@ -75,7 +75,7 @@ fn new_names(writer: &Client, name: impl Fn(u32) -> String) -> String {
 }
 
 /// Not a test: `cargo test -p tensorlend --test joining -- --ignored --nocapture` prints the metrics of
-/// docs/results/2026-11-23-joining.md.
+/// docs/results/names.md.
 #[test]
 #[ignore = "measures"]
 fn metrics() {

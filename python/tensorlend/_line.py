@@ -1,7 +1,7 @@
 """Waits of an event loop. The loop sleeps on descriptors, and one native thread of each client
 waits for names and lists.
 
-docs/adr/0022-event-loops-sleep-on-descriptors.md explains why no wakeup is lost.
+docs/adr/event-loops.md explains why no wakeup is lost.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 //! Objects that one user shapes, and that the daemon or another user uses: no call on them may wait for that user.
-//! SECURITY.md has the table of these calls.
+//! docs/internals/security.md has the table of these calls.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,6 @@
-//! SECURITY.md has a table of the system calls that the daemon's loop, the fd store and a client make on objects that other
-//! processes may hold. This test traces the three and compares: a call on such an object that the table lacks is a fault.
+//! docs/internals/security.md has a table of the system calls that the daemon's loop, the fd store and a client make on
+//! objects that other processes may hold. This test traces the three and compares: a call on such an object that the table
+//! lacks is a fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +13,8 @@ type Call = (String, String);
 
 /// Returns the table's rows for a loop.
 fn table(whose: &str) -> BTreeSet<Call> {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../SECURITY.md")).unwrap();
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/internals/security.md")).unwrap();
     let (_, section) = page.split_once("\n## System calls on shared objects\n").expect("the section exists");
     let section = section.split("\n## ").next().unwrap_or_default();
     let mut calls = BTreeSet::new();
@@ -253,5 +255,9 @@ fn the_loops_call_on_shared_objects_only_what_the_table_has() {
     let of = [(loops, &daemons, daemon_pid), (loops, &nexts, next_pid), ("fd store", &stores, store.0.id())];
     let of = of.into_iter().chain([("client", &clients, client_pid)]);
     let missing: Vec<String> = of.flat_map(|(whose, trace, thread)| missing(whose, trace, thread)).collect();
-    assert!(missing.is_empty(), "SECURITY.md, System calls on shared objects, lacks:\n{}", missing.join("\n"));
+    assert!(
+        missing.is_empty(),
+        "docs/internals/security.md, System calls on shared objects, lacks:\n{}",
+        missing.join("\n")
+    );
 }

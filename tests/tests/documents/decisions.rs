@@ -84,7 +84,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     ("docs/how-to/upgrade.md", "git pull", Understood(BUILDS)),
     (
-        "SECURITY.md",
+        "docs/internals/security.md",
         "cargo test -p tensorlend-tests --test hostile -- --nocapture   # the matrix of attacks, printed",
         Understood("runs tests that scripts/test runs"),
     ),

@@ -94,10 +94,12 @@ pub fn all() -> Vec<Page> {
     texts(root(), "md").into_iter().map(|(file, text)| Page { path: path(&file), text }).collect()
 }
 
-/// Returns the pages whose blocks are tested: the guides. Results and decisions are historical records.
+/// Returns the pages whose blocks are tested: the guides. Results and decisions are records, and the commands for
+/// contributors build and test for hours.
 pub fn manual() -> Vec<Page> {
     let is_manual = |page: &Page| match page.path.as_str() {
         "README.md" | "COMPARE.md" | "SECURITY.md" | "ARCHITECTURE.md" | "python/README.md" => true,
+        "docs/internals/testing.md" => false,
         path if path.starts_with("docs/results/") || path.starts_with("docs/adr/") => false,
         path => path.starts_with("docs/") || path.starts_with("examples/"),
     };

@@ -16,7 +16,7 @@ use tensorlend_layout::catalogue::CELL_NAME_WORDS;
 use tensorlend_layout::word::{Absorbed, LifeWord, MemberState};
 
 /// Maximum number of announcers of a namespace. Reading more announcers costs more than a request
-/// to the daemon (docs/results/2026-11-23-joining.md).
+/// to the daemon (docs/results/names.md).
 const ANNOUNCERS_MAX: usize = 128;
 
 impl Members {
