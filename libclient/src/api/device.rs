@@ -10,6 +10,7 @@ use crate::lease::by_name::lease_key;
 use crate::lease::device::lease::DeviceLease;
 use crate::lease::take::Leased;
 use crate::lease::value::Value;
+use crate::names::lifetime::Lifetime;
 use crate::names::version::Version;
 use crate::tensor::device::draft::DeviceDraft;
 use crate::tensor::element::AsTensor;
@@ -167,7 +168,7 @@ impl Client {
             draft.copy_from_bytes(&bytes)?;
         }
         // The copy is complete, and no other work is pending.
-        draft.publish_settled(name)
+        draft.publish_settled(name, Lifetime::default())
     }
 
     /// Leases a tensor on a device. If its producer published it early, blocks until the producer's work on it is

@@ -457,7 +457,7 @@ impl Client {
     #[doc(hidden)]
     pub fn empty(&self, name: &str) -> Result<bool> {
         check_name(name)?;
-        self.session().names().empty_within(name)
+        self.session().names().empty(name)
     }
 
     /// Renames `from` to `to`, and replaces a former value of `to`. Readers may see both names for a moment, but never

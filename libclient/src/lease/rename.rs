@@ -6,6 +6,7 @@ use crate::lease::assemble;
 use crate::lease::by_name::lease_key;
 use crate::lease::by_name::peek;
 use crate::lease::copies;
+use crate::names::publish::Publication;
 use crate::names::version::Version;
 use crate::session::Session;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub fn rename(session: &Arc<Session>, from: &str, to: &str) -> Result<()> {
             return rename(session, from, to);
         };
         let published = match arrival {
-            Arrival::First => names.publish_held_for(to, value, lifetime),
+            Arrival::First => names.publish_held(to, Publication { value, lifetime, keeps_lifetime: false }),
             Arrival::Bound { barred } => names.bind_elsewhere(to, value, lifetime, barred),
         };
         if let Err(e) = published {
@@ -72,5 +73,5 @@ pub fn copy(session: &Arc<Session>, from: &str, to: &str) -> Result<Version> {
         return Err(Error::NotFound(from.to_owned()));
     };
     let value = copies::copy(session, &assemble::value(session, leased, from)?)?;
-    session.names().publish_value(to, value)
+    session.names().publish(to, value)
 }

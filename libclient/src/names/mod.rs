@@ -7,7 +7,7 @@ mod deleted;
 mod hashed;
 mod housekeeping;
 pub mod lifetime;
-mod publish;
+pub mod publish;
 pub mod version;
 
 use crate::alloc::Allocator;

@@ -10,6 +10,23 @@ use tensorlend_layout::word::{Cell, OwnerWord, parked_bit};
 use tensorlend_os::futex;
 use tensorlend_os::mutex::lock;
 
+/// A publication of a sealed slot.
+#[derive(Clone, Copy)]
+pub struct Publication {
+    pub value: Cell,
+    pub lifetime: Lifetime,
+    /// Whether a name of this client keeps the lifetime that it has. The client then overwrites the name without a request.
+    pub keeps_lifetime: bool,
+}
+
+impl From<Cell> for Publication {
+    /// Returns the publication of a value for a name without a lifetime.
+    #[inline]
+    fn from(value: Cell) -> Self {
+        Self { value, lifetime: Lifetime::default(), keeps_lifetime: false }
+    }
+}
+
 /// The outcome of an attempt to overwrite a name of this client.
 enum Own {
     /// The cell has the new value. The fields are the new value's version and the former content of the cell.
@@ -18,23 +35,15 @@ enum Own {
     NotOurs,
 }
 
-/// The lifetime of an overwritten name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ends {
-    /// The new value has no lifetime.
-    Never,
-    /// The new value has the lifetime of the old one.
-    Keep,
-}
-
 impl NameTable {
     /// Publishes a sealed slot under a name, which then holds it. After an error, frees the slot if the daemon certainly did
     /// nothing.
     #[inline]
-    pub fn publish_value(&self, name: &str, value: Cell) -> Result<Version> {
-        match self.publish_held(name, value) {
+    pub fn publish(&self, name: &str, publication: impl Into<Publication>) -> Result<Version> {
+        let publication = publication.into();
+        match self.publish_held(name, publication) {
             Ok(version) => Ok(version),
-            Err(e) => Err(self.not_published(value, e)),
+            Err(e) => Err(self.not_published(publication.value, e)),
         }
     }
 
@@ -49,50 +58,41 @@ impl NameTable {
         error
     }
 
-    /// Publishes like [`NameTable::publish_value`], for a name with a lifetime. Always asks the daemon, which has the clock
-    /// and detects the end of sessions.
-    pub fn publish_value_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
+    /// Publishes like [`NameTable::publish`], but on an error the slot stays the caller's. Asks the daemon for a new
+    /// lifetime, because the daemon has the clock and detects the end of sessions.
+    #[inline]
+    pub fn publish_held(&self, name: &str, publication: Publication) -> Result<Version> {
+        let Publication { value, lifetime, keeps_lifetime } = publication;
+        if !lifetime.is_forever() && !keeps_lifetime {
+            return self.bind_elsewhere(name, value, lifetime, None);
+        }
+        self.check_session("publish")?;
+        let hash = self.directory.hash(name.as_bytes());
+        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, keeps_lifetime) {
+            self.after_overwrite(before);
+            return Ok(version);
+        }
         if lifetime.is_forever() {
-            return self.publish_value(name, value);
+            self.publish_first(hash, name, value)
+        } else {
+            self.bind_elsewhere(name, value, lifetime, None)
         }
-        self.publish_held_for(name, value, lifetime).map_err(|e| self.not_published(value, e))
-    }
-
-    /// Publishes like [`NameTable::publish_value_for`]. If the name belongs to this client, overwrites it without a request,
-    /// and the name keeps the lifetime that it has.
-    pub fn publish_value_within(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
-        if self.check().is_ok() && !self.control.is_dead() {
-            let hash = self.directory.hash(name.as_bytes());
-            if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Keep) {
-                self.after_overwrite(before);
-                return Ok(version);
-            }
-        }
-        self.publish_value_for(name, value, lifetime)
     }
 
     /// Removes the value of a name of this client without a request. The name keeps its cell and its lifetime. Returns false
     /// if the name held no value, or does not belong to this client.
-    pub fn empty_within(&self, name: &str) -> Result<bool> {
+    pub fn empty(&self, name: &str) -> Result<bool> {
         self.check()?;
         let hash = self.directory.hash(name.as_bytes());
         // The daemon may enter an announced name into the directory after the look-up there, and before the look-up among the
         // announced names. The second attempt finds the name in the directory.
         for _ in 0..2 {
-            if let Own::Replaced(_, before) = self.overwrite(hash, name, Cell::DELETED, Ends::Keep) {
+            if let Own::Replaced(_, before) = self.overwrite(hash, name, Cell::DELETED, true) {
                 self.after_overwrite(before);
                 return Ok(before.is_value());
             }
         }
         Ok(false)
-    }
-
-    /// Publishes like [`NameTable::publish_value_for`], but on an error the slot stays the caller's.
-    pub fn publish_held_for(&self, name: &str, value: Cell, lifetime: Lifetime) -> Result<Version> {
-        if lifetime.is_forever() {
-            return self.publish_held(name, value);
-        }
-        self.bind_elsewhere(name, value, lifetime, None)
     }
 
     /// Binds a name through the daemon to a fresh cell other than `barred`, so that the name gets an owner word that it
@@ -114,23 +114,11 @@ impl NameTable {
         Ok(())
     }
 
-    /// Publishes like [`NameTable::publish_value`], but on an error the slot stays the caller's.
-    #[inline]
-    pub fn publish_held(&self, name: &str, value: Cell) -> Result<Version> {
-        self.check_session("publish")?;
-        let hash = self.directory.hash(name.as_bytes());
-        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Never) {
-            self.after_overwrite(before);
-            return Ok(version);
-        }
-        self.publish_first(hash, name, value)
-    }
-
     #[cold]
     fn publish_first(&self, hash: u64, name: &str, value: Cell) -> Result<Version> {
         let _one = lock(&self.binding);
         // Another thread may have bound the name in the meantime.
-        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, Ends::Never) {
+        if let Own::Replaced(version, before) = self.overwrite(hash, name, value, false) {
             self.after_overwrite(before);
             return Ok(version);
         }
@@ -192,7 +180,7 @@ impl NameTable {
 
     // Inlined, because a caller that gets the result through memory waits for the processor's store buffer.
     #[inline(always)]
-    fn overwrite(&self, hash: u64, name: &str, value: Cell, ends: Ends) -> Own {
+    fn overwrite(&self, hash: u64, name: &str, value: Cell, keeps_lifetime: bool) -> Own {
         // While the guard is open, this client gives none of its cells to another name.
         let guard = self.shards.epoch_guard();
         loop {
@@ -214,7 +202,7 @@ impl NameTable {
             }
             let entry = &self.directory.names[found.entry as usize];
             // Only the daemon ends a lifetime, so a value without a lifetime needs a request.
-            if ends == Ends::Never && !is_lasting(&entry.life) {
+            if !keeps_lifetime && !is_lasting(&entry.life) {
                 return Own::NotOurs;
             }
             let owner_word = &entry.owner_word;
@@ -250,7 +238,7 @@ impl NameTable {
         let (hash, key) = (self.directory.hash(name.as_bytes()), name.as_bytes());
         loop {
             // A name with a lifetime keeps it until the daemon removes the name. The next publication finds it there.
-            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, Ends::Keep) {
+            if let Own::Replaced(version, before) = self.overwrite(hash, name, Cell::DELETED, true) {
                 self.after_overwrite(before);
                 tensorlend_layout::crash_point!("delete: cell emptied");
                 self.note_deleted(name, OwnerWord(version.owner_word).cell());

@@ -272,7 +272,7 @@ impl Stream {
         let value = sealed.value;
         // Add a holder for the ring. The name alone would not keep a value that is overwritten at once.
         self.writer.session.alloc().hold_again(value);
-        match self.writer.session.names().publish_value(name, value) {
+        match self.writer.session.names().publish(name, value) {
             Ok(version) => {
                 self.writer.push(&mut state, value, &sealed.summary);
                 Ok(version)

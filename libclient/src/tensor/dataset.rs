@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
+use crate::names::publish::Publication;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::draft::{Draft, Sealed};
@@ -13,7 +14,7 @@ use tensorlend_layout::dataset::MEMBERS_MAX;
 use tensorlend_layout::dataset::{self, DatasetMember};
 use tensorlend_layout::stream::HeaderSummary;
 use tensorlend_layout::tensor::METADATA_MAX;
-use tensorlend_layout::word::{Cell, SLOT_NONE};
+use tensorlend_layout::word::SLOT_NONE;
 
 /// A dataset draft: several tensors that are published together. Readers see all of its tensors or none, with one
 /// lease. With the feature `cuda`, a member may be on a device. Publishing then waits for the device work on all such
@@ -184,11 +185,8 @@ impl DatasetDraft {
     /// # Errors
     /// The errors of [`Draft::publish`]; [`Error::Refused`] if there is no memory for the dataset's index;
     /// [`Error::Device`] if the device work on a member failed.
-    pub fn publish(mut self, name: &str) -> Result<Version> {
-        check_name(name)?;
-        let session = self.session.clone();
-        let sealed = self.seal_for(0, INSIDE)?;
-        session.names().publish_value(name, sealed.value)
+    pub fn publish(self, name: &str) -> Result<Version> {
+        self.publish_as(name, Lifetime::default(), false)
     }
 
     /// Publishes like [`DatasetDraft::publish`], for a name with a lifetime: see [`Draft::publish_for`].
@@ -207,8 +205,7 @@ impl DatasetDraft {
     /// # Errors
     /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`DatasetDraft::publish`].
     pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
-        let (session, value) = self.seal_to_publish(name, lifetime)?;
-        session.names().publish_value_for(name, value, lifetime)
+        self.publish_as(name, lifetime, false)
     }
 
     /// Publishes like [`Draft::publish_within`].
@@ -217,16 +214,15 @@ impl DatasetDraft {
     /// The errors of [`DatasetDraft::publish_for`].
     #[doc(hidden)]
     pub fn publish_within(self, name: &str, lifetime: Lifetime) -> Result<Version> {
-        let (session, value) = self.seal_to_publish(name, lifetime)?;
-        session.names().publish_value_within(name, value, lifetime)
+        self.publish_as(name, lifetime, true)
     }
 
-    /// Checks the name and the lifetime, and seals the dataset.
-    fn seal_to_publish(mut self, name: &str, lifetime: Lifetime) -> Result<(Arc<Session>, Cell)> {
+    fn publish_as(mut self, name: &str, lifetime: Lifetime, keeps_lifetime: bool) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
         let session = self.session.clone();
-        Ok((session, self.seal_for(0, INSIDE)?.value))
+        let value = self.seal_for(0, INSIDE)?.value;
+        session.names().publish(name, Publication { value, lifetime, keeps_lifetime })
     }
 }
 

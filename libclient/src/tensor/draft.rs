@@ -6,6 +6,7 @@ mod seal;
 use crate::alloc::heap::Taken;
 use crate::error::{Error, Result, check_name};
 use crate::names::lifetime::Lifetime;
+use crate::names::publish::Publication;
 use crate::names::version::Version;
 use crate::session::Session;
 use crate::tensor::dims::{Dims, as_u64, as_usize};
@@ -419,11 +420,9 @@ impl Draft {
     ///
     /// On an error, the draft is dropped and its memory freed. There is one exception: if the daemon hung up before
     /// it responded, the memory stays in use, because the name may refer to it.
-    pub fn publish(mut self, name: &str) -> Result<Version> {
-        check_name(name)?;
-        let sealed = self.seal(0, SLOT_NONE)?;
-        tensorlend_layout::crash_point!("draft: sealed");
-        self.session.names().publish_value(name, sealed.value)
+    #[inline]
+    pub fn publish(self, name: &str) -> Result<Version> {
+        self.publish_as(name, Lifetime::default(), false)
     }
 
     /// Publishes like [`Draft::publish`], for a name that ends after a time, or with this client's session. Each
@@ -444,11 +443,8 @@ impl Draft {
     ///
     /// # Errors
     /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`Draft::publish`].
-    pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
-        check_name(name)?;
-        lifetime.ttl_ns()?;
-        let sealed = self.seal(0, SLOT_NONE)?;
-        self.session.names().publish_value_for(name, sealed.value, lifetime)
+    pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        self.publish_as(name, lifetime, false)
     }
 
     /// Publishes like [`Draft::publish_for`]. If the name belongs to this client, overwrites it without waiting for the
@@ -470,11 +466,17 @@ impl Draft {
     /// # Errors
     /// The errors of [`Draft::publish_for`].
     #[doc(hidden)]
-    pub fn publish_within(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
+    pub fn publish_within(self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        self.publish_as(name, lifetime, true)
+    }
+
+    #[inline]
+    fn publish_as(mut self, name: &str, lifetime: Lifetime, keeps_lifetime: bool) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
-        let sealed = self.seal(0, SLOT_NONE)?;
-        self.session.names().publish_value_within(name, sealed.value, lifetime)
+        let value = self.seal(0, SLOT_NONE)?.value;
+        tensorlend_layout::crash_point!("draft: sealed");
+        self.session.names().publish(name, Publication { value, lifetime, keeps_lifetime })
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {

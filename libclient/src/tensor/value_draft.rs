@@ -70,12 +70,7 @@ impl ValueDraft {
     /// # Errors
     /// The errors of [`Draft::publish`] or [`DatasetDraft::publish`].
     pub fn publish(self, name: &str) -> Result<Version> {
-        match self {
-            Self::Tensor(draft) => draft.publish(name),
-            Self::Dataset(draft) => draft.publish(name),
-            #[cfg(feature = "cuda")]
-            Self::Device(draft) => draft.publish(name),
-        }
+        self.publish_for(name, Lifetime::default())
     }
 
     /// Publishes the value under a name with a lifetime.

@@ -111,7 +111,7 @@ fn each_damage_to_an_index_is_told_and_keeps_no_lease() {
         ),
     ];
     for (what, cause, alter) in &cases {
-        owner.session().names().publish_value("x", sealed(&owner, alter)).unwrap();
+        owner.session().names().publish("x", sealed(&owner, alter)).unwrap();
         let is_told = |error| match error {
             Error::Damaged { cause: found, .. } => assert_eq!(found, *cause, "{what}"),
             other => panic!("{what}: {other}"),

@@ -7,6 +7,7 @@ use crate::error::{Error, Result, check_name};
 use crate::gpu::stream::{OnStream, Streams};
 use crate::gpu::{End, Gpu, trouble};
 use crate::names::lifetime::Lifetime;
+use crate::names::publish::Publication;
 use crate::names::version::Version;
 use crate::segment::bytes::OwnRecord;
 use crate::segment::janitor::{Dropped, Ending};
@@ -363,27 +364,24 @@ impl DeviceDraft {
     /// [`Error::Device`] if the work failed; otherwise the errors of [`crate::Draft::publish`]. On an error the draft
     /// is dropped.
     pub fn publish(self, name: &str) -> Result<Version> {
-        check_name(name)?;
-        self.settle()?;
-        self.publish_settled(name)
+        self.publish_for(name, Lifetime::default())
     }
 
-    /// Publishes like [`DeviceDraft::publish`]. No device work on the draft may be pending.
-    pub(crate) fn publish_settled(mut self, name: &str) -> Result<Version> {
-        let sealed = self.hand_over(0, SLOT_NONE, false)?;
-        self.session.names().publish_value(name, sealed.value)
+    /// Publishes like [`DeviceDraft::publish_for`]. No device work on the draft may be pending.
+    pub(crate) fn publish_settled(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
+        let value = self.hand_over(0, SLOT_NONE, false)?.value;
+        self.session.names().publish(name, Publication { value, lifetime, keeps_lifetime: false })
     }
 
     /// Publishes like [`DeviceDraft::publish`], for a name with a lifetime: see [`crate::Draft::publish_for`].
     ///
     /// # Errors
     /// [`Error::Argument`] for a time to live of 0; otherwise the errors of [`DeviceDraft::publish`].
-    pub fn publish_for(mut self, name: &str, lifetime: Lifetime) -> Result<Version> {
+    pub fn publish_for(self, name: &str, lifetime: Lifetime) -> Result<Version> {
         check_name(name)?;
         lifetime.ttl_ns()?;
         self.settle()?;
-        let sealed = self.hand_over(0, SLOT_NONE, false)?;
-        self.session.names().publish_value_for(name, sealed.value, lifetime)
+        self.publish_settled(name, lifetime)
     }
 
     /// Publishes the tensor under a name while the work on it is still pending in `stream`. This stream first waits for the
@@ -451,7 +449,7 @@ impl DeviceDraft {
             session.alloc().drop_slot(slot);
             return Err(error);
         }
-        session.names().publish_value(name, sealed.value)
+        session.names().publish(name, sealed.value)
     }
 
     /// Seals the slot after the work on it is done, like [`crate::Draft::seal`].
