@@ -11,7 +11,7 @@ use crate::lease::dataset::Dataset;
 use crate::lease::group::{Group, copy_group};
 use crate::lease::lease::Lease;
 use crate::lease::raw::Held;
-use crate::lease::take::{self, Placed, Route, Seen, peer_of};
+use crate::lease::take::{self, Placed, Route, Seen, confirm, peer_of};
 use crate::lease::value::Value;
 use crate::link::epoch::EpochGuard;
 use crate::link::shards::LeaseEntry;
@@ -142,13 +142,9 @@ pub fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option
     for at in steps.all() {
         values.push(None);
         let (Some(placed), Some(place)) = (steps.placed(at), steps.places[at]) else { continue };
-        if !leases::confirm(session.shards.entry(place), &placed.words()) {
-            continue;
-        }
+        let stands = leases::confirm(session.shards.entry(place), &placed.words());
+        let Ok(place) = confirm(session, place, stands, placed.catalogue, placed.geometry) else { continue };
         let held = placed.held(place);
-        if session.directory.members[usize::from(placed.catalogue)].geometry.peek() != placed.geometry {
-            continue;
-        }
         let record = placed.record();
         let summary = record.summary(placed.cell.generation());
         if let Some(summary) = summary.filter(|it| SlotInfo::check_summary(it, placed.segment.map.bytes() as u64)) {
@@ -156,10 +152,6 @@ pub fn lease_found(session: &Session, found: &[Option<FoundName>]) -> Vec<Option
         } else {
             others.push((at, Other { held, record: record.copy(), peer: placed.peer, geometry: placed.geometry }));
         }
-    }
-    if !session.is_member() {
-        // This session has ended, so its leases protect nothing.
-        return found.iter().map(|_| None).collect();
     }
     if !others.is_empty() {
         assemble_others(session, others, &mut values);

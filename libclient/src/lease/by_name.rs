@@ -1,7 +1,7 @@
 //! The routes from names to cells, the values in these cells, and leases on the values.
 
 use crate::error::{Error, Result};
-use crate::lease::take::{At, Leased, Leasing, Missing, Route, lease};
+use crate::lease::take::{At, Attempt, Leased, Leasing, Miss, Route, lease};
 use crate::link::epoch::EpochGuard;
 use crate::names::announce::Announced;
 use crate::names::version::Version;
@@ -98,13 +98,13 @@ impl<'s> CellRoute<'s> {
 
     /// Reads the cell, if it is mapped.
     #[inline]
-    pub fn read(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> std::result::Result<SeenCell<'s>, Missing> {
+    pub fn read(&self, session: &'s Session, guard: &'s EpochGuard<'_>) -> Attempt<SeenCell<'s>> {
         let Some(entry) = session.directory.members.get(usize::from(self.catalogue)) else {
-            return Err(Missing::Again);
+            return Err(Miss::Moved);
         };
         let member = entry.member.read();
         if self.route.member != 0 && self.route.member != member {
-            return Err(Missing::Again);
+            return Err(Miss::Moved);
         }
         let peer = session.peers().get(guard, self.catalogue).filter(|peer| peer.is_of_epoch(member));
         let word = if self.catalogue == session.me() {
@@ -112,7 +112,7 @@ impl<'s> CellRoute<'s> {
         } else {
             peer.and_then(|peer| peer.cell(self.number))
         };
-        let Some(word) = word else { return Err(Missing::Cells(cell_place(self.number).0)) };
+        let Some(word) = word else { return Err(Miss::Cells(cell_place(self.number).0)) };
         Ok(SeenCell { peer, word, cell: Cell(word.read()) })
     }
 
@@ -176,7 +176,7 @@ fn peek_slowly(session: &Session, key: &[u8]) -> Result<Peeked> {
                     let (owner, seen) = (Some(found.catalogue), Some(found.version(cell)));
                     return Ok(Peeked { owner, seen, exists: cell.is_value() });
                 }
-                Err(Missing::Cells(part)) => part,
+                Err(Miss::Cells(part)) => part,
                 _ => continue,
             }
         };

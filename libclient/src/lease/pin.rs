@@ -1,7 +1,7 @@
 //! Pins, which keep a draft's memory in place after its producer has published it.
 
 use crate::error::{Error, Result};
-use crate::lease::take::NotHeld;
+use crate::lease::take::Miss;
 use crate::lease::take::hold;
 use crate::link::shards::LeaseEntry;
 use crate::session::Session;
@@ -55,9 +55,9 @@ impl Pin {
                     session.alloc().pin(cell.slot());
                     return Ok(Self { session: session.clone(), place, slot: cell.slot() });
                 }
-                Err(NotHeld::Moved) => {}
-                Err(NotHeld::Full) => return Err(Error::Leases(session.shards.held())),
-                Err(NotHeld::Ended) => return Err(session.control.ended("read", Error::SessionEnded)),
+                Err(Miss::Full) => return Err(Error::Leases(session.shards.held())),
+                Err(Miss::Ended) => return Err(session.control.ended("read", Error::SessionEnded)),
+                Err(_) => {}
             }
         }
     }

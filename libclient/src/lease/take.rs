@@ -80,16 +80,6 @@ impl<'a> Route<'a> {
     }
 }
 
-/// The reason why there is no lease.
-pub enum NotHeld {
-    /// Every entry of the table is taken.
-    Full,
-    /// A word that led to the value has changed.
-    Moved,
-    /// The daemon has ended this session.
-    Ended,
-}
-
 /// The outcome of an attempt to lease a value.
 pub enum Leasing {
     Held(Leased),
@@ -98,22 +88,26 @@ pub enum Leasing {
     Moved,
 }
 
-/// The reason why no value was found.
-pub enum Missing {
-    /// A word has changed, so the caller must find the name again.
-    Again,
+/// The reason why an attempt gave no lease.
+pub enum Miss {
+    /// A word that led to the value has changed, so the caller must find the name again.
+    Moved,
+    /// The cell holds no value.
     Absent,
+    /// This client has not mapped this part of the cells.
     Cells(u8),
+    /// This client has not mapped the segment with this slot.
     Segment(u32),
-}
-
-enum Step {
-    Leased(Leased),
-    Missing(Missing),
+    /// Every entry of the lease table is taken.
     Full,
+    /// The daemon has ended this session.
     Ended,
+    /// The owner's record is not a valid tensor.
     Damaged(BadTensor),
 }
+
+/// The result of a step to a lease.
+pub type Attempt<T> = std::result::Result<T, Miss>;
 
 /// The first step's result: a word that may hold a value.
 pub struct Seen<'s> {
@@ -139,19 +133,14 @@ pub struct Placed<'s> {
 /// Returns the sheets of the client that has a catalogue number, if this client has mapped them. `member` is the client's
 /// epoch, or 0 if the caller's route shows the end of a client by another word.
 #[inline(always)]
-pub fn peer_of<'s>(
-    session: &'s Session,
-    guard: &'s EpochGuard<'_>,
-    catalogue: u16,
-    member: u64,
-) -> std::result::Result<&'s Peer, Missing> {
-    let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Err(Missing::Again) };
+pub fn peer_of<'s>(session: &'s Session, guard: &'s EpochGuard<'_>, catalogue: u16, member: u64) -> Attempt<&'s Peer> {
+    let Some(entry) = session.directory.members.get(usize::from(catalogue)) else { return Err(Miss::Moved) };
     let life = entry.member.read();
     if member != 0 && member != life {
-        return Err(Missing::Again);
+        return Err(Miss::Moved);
     }
     let peer = session.peers().get(guard, catalogue).filter(|p| p.is_of_epoch(life));
-    peer.ok_or(Missing::Cells(0))
+    peer.ok_or(Miss::Cells(0))
 }
 
 impl<'s> Seen<'s> {
@@ -163,12 +152,12 @@ impl<'s> Seen<'s> {
         catalogue: u16,
         route: Route<'s>,
         at: At<'s>,
-    ) -> std::result::Result<Self, Missing> {
+    ) -> Attempt<Self> {
         let peer = peer_of(session, guard, catalogue, route.member)?;
         let (word, cell) = match at {
             At::Cell(cell) => match peer.cell(cell) {
                 Some(word) => (word, Cell(word.read())),
-                None => return Err(Missing::Cells(cell_place(cell).0)),
+                None => return Err(Miss::Cells(cell_place(cell).0)),
             },
             At::Entry(entry, seen, _) => (&entry.cell, seen),
         };
@@ -177,16 +166,16 @@ impl<'s> Seen<'s> {
 
     /// Finds the value's segment.
     #[inline(always)]
-    pub fn place(self, session: &'s Session) -> std::result::Result<Placed<'s>, Missing> {
+    pub fn place(self, session: &'s Session) -> Attempt<Placed<'s>> {
         let Self { peer, catalogue, route, word, cell } = self;
         if !cell.is_value() {
             // A cell emptied by a former owner's housekeeping looks like a deletion. It is a deletion only if the
             // owner word is unchanged.
-            return Err(if route.word.peek() == route.seen { Missing::Absent } else { Missing::Again });
+            return Err(if route.word.peek() == route.seen { Miss::Absent } else { Miss::Moved });
         }
         let geometry = session.directory.members[usize::from(catalogue)].geometry.read();
         let Some(segment) = peer.segment(cell.slot(), geometry, &session.directory) else {
-            return Err(Missing::Segment(cell.slot()));
+            return Err(Miss::Segment(cell.slot()));
         };
         Ok(Placed { catalogue, route, word, cell, peer, geometry, segment })
     }
@@ -222,15 +211,15 @@ impl<'s> Placed<'s> {
 #[inline]
 pub fn lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>, name: &str) -> Result<Leasing> {
     match try_lease(session, catalogue, route, at) {
-        Step::Leased(leased) => Ok(Leasing::Held(leased)),
-        step => lease_slowly(session, step, catalogue, route, at, name),
+        Ok(leased) => Ok(Leasing::Held(leased)),
+        Err(miss) => lease_slowly(session, miss, catalogue, route, at, name),
     }
 }
 
 #[cold]
 fn lease_slowly(
     session: &Session,
-    mut step: Step,
+    mut miss: Miss,
     catalogue: u16,
     route: Route<'_>,
     at: At<'_>,
@@ -239,15 +228,14 @@ fn lease_slowly(
     let damaged = |cause| Error::Damaged { name: name.to_owned(), cause };
     let mut missing = 0;
     loop {
-        let fetched = match step {
-            Step::Leased(leased) => return Ok(Leasing::Held(leased)),
-            Step::Missing(Missing::Absent) => return Ok(Leasing::Absent),
-            Step::Missing(Missing::Again) => return Ok(Leasing::Moved),
-            Step::Full => return Err(Error::Leases(session.shards.held())),
-            Step::Ended => return Err(session.control.ended("read", Error::SessionEnded)),
-            Step::Damaged(cause) => return Err(damaged(cause)),
-            Step::Missing(Missing::Cells(part)) => session.peers().fetch_cells(catalogue, part)?,
-            Step::Missing(Missing::Segment(slot)) => fetch_segment(session, catalogue, slot)?,
+        let fetched = match miss {
+            Miss::Absent => return Ok(Leasing::Absent),
+            Miss::Moved => return Ok(Leasing::Moved),
+            Miss::Full => return Err(Error::Leases(session.shards.held())),
+            Miss::Ended => return Err(session.control.ended("read", Error::SessionEnded)),
+            Miss::Damaged(cause) => return Err(damaged(cause)),
+            Miss::Cells(part) => session.peers().fetch_cells(catalogue, part)?,
+            Miss::Segment(slot) => fetch_segment(session, catalogue, slot)?,
         };
         if !fetched {
             // Either the route is out of date, or its writer stored a wrong location. The owner word shows which.
@@ -261,23 +249,18 @@ fn lease_slowly(
             }
             std::thread::yield_now();
         }
-        step = try_lease(session, catalogue, route, at);
+        miss = match try_lease(session, catalogue, route, at) {
+            Ok(leased) => return Ok(Leasing::Held(leased)),
+            Err(miss) => miss,
+        };
     }
 }
 
 #[inline]
-fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Step {
+fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) -> Attempt<Leased> {
     let guard = session.shards.epoch_guard();
-    let placed = match Seen::read(session, &guard, catalogue, route, at).and_then(|seen| seen.place(session)) {
-        Ok(placed) => placed,
-        Err(missing) => return Step::Missing(missing),
-    };
-    let place = match hold(session, &guard, catalogue, placed.lease(), &placed.words(), placed.geometry) {
-        Ok(place) => place,
-        Err(NotHeld::Full) => return Step::Full,
-        Err(NotHeld::Moved) => return Step::Missing(Missing::Again),
-        Err(NotHeld::Ended) => return Step::Ended,
-    };
+    let placed = Seen::read(session, &guard, catalogue, route, at)?.place(session)?;
+    let place = hold(session, &guard, catalogue, placed.lease(), &placed.words(), placed.geometry)?;
     let record = placed.record();
     let summary = match at {
         // The reader copied the summary before it stored the lease. `hold` has checked that the entry did not change
@@ -288,7 +271,7 @@ fn try_lease(session: &Session, catalogue: u16, route: Route<'_>, at: At<'_>) ->
     let held = placed.held(place);
     match summary {
         Some(summary) if SlotInfo::check_summary(&summary, placed.segment.map.bytes() as u64) => {
-            Step::Leased(Leased::Tensor(Lease::of_summary(summary, held)))
+            Ok(Leased::Tensor(Lease::of_summary(summary, held)))
         }
         _ => lease_of_record(record, held),
     }
@@ -304,16 +287,23 @@ pub fn hold(
     lease: LeaseWord,
     words: &[(&Word, u64)],
     geometry: u64,
-) -> std::result::Result<LeaseEntry, NotHeld> {
+) -> Attempt<LeaseEntry> {
     #[cfg(feature = "broken-for-tests")]
     let words = {
         crate::sabotage::dawdle();
         if crate::sabotage::broken() == Some(crate::sabotage::Broken::SecondRead) { &[] } else { words }
     };
     let (stands, place) =
-        link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(NotHeld::Full)?;
+        link.shards.with_free(guard, |entry| leases::acquire(entry, lease, words)).ok_or(Miss::Full)?;
+    confirm(link, place, stands, catalogue, geometry)
+}
+
+/// Completes a lease that is stored at `place`, after the fence. `stands` is whether the words that led to the value are
+/// unchanged; otherwise the entry is free again.
+#[inline(always)]
+pub fn confirm(link: &Link, place: LeaseEntry, stands: bool, catalogue: u16, geometry: u64) -> Attempt<LeaseEntry> {
     if !stands {
-        return Err(NotHeld::Moved);
+        return Err(Miss::Moved);
     }
     // Leases of an ended session protect nothing, because no owner scans them any more.
     let ended = !link.is_member();
@@ -321,7 +311,7 @@ pub fn hold(
     // If the geometry changed before the lease, the mapping may be of another segment.
     if ended || link.directory.members[usize::from(catalogue)].geometry.peek() != geometry {
         link.shards.release(place);
-        return Err(if ended { NotHeld::Ended } else { NotHeld::Moved });
+        return Err(if ended { Miss::Ended } else { Miss::Moved });
     }
     Ok(place)
 }
@@ -347,16 +337,13 @@ pub fn contents(held: &Held, record: &[u64; 16]) -> std::result::Result<(SlotInf
 
 /// Builds a lease from the record, if there is no header summary or a wrong one.
 #[cold]
-fn lease_of_record(record: &SlotRecord, held: Held) -> Step {
-    match contents(&held, &record.copy()) {
-        Ok((info, None)) => Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes: None }))),
-        Ok((info, Some(bytes))) if info.kind != SlotKind::Tensor || info.extended => {
-            Step::Leased(Leased::Other(Box::new(Parts { held, info, bytes: Some(bytes) })))
+fn lease_of_record(record: &SlotRecord, held: Held) -> Attempt<Leased> {
+    let (info, bytes) = contents(&held, &record.copy()).map_err(Miss::Damaged)?;
+    match bytes {
+        Some(bytes) if info.kind == SlotKind::Tensor && !info.extended => {
+            let tensor = Tensor::read(&info, bytes, None).map_err(Miss::Damaged)?;
+            Ok(Leased::Tensor(Lease::of(tensor, held)))
         }
-        Ok((info, Some(bytes))) => match Tensor::read(&info, bytes, None) {
-            Ok(tensor) => Step::Leased(Leased::Tensor(Lease::of(tensor, held))),
-            Err(cause) => Step::Damaged(cause),
-        },
-        Err(cause) => Step::Damaged(cause),
+        bytes => Ok(Leased::Other(Box::new(Parts { held, info, bytes }))),
     }
 }

@@ -8,7 +8,7 @@ mod batch;
 
 use crate::error::{Error, Result};
 use crate::lease::by_name::{CellRoute, SeenCell};
-use crate::lease::take::{Missing, NotHeld, hold};
+use crate::lease::take::{Miss, hold};
 use crate::listing::{Content, Info, InfoKind, Origin, Spilled, info_of};
 use crate::peers::sheets::Peer;
 use crate::segment::mapping::records;
@@ -194,7 +194,7 @@ impl<'s> Describer<'s> {
         let guard = session.shards.epoch_guard();
         let SeenCell { peer, word, cell: seen } = match found.read(session, &guard) {
             Ok(seen) => seen,
-            Err(Missing::Cells(part)) => return Ok(Attempt::Cells(catalogue, member, part)),
+            Err(Miss::Cells(part)) => return Ok(Attempt::Cells(catalogue, member, part)),
             Err(_) => return Ok(Attempt::Again),
         };
         if !seen.is_value() {
@@ -212,9 +212,9 @@ impl<'s> Describer<'s> {
         let words = [(found.route.word, found.route.seen), (word, seen.0)];
         let place = match hold(session, &guard, catalogue, seen.lease(catalogue), &words, geometry) {
             Ok(place) => place,
-            Err(NotHeld::Full) => return Ok(Attempt::Full),
-            Err(NotHeld::Moved) => return Ok(Attempt::Again),
-            Err(NotHeld::Ended) => return Ok(Attempt::Ended),
+            Err(Miss::Full) => return Ok(Attempt::Full),
+            Err(Miss::Ended) => return Ok(Attempt::Ended),
+            Err(_) => return Ok(Attempt::Again),
         };
         // The slot is leased, so from here on the daemon does not withdraw this segment.
         let is_it = lent.is_none_or(|lent| self.stands(lent));

@@ -4,7 +4,7 @@
 use super::{Attempt, Bytes, Described, Describer, Lent, find};
 use crate::error::{Error, Result};
 use crate::lease::by_name::CellRoute;
-use crate::lease::take::Missing;
+use crate::lease::take::Miss;
 use std::collections::HashMap;
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wire::{NameAt, Reply, Request, VALUES_MAX, ValueAt};
@@ -64,7 +64,7 @@ impl Describer<'_> {
         let guard = session.shards.epoch_guard();
         let seen = match found.read(session, &guard) {
             Ok(seen) => seen,
-            Err(Missing::Cells(part)) => {
+            Err(Miss::Cells(part)) => {
                 return Ok(Some((Unmapped::Cells(found.catalogue, member.member.read(), part), at)));
             }
             Err(_) => return Ok(None),
