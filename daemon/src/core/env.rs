@@ -10,7 +10,7 @@ use super::effect::Effect;
 use super::effects::Effects;
 use super::event::{ConnId, MemId};
 use super::label::Label;
-use super::orders::{Making, Orders, Part, Purpose};
+use super::orders::{Making, Order, Orders, Part, Purpose};
 use super::orphans::{FormerWriter, Orphaned, Orphans, ProbeResult};
 use super::pool::{Borrower, Pool, Spare};
 use super::probes::{Probes, Probing};
@@ -193,7 +193,10 @@ impl Env {
             for mem in self.pool.reserve(bytes)? {
                 self.release(mem);
             }
-            return Some((self.orders.create_without_pages(&mut self.effects, bytes, purpose), false));
+            return Some((
+                self.orders.create(&mut self.effects, Order { bytes_first: 0, ..Order::segment(bytes, purpose) }),
+                false,
+            ));
         }
         if let Some(mem) = self.pool.take_idle(borrower, bytes) {
             return Some((mem, true));
@@ -209,7 +212,7 @@ impl Env {
                 for mem in self.pool.reserve(bytes)? {
                     self.release(mem);
                 }
-                Some((self.orders.create(&mut self.effects, bytes, None, purpose), false))
+                Some((self.orders.create(&mut self.effects, Order::segment(bytes, purpose)), false))
             }
         }
     }
@@ -217,7 +220,7 @@ impl Env {
     /// Orders spare segments while there is room for them.
     pub fn order_spares(&mut self) {
         while let Some(bytes) = self.pool.wants_spare(self.clock.now_ns()) {
-            let mem = self.orders.create(&mut self.effects, bytes, None, Purpose::Spare);
+            let mem = self.orders.create(&mut self.effects, Order::segment(bytes, Purpose::Spare));
             self.pool.ordered(mem);
         }
     }

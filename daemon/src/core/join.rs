@@ -12,7 +12,7 @@ use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::namespace::Namespace;
-use super::orders::Making;
+use super::orders::{Making, Order};
 use super::settings::{Admission, Peer, Role};
 use super::tables::Table;
 use super::versions::Versions;
@@ -79,9 +79,10 @@ impl Members {
         let cells = FIRST_CELLS as u64;
         let catalogue = SheetPlan { magic: Magic::Catalogue, owner: number, count: cells, first: 0 };
         let leases = SheetPlan { magic: Magic::Leases, owner: number, count: 0, first: 0 };
+        let order = |bytes, plan| Order { reserved: administrator, ..Order::sheet(bytes, plan, conn) };
         let making = vec![
-            env.orders.sheet_for(&mut env.effects, conn, bytes[0], catalogue, first, administrator),
-            env.orders.sheet_for(&mut env.effects, conn, bytes[1], leases, second, administrator),
+            env.orders.sheet(&mut env.effects, order(bytes[0], catalogue), first),
+            env.orders.sheet(&mut env.effects, order(bytes[1], leases), second),
         ];
         let joining = Joining { number, label: plain(label), role, versions };
         let what = What::Join { namespace: context.ledger.id(), joining };

@@ -12,7 +12,7 @@ use super::length;
 use super::members::Members;
 use super::names::Names;
 use super::namespace::Namespace;
-use super::orders::Purpose;
+use super::orders::{Order, Purpose};
 use super::pressure::Pressure;
 use super::segment::Segments;
 use super::settings::{Admission, NamespaceLimits};
@@ -54,8 +54,8 @@ impl Opening {
         let ledger = Ledger::open(&mut env.accounts, budget, bytes, for_whom.beyond)?;
         let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
         let (first, reserved) = (geometry.bytes_first(), for_whom.administrator);
-        let mem =
-            env.orders.create_partly(&mut env.effects, bytes, first, Some(plan), Purpose::Directory(id), reserved);
+        let order = Order { bytes, bytes_first: first, sheet: Some(plan), purpose: Purpose::Directory(id), reserved };
+        let mem = env.orders.create(&mut env.effects, order);
         Ok(Self { ledger, mem, private, reserved })
     }
 

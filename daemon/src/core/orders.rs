@@ -38,6 +38,36 @@ impl Purpose {
     }
 }
 
+/// Memory to be made.
+pub struct Order {
+    pub bytes: u64,
+    /// The bytes that are allocated at the beginning. 0 for a segment whose pages the client touches first.
+    pub bytes_first: u64,
+    /// The contents of a sheet. `None` for a segment.
+    pub sheet: Option<SheetPlan>,
+    pub purpose: Purpose,
+    /// Whether an administrator needs the memory, for whom some is reserved.
+    pub reserved: bool,
+}
+
+impl Order {
+    /// Returns an order of a segment with all its pages.
+    pub fn segment(bytes: u64, purpose: Purpose) -> Self {
+        Self { bytes, bytes_first: bytes, sheet: None, purpose, reserved: false }
+    }
+
+    /// Returns an order of a sheet for a connection's request.
+    pub fn sheet(bytes: u64, plan: SheetPlan, conn: ConnId) -> Self {
+        Self { sheet: Some(plan), ..Self::segment(bytes, Purpose::Request(conn)) }
+    }
+
+    /// Returns an order of the slot records for a range of slots.
+    pub fn slots(bytes: u64, SlotRange { owner, base, log2 }: SlotRange, conn: ConnId) -> Self {
+        let plan = SheetPlan { magic: Magic::Slots, owner, count: 1 << log2, first: base.into() };
+        Self::sheet(bytes, plan, conn)
+    }
+}
+
 /// Memory on order for a request.
 #[derive(Debug)]
 pub struct Making {
@@ -119,75 +149,23 @@ impl Orders {
     }
 
     /// Orders memory.
-    pub fn create(&mut self, effects: &mut Effects, bytes: u64, sheet: Option<SheetPlan>, purpose: Purpose) -> MemId {
-        self.create_partly(effects, bytes, bytes, sheet, purpose, false)
-    }
-
-    /// Orders memory of which only the first bytes are allocated at the beginning. `reserved` is
-    /// true for an administrator.
-    pub fn create_partly(
-        &mut self,
-        effects: &mut Effects,
-        bytes: u64,
-        bytes_first: u64,
-        sheet: Option<SheetPlan>,
-        purpose: Purpose,
-        reserved: bool,
-    ) -> MemId {
+    pub fn create(&mut self, effects: &mut Effects, order: Order) -> MemId {
+        let Order { bytes, bytes_first, sheet, purpose, reserved } = order;
         let mem = self.order(purpose);
-        let prompt_bytes_max = if sheet.is_none() { PROMPT_SEGMENT_BYTES_MAX } else { PROMPT_BYTES_MAX };
-        let background = bytes_first > prompt_bytes_max;
+        // A lane makes a long segment even without pages, because the daemon itself allocates huge pages that the
+        // administrator has reserved.
+        let background = match sheet {
+            None => bytes > PROMPT_SEGMENT_BYTES_MAX,
+            Some(_) => bytes_first > PROMPT_BYTES_MAX,
+        };
         effects.push(Effect::Create { mem, bytes, bytes_first, sheet, background, reserved, conn: purpose.conn() });
         mem
     }
 
-    /// Orders a segment whose pages the client touches first. A lane makes a long one,
-    /// because the daemon itself allocates huge pages that the administrator has reserved.
-    pub fn create_without_pages(&mut self, effects: &mut Effects, bytes: u64, purpose: Purpose) -> MemId {
-        let mem = self.order(purpose);
-        let background = bytes > PROMPT_SEGMENT_BYTES_MAX;
-        let conn = purpose.conn();
-        effects.push(Effect::Create { mem, bytes, bytes_first: 0, sheet: None, background, reserved: false, conn });
-        mem
-    }
-
     /// Orders a sheet for a request.
-    pub fn sheet(
-        &mut self,
-        effects: &mut Effects,
-        conn: ConnId,
-        bytes: u64,
-        plan: SheetPlan,
-        charge: Charge,
-    ) -> Making {
-        self.sheet_for(effects, conn, bytes, plan, charge, false)
-    }
-
-    /// Orders a sheet like [`Orders::sheet`]. `reserved` is true for an administrator.
-    pub fn sheet_for(
-        &mut self,
-        effects: &mut Effects,
-        conn: ConnId,
-        bytes: u64,
-        plan: SheetPlan,
-        charge: Charge,
-        reserved: bool,
-    ) -> Making {
-        let mem = self.create_partly(effects, bytes, bytes, Some(plan), Purpose::Request(conn), reserved);
+    pub fn sheet(&mut self, effects: &mut Effects, order: Order, charge: Charge) -> Making {
+        let mem = self.create(effects, order);
         Making { mem, charge, segment_bytes: None, device: None, export: None, made: false, view: None }
-    }
-
-    /// Orders the slot records of `owner` for 2^`log2` slots from `base` on.
-    pub fn slots(
-        &mut self,
-        effects: &mut Effects,
-        conn: ConnId,
-        SlotRange { owner, base, log2 }: SlotRange,
-        bytes: u64,
-        charge: Charge,
-    ) -> Making {
-        let plan = SheetPlan { magic: Magic::Slots, owner, count: 1 << log2, first: base.into() };
-        self.sheet(effects, conn, bytes, plan, charge)
     }
 
     /// Ends an order, after the memory has been made or could not be made. Returns the memory's

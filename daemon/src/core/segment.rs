@@ -16,7 +16,7 @@ use super::label::Label;
 use super::length;
 use super::length::SLOTS_LOG2_MAX;
 use super::members::Members;
-use super::orders::Making;
+use super::orders::{Making, Order};
 use super::parts::Parts;
 use super::range::{SegmentId, SegmentSize, SlotRange};
 use super::settings::Payer;
@@ -122,13 +122,8 @@ impl Segments {
             let what = format!("the pool ({used} in use, {more} more needed)");
             return Err(limit(LimitKind::PoolBytes, what, "pool.bytes_max", bytes_exact(parts.env.pool.bytes_max())));
         };
-        let slots = parts.env.orders.slots(
-            &mut parts.env.effects,
-            conn,
-            SlotRange { owner: catalogue, base, log2 },
-            slots_bytes,
-            slots_charge,
-        );
+        let order = Order::slots(slots_bytes, SlotRange { owner: catalogue, base, log2 }, conn);
+        let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
         let segment = Making { mem, charge, segment_bytes: Some(bytes), device: None, export: None, made, view: None };
         Ok(Outcome::Working(Work { what: What::Segment { base, log2 }, making: vec![segment, slots] }))
     }

@@ -8,7 +8,7 @@ use super::event::ConnId;
 use super::label::Label;
 use super::length;
 use super::members::Members;
-use super::orders::Making;
+use super::orders::{Making, Order};
 use tensorlend_layout::catalogue::{CELL_PARTS, cells_count, cells_first};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::wire::{LimitKind, Refusal, Reply};
@@ -33,7 +33,7 @@ impl Members {
         let charge = env.accounts.charge_sheet(uid, context.ledger.id(), bytes)?;
         let first = cells_first(part) as u64;
         let plan = SheetPlan { magic: Magic::Cells, owner: catalogue, count: count as u64, first };
-        let making = vec![env.orders.sheet(&mut env.effects, conn, bytes, plan, charge)];
+        let making = vec![env.orders.sheet(&mut env.effects, Order::sheet(bytes, plan, conn), charge)];
         Ok(Outcome::Working(Work { what: What::Cells { part }, making }))
     }
 

@@ -12,7 +12,7 @@ use super::label::Label;
 use super::length;
 use super::members::Members;
 use super::names::live_owner_word;
-use super::orders::{Making, Part};
+use super::orders::{Making, Order, Part};
 use super::parts::Parts;
 use super::tables::Table;
 use std::collections::{BTreeMap, BTreeSet};
@@ -263,7 +263,7 @@ impl Streams {
         let charge =
             parts.env.accounts.charge_sheet(parts.members.me(catalogue).uid, parts.context.ledger.id(), bytes)?;
         let plan = SheetPlan { magic: Magic::Stream, owner: catalogue, count: capacity.into(), first: 0 };
-        let making = vec![parts.env.orders.sheet(&mut parts.env.effects, conn, bytes, plan, charge)];
+        let making = vec![parts.env.orders.sheet(&mut parts.env.effects, Order::sheet(bytes, plan, conn), charge)];
         Ok(Outcome::Working(Work { what: What::Ring(RingRequest { capacity, ..ring }), making }))
     }
 

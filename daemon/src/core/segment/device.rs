@@ -8,7 +8,7 @@ use crate::core::device::{DeviceLocation, OnDevice};
 use crate::core::devices::Devices;
 use crate::core::effect::Lending;
 use crate::core::label::Label;
-use crate::core::orders::Making;
+use crate::core::orders::{Making, Order};
 use crate::core::parts::Parts;
 use crate::core::range::{SegmentSize, SizeOnDevice, SlotRange};
 use tensorlend_layout::directory::DEVICES;
@@ -52,13 +52,8 @@ impl Segments {
             parts.env.accounts.refund(slots_charge);
             return Err(parts.env.devices[number].full());
         };
-        let slots = parts.env.orders.slots(
-            &mut parts.env.effects,
-            conn,
-            SlotRange { owner: catalogue, base, log2 },
-            slots_bytes,
-            slots_charge,
-        );
+        let order = Order::slots(slots_bytes, SlotRange { owner: catalogue, base, log2 }, conn);
+        let slots = parts.env.orders.sheet(&mut parts.env.effects, order, slots_charge);
         let segment = Making {
             mem,
             charge,
