@@ -79,7 +79,7 @@ pub unsafe extern "C" fn tensorlend_caller_call(
         let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let request = unsafe { take(request) }?;
+        let request = unsafe { take(request, "request") }?;
         out.lend(caller.call(request, timeout(timeout_ns))?);
         Ok(())
     })
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn tensorlend_caller_send(
         let caller = unsafe { opened(caller) }?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let sent = caller.send(unsafe { take(request) }?, timeout(timeout_ns))?;
+        let sent = caller.send(unsafe { take(request, "request") }?, timeout(timeout_ns))?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, sent) };
         Ok(())

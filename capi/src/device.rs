@@ -251,7 +251,7 @@ pub unsafe extern "C" fn tensorlend_put_on(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let ((client, name), device) = unsafe { (both(client, name)?, place(device)?) };
+        let ((client, name), device) = unsafe { (both(client, name, "name")?, place(device)?) };
         check_name(name)?;
         // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
         // length.
@@ -375,13 +375,13 @@ pub unsafe extern "C" fn tensorlend_publish_early(
         check_name(name)?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
         // writable.
-        unsafe { check_taking(draft) }?;
+        unsafe { check_taking(draft, "draft") }?;
         // SAFETY: by the contract in `lib.rs`, the variable holds NULL or a live handle.
         // `check_taking` has accepted the variable.
         unsafe { change(draft.read(), |_| Ok(())) }?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let ValueDraft::Device(taken) = unsafe { take(draft) }? else { return Ok(()) };
+        let ValueDraft::Device(taken) = unsafe { take(draft, "draft") }? else { return Ok(()) };
         // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
         let published = taken.publish_early(name, &unsafe { on_stream(stream) })?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
@@ -411,7 +411,7 @@ pub unsafe extern "C" fn tensorlend_get_device(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(Value::Device(client.get_device(name)?));
         Ok(())
     })
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn tensorlend_get_device_early(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(Value::Device(client.get_device_early(name)?));
         Ok(())
     })

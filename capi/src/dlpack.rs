@@ -287,7 +287,7 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+        let (client, name) = unsafe { both(client, name, "name") }?;
         check_name(name)?;
         // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
         // specification.

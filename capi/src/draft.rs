@@ -74,10 +74,10 @@ fn unknown() -> Error {
 ///
 /// # Safety
 /// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<()> {
+pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft, what: &str) -> Result<()> {
     // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
     // writable.
-    if Arc::strong_count(unsafe { &given(draft, "draft")?.shared }) > 1 {
+    if Arc::strong_count(unsafe { &given(draft, what)?.shared }) > 1 {
         let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
         return Err(Error::Argument(why.into()));
     }
@@ -88,10 +88,10 @@ pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<(
 ///
 /// # Safety
 /// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraft> {
+pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft, what: &str) -> Result<ValueDraft> {
     // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone,
     // and variables are NULL or writable.
-    unsafe { check_taking(draft) }?;
+    unsafe { check_taking(draft, what) }?;
     // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
     // `check_taking` has accepted the variable.
     let taken = unsafe { take_over(draft) };
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
         let (dataset, name) = unsafe { (handle(dataset, "dataset")?, text(name, "name")?) };
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
         // writable.
-        let given = unsafe { handle(*handle(member, "member")?, "member")? };
+        let given = unsafe { given(member, "member") }?;
         if std::ptr::eq(given, dataset) {
             return Err(
                 Error::Argument("a dataset cannot be a member of itself: add the draft of a tensor".into()).into()
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
             })?;
             // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this
             // thread alone, and variables are NULL or writable.
-            match unsafe { take(member) }? {
+            match unsafe { take(member, "member") }? {
                 ValueDraft::Tensor(member) => whole.push(name, member),
                 ValueDraft::Device(member) => whole.push(name, member),
                 _ => Ok(()),
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn tensorlend_publish_for(
         let lifetime = lifetime(ttl_ns, flags)?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let draft = unsafe { take(draft) }?;
+        let draft = unsafe { take(draft, "draft") }?;
         let published =
             if lifetime == Lifetime::default() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn tensorlend_keep(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(history, "history")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(history, "history")?, both(client, name, "name")?) };
         out.fill(tensorlend_history { history: client.keep(name, versions)? });
         Ok(())
     })
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn tensorlend_history_publish(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let (history, draft) = unsafe { (&handle(history, "history")?.history, take(draft)?) };
+        let (history, draft) = unsafe { (&handle(history, "history")?.history, take(draft, "draft")?) };
         let published = history.publish(draft)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, published.into()) };
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn tensorlend_versions(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(leases, "leases")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(leases, "leases")?, both(client, name, "name")?) };
         out.lend_all(client.versions(name)?);
         Ok(())
     })

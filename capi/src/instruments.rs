@@ -81,7 +81,7 @@ pub unsafe extern "C" fn tensorlend_log_start(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
+        let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "file")?) };
         client.start_allocation_log(file)?;
         Ok(())
     })

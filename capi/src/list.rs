@@ -33,10 +33,10 @@ pub unsafe extern "C" fn tensorlend_list_append(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and strings are NULL or zero-terminated.
-        let (client, list) = unsafe { both(client, list) }?;
+        let (client, list) = unsafe { both(client, list, "list") }?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let at = client.append(list, unsafe { take(item) }?)?;
+        let at = client.append(list, unsafe { take(item, "item") }?)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
         Ok(())
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn tensorlend_list_append_names(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
         // zero-terminated, and pointers with a length are NULL or point to memory of that length.
-        let ((client, list), names) = unsafe { (both(client, list)?, texts(names, count)?) };
+        let ((client, list), names) = unsafe { (both(client, list, "list")?, texts(names, count)?) };
         let at = client.append_names(list, &names)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn tensorlend_list_length(
         // writable, and strings are NULL or zero-terminated.
         let (length, client) = unsafe { (OutVar::new(length, "length")?, handle(client, "client")?) };
         // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-        let list = unsafe { text(list, "name") }?;
+        let list = unsafe { text(list, "list") }?;
         client.check()?;
         length.fill(client.client.length(list));
         Ok(())
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn tensorlend_list_wait_length(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, list) = unsafe { both(client, list) }?;
+        let (client, list) = unsafe { both(client, list, "list") }?;
         let found = client.wait_length(list, wanted(how, items)?, timeout(timeout_ns))?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(length, found) };
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn tensorlend_list_get_range(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, list)) = unsafe { (Out::new(leases, "leases")?, both(client, list)?) };
+        let (out, (client, list)) = unsafe { (Out::new(leases, "leases")?, both(client, list, "list")?) };
         if first > end {
             return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
         }
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn tensorlend_list_clear(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, list) = unsafe { both(client, list) }?;
+        let (client, list) = unsafe { both(client, list, "list") }?;
         let cleared = client.clear(list)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(existed, cleared) };
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn tensorlend_list_rename(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
+        let ((client, from), to) = unsafe { (both(client, from, "from")?, text(to, "to")?) };
         client.rename_list(from, to)?;
         Ok(())
     })

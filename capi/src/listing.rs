@@ -247,7 +247,7 @@ pub unsafe extern "C" fn tensorlend_list_names(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob, "glob")?) };
         let Listing { infos, unreadable, .. } = client.listing(glob)?;
         let unknown = unreadable.into_iter().map(|(name, _)| Row::new(&name, TENSORLEND_KIND_UNKNOWN, 0));
         out.list(infos.into_iter().map(Row::of_name).chain(unknown));
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn tensorlend_info(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name, "name")?) };
         out.list(std::iter::once(Row::of_name(client.info(name)?)));
         Ok(())
     })
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn tensorlend_list_streams(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob, "glob")?) };
         out.list(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
         Ok(())
     })
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn tensorlend_list_lists(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob, "glob")?) };
         out.list(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
         Ok(())
     })
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn tensorlend_list_models(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob, "glob")?) };
         out.list(Models::new(client).list(glob)?.into_iter().map(Row::of_model));
         Ok(())
     })

@@ -173,7 +173,7 @@ pub unsafe extern "C" fn tensorlend_model_request_input(
         let (request, input) = unsafe { (handle_mut(request, "request")?, text(input, "input")?) };
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
         // writable.
-        unsafe { check_taking(tensor) }?;
+        unsafe { check_taking(tensor, "tensor") }?;
         // SAFETY: by the contract in `lib.rs`, the variable holds NULL or a live handle.
         // `check_taking` has accepted the variable.
         unsafe { handle(tensor.read(), "tensor") }?.change(|draft| match draft {
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn tensorlend_model_request_input(
         })?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        if let ValueDraft::Tensor(draft) = unsafe { take(tensor) }? {
+        if let ValueDraft::Tensor(draft) = unsafe { take(tensor, "tensor") }? {
             request.change(|request| request.input(input, draft));
         }
         Ok(())

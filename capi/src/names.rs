@@ -9,14 +9,18 @@ use super::version::tensorlend_version;
 use std::ffi::{c_char, c_void};
 use tensorlend::{Client, Result, Value, Version};
 
-/// Converts a client and a name.
+/// Converts a client and a name, which is the argument `what`.
 ///
 /// # Safety
 /// Handles are NULL or alive, and strings are NULL or zero-terminated, by the contract in `lib.rs`.
-pub(super) unsafe fn both<'a>(client: *const tensorlend_client, name: *const c_char) -> Result<(&'a Client, &'a str)> {
+pub(super) unsafe fn both<'a>(
+    client: *const tensorlend_client,
+    name: *const c_char,
+    what: &str,
+) -> Result<(&'a Client, &'a str)> {
     // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
     // zero-terminated.
-    Ok(unsafe { (&handle(client, "client")?.client, text(name, "name")?) })
+    Ok(unsafe { (&handle(client, "client")?.client, text(name, what)?) })
 }
 
 /// Leases the name's current tensor, without a copy. Later values of the name do not change this
@@ -35,7 +39,7 @@ pub unsafe extern "C" fn tensorlend_get(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(Value::Tensor(client.get(name)?));
         Ok(())
     })
@@ -52,7 +56,7 @@ pub unsafe extern "C" fn tensorlend_get_dataset(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(Value::Dataset(client.get_dataset(name)?));
         Ok(())
     })
@@ -68,7 +72,7 @@ pub unsafe extern "C" fn tensorlend_get_value(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(client.get_value(name)?);
         Ok(())
     })
@@ -130,7 +134,7 @@ pub unsafe extern "C" fn tensorlend_get_into(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
         // zero-terminated, and pointers with a length are NULL or point to memory of that length.
-        let ((client, name), to) = unsafe { (both(client, name)?, buffer(to, bytes, "to")?) };
+        let ((client, name), to) = unsafe { (both(client, name, "name")?, buffer(to, bytes, "to")?) };
         let read = client.get_into(name, to)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, read.into()) };
@@ -151,7 +155,7 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(Value::Tensor(client.wait_for(name, timeout(timeout_ns))?));
         Ok(())
     })
@@ -171,7 +175,7 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name, "name")?) };
         out.lend(client.wait_value(name, seen.into(), timeout(timeout_ns))?);
         Ok(())
     })
@@ -187,7 +191,7 @@ pub unsafe extern "C" fn tensorlend_exists(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (exists, (client, name)) = unsafe { (OutVar::new(exists, "exists")?, both(client, name)?) };
+        let (exists, (client, name)) = unsafe { (OutVar::new(exists, "exists")?, both(client, name, "name")?) };
         exists.fill(client.exists(name)?);
         Ok(())
     })
@@ -204,7 +208,7 @@ pub unsafe extern "C" fn tensorlend_current_version(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (version, (client, name)) = unsafe { (OutVar::new(version, "version")?, both(client, name)?) };
+        let (version, (client, name)) = unsafe { (OutVar::new(version, "version")?, both(client, name, "name")?) };
         version.fill(client.version(name)?.unwrap_or(Version::NONE).into());
         Ok(())
     })
@@ -221,7 +225,7 @@ pub unsafe extern "C" fn tensorlend_delete(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+        let (client, name) = unsafe { both(client, name, "name") }?;
         let deleted = client.delete(name)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(existed, deleted) };
@@ -240,7 +244,7 @@ pub unsafe extern "C" fn tensorlend_rename(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
+        let ((client, from), to) = unsafe { (both(client, from, "from")?, text(to, "to")?) };
         client.rename(from, to)?;
         Ok(())
     })
@@ -257,7 +261,7 @@ pub unsafe extern "C" fn tensorlend_copy(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
+        let ((client, from), to) = unsafe { (both(client, from, "from")?, text(to, "to")?) };
         let copied = client.copy(from, to)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(version, copied.into()) };

@@ -48,7 +48,7 @@ pub unsafe extern "C" fn tensorlend_options_socket(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and strings are NULL or zero-terminated.
-        let (options, socket) = unsafe { (handle_mut(options, "options")?, path(socket, "the socket")?) };
+        let (options, socket) = unsafe { (handle_mut(options, "options")?, path(socket, "socket")?) };
         options.change(|builder| builder.socket(socket));
         Ok(())
     })
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn tensorlend_options_namespace(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and strings are NULL or zero-terminated.
-        let (options, name) = unsafe { (handle_mut(options, "options")?, text(name, "the namespace")?) };
+        let (options, name) = unsafe { (handle_mut(options, "options")?, text(name, "name")?) };
         options.change(|builder| builder.namespace(name));
         Ok(())
     })
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn tensorlend_options_label(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and strings are NULL or zero-terminated.
-        let (options, label) = unsafe { (handle_mut(options, "options")?, text(label, "the label")?) };
+        let (options, label) = unsafe { (handle_mut(options, "options")?, text(label, "label")?) };
         options.change(|builder| builder.label(label));
         Ok(())
     })
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn tensorlend_options_log(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and strings are NULL or zero-terminated.
-        let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "the file")?) };
+        let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "file")?) };
         options.change(|builder| builder.allocation_log(file));
         Ok(())
     })

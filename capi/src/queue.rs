@@ -70,7 +70,7 @@ pub unsafe extern "C" fn tensorlend_queue_open(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(queue, "queue")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(queue, "queue")?, both(client, name, "name")?) };
         let queue = client.queue(name)?.max_waiting(max_waiting);
         out.fill(tensorlend_queue { queue, name: c_text(name) });
         Ok(())
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn tensorlend_queue_put(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let (queue, item) = unsafe { (&handle(queue, "queue")?.queue, take(item)?) };
+        let (queue, item) = unsafe { (&handle(queue, "queue")?.queue, take(item, "item")?) };
         let at = queue.put(item, timeout(timeout_ns))?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(number, at) };
@@ -128,14 +128,14 @@ pub unsafe extern "C" fn tensorlend_queue_put_many(
         let variables: Vec<*mut *mut tensorlend_draft> = (0..drafts.len()).map(|at| items.wrapping_add(at)).collect();
         for &variable in &variables {
             // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and the array's elements are writable.
-            unsafe { check_taking(variable) }?;
+            unsafe { check_taking(variable, "item") }?;
         }
         if drafts.iter().collect::<BTreeSet<_>>().len() < drafts.len() {
             return Err(Error::Argument("two of the items are the same draft: give each draft once".into()).into());
         }
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone, and the array's elements
         // are writable.
-        let drafts = variables.into_iter().map(|variable| unsafe { take(variable) });
+        let drafts = variables.into_iter().map(|variable| unsafe { take(variable, "item") });
         let drafts: Vec<ValueDraft> = drafts.collect::<Result<_, _>>()?;
         let at = queue.put_many(drafts, timeout(timeout_ns))?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn tensorlend_put_remote(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+        let (client, name) = unsafe { both(client, name, "name") }?;
         check_name(name)?;
         // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
         // length.
@@ -55,11 +55,11 @@ pub unsafe extern "C" fn tensorlend_publish_remote(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+        let (client, name) = unsafe { both(client, name, "name") }?;
         check_name(name)?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        client.put_remote_draft(name, unsafe { take(draft) }?)?;
+        client.put_remote_draft(name, unsafe { take(draft, "draft") }?)?;
         Ok(())
     })
 }
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn tensorlend_fetch_list(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (length, (client, list)) = unsafe { (OutVar::new(length, "length")?, both(client, list)?) };
+        let (length, (client, list)) = unsafe { (OutVar::new(length, "length")?, both(client, list, "list")?) };
         length.fill(client.fetch_list(list)?);
         Ok(())
     })
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn tensorlend_list_remote_names(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
+        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob, "glob")?) };
         out.list_remote(client.remote_names(glob)?);
         Ok(())
     })
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn tensorlend_placement(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name, "name")?) };
         out.list_placement(name, client.placement(name)?);
         Ok(())
     })

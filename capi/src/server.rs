@@ -207,10 +207,10 @@ pub unsafe extern "C" fn tensorlend_request_respond(
         unsafe { check_request(request) }?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        unsafe { check_taking(response) }?;
+        unsafe { check_taking(response, "response") }?;
         // SAFETY: by the contract in `lib.rs`, both variables are writable and hold live handles.
         // The checks above have accepted them.
-        let (reply, response) = unsafe { (take_request(request), take(response)?) };
+        let (reply, response) = unsafe { (take_request(request), take(response, "response")?) };
         reply.respond(response)?;
         Ok(())
     })

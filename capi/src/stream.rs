@@ -47,7 +47,7 @@ pub unsafe extern "C" fn tensorlend_stream_open(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(stream, "stream")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(stream, "stream")?, both(client, name, "name")?) };
         let builder = client.stream(name).policy(policy_of(policy)?);
         let stream = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
         out.fill(tensorlend_stream { stream, name: c_text(name) });
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message)?) };
+        let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message, "message")?) };
         let sent = match timeout(timeout_ns) {
             None => stream.send(message),
             Some(timeout) => stream.send_timeout(message, timeout),
@@ -113,12 +113,12 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
         let full = || Error::StreamFull(stream.name().to_owned());
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
         // writable.
-        unsafe { check_taking(message) }?;
+        unsafe { check_taking(message, "message") }?;
         // Check for room first, so that the draft is not taken over if the stream is full.
         stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
         // alone, and variables are NULL or writable.
-        match stream.try_send(unsafe { take(message) }?) {
+        match stream.try_send(unsafe { take(message, "message") }?) {
             Ok(sent) => {
                 // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
                 unsafe { tell(number, sent) };
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn tensorlend_stream_delete(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
         // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+        let (client, name) = unsafe { both(client, name, "name") }?;
         let deleted = client.delete_stream(name)?;
         // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
         unsafe { tell(existed, deleted) };

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn tensorlend_subscribe(
     guard(|| {
         // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
         // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(subscription, "subscription")?, both(client, name)?) };
+        let (out, (client, name)) = unsafe { (Out::new(subscription, "subscription")?, both(client, name, "name")?) };
         if flags & !TENSORLEND_POLLABLE != 0 {
             return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_POLLABLE")).into());
         }
