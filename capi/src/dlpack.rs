@@ -1,13 +1,11 @@
 //! Exchange of tensors with other libraries, by `DLPack`.
 
-use super::arguments::{Out, handle, null, tell, values};
+use super::arguments::{Out, call, convert, null, values};
 use super::client::tensorlend_client;
-use super::device::on_stream;
 use super::draft::{Shared, tensorlend_draft};
 use super::dtype::dtype;
-use super::lease::{Found, optional, shared, tensorlend_lease};
-use super::names::both;
-use super::status::{Fault, guard, look, tensorlend_status};
+use super::lease::{Found, shared, tensorlend_lease};
+use super::status::{Fault, look, tensorlend_status};
 use super::version::tensorlend_version;
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
@@ -141,32 +139,23 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     member: *const c_char,
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, lease, member) =
-            unsafe { (Out::new(tensor, "tensor")?, shared(lease)?, optional(member, "member")?) };
-        let flags = DlpackFlags::READ_ONLY;
-        let looks = match lease.find(member)? {
-            Found::Device(tensor) => Looks {
-                dtype: tensor.dtype(),
-                shape: tensor.shape(),
-                strides: tensor.strides().to_vec(),
-                data: on_a_device(tensor.ptr() + tensor.byte_offset() as u64),
-                device: tensor.device(),
-                flags,
-            },
-            Found::Host(tensor) => Looks {
-                dtype: tensor.dtype(),
-                shape: tensor.shape(),
-                strides: tensor.strides().to_vec(),
-                data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast_mut(),
-                device: Device::CPU,
-                flags,
-            },
+    call!(|tensor: out| {
+        // SAFETY: the rule on handles.
+        let lease = unsafe { shared(lease) }?;
+        let member = convert!(member: optional_text)?;
+        let (dtype, shape, strides, data, device) = match lease.find(member)? {
+            Found::Host(it) => {
+                let data = it.bytes().as_ptr().wrapping_add(it.byte_offset()).cast_mut();
+                (it.dtype(), it.shape(), it.strides(), data, Device::CPU)
+            }
+            Found::Device(it) => {
+                let data = on_a_device(it.ptr() + it.byte_offset() as u64);
+                (it.dtype(), it.shape(), it.strides(), data, it.device())
+            }
         };
-        hand_out(out, looks, Owner::Lease(lease.clone()));
-        Ok(())
+        let strides = strides.to_vec();
+        let looks = Looks { dtype, shape, strides, data, device, flags: DlpackFlags::READ_ONLY };
+        hand_out(tensor, looks, Owner::Lease(lease.clone()));
     })
 }
 
@@ -179,10 +168,7 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     draft: *mut tensorlend_draft,
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, draft) = unsafe { (Out::new(tensor, "tensor")?, handle(draft, "draft")?) };
+    call!(|tensor: out, draft: handle| {
         let (spec, data, device) = draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => Ok((tensor.spec(), draft.data(), Device::CPU)),
             ValueDraft::Device(tensor) => Ok((tensor.spec(), on_a_device(tensor.ptr()), tensor.device())),
@@ -196,8 +182,7 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
             device,
             flags: DlpackFlags::empty(),
         };
-        hand_out(out, looks, Owner::Draft(draft.shared.clone()));
-        Ok(())
+        hand_out(tensor, looks, Owner::Draft(draft.shared.clone()));
     })
 }
 
@@ -214,15 +199,10 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     tensor: *const DLManagedTensorVersioned,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
-        let copy = unsafe { copied(client, tensor) }?;
-        out.fill(tensorlend_draft::of(ValueDraft::Tensor(copy)));
-        Ok(())
+    call!(|draft: out, client: handle| {
+        // SAFETY: the rule on DLPack.
+        let copy = unsafe { copied(&client.client, tensor) }?;
+        draft.fill(tensorlend_draft::of(ValueDraft::Tensor(copy)));
     })
 }
 
@@ -241,20 +221,15 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
     stream: *mut c_void,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
+    call!(|draft: out, client: handle, stream: stream| {
+        // SAFETY: the rule on DLPack.
         let tensor = unsafe { known(tensor) }?;
         let device = tensor.device;
         let number = u8::try_from(device.device_id).ok().filter(|_| device.device_type == DLDeviceType::CUDA);
         let number = number.ok_or_else(|| {
             Error::Argument(format!("the tensor is in memory of device type {}: CUDA's is 2", device.device_type.0))
         })?;
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
+        // SAFETY: the rule on DLPack.
         let (spec, strides) = unsafe { described(tensor) }?;
         if !is_row_major(&spec.shape, &strides) {
             return Err(
@@ -262,16 +237,13 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
             );
         }
         check_data(tensor, &spec)?;
-        let mut copy = client.create_spec_on(Device::cuda(number), spec)?;
+        let mut copy = client.client.create_spec_on(Device::cuda(number), spec)?;
         let from = (tensor.data.addr() as u64).wrapping_add(tensor.byte_offset);
-        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
-        let stream = unsafe { on_stream(stream) };
         // SAFETY: by the rule on DLPack, the tensor's elements are at this address, and its owner
         // does not change them until the copy is done.
         unsafe { copy.copy_from_ptr(from, &stream) }?;
         copy.finish()?;
-        out.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
-        Ok(())
+        draft.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
     })
 }
 
@@ -284,17 +256,10 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
     tensor: *const DLManagedTensorVersioned,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { both(client, name, "name") }?;
+    call!(|client: handle, name: text, version: optional_variable| {
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
-        let published = unsafe { copied(client, tensor) }?.publish(name)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+        // SAFETY: the rule on DLPack.
+        version.fill(unsafe { copied(&client.client, tensor) }?.publish(name)?);
     })
 }
 
