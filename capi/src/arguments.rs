@@ -7,6 +7,7 @@
 
 use super::dtype::{dtype, tensorlend_dtype};
 use super::status::Fault;
+use dlpark::ffi::{DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLTensor};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -312,6 +313,32 @@ pub unsafe fn elements<'a>(
 pub unsafe fn stream(stream: *mut c_void, _what: &str) -> Result<OnStream> {
     // SAFETY: by the rule on streams, the stream is NULL or valid.
     Ok(unsafe { OnStream::from_raw(stream.expose_provenance()) })
+}
+
+/// Returns another library's tensor, if this library supports its version of `DLPack`.
+pub unsafe fn dlpack<'a>(tensor: *const DLManagedTensorVersioned, what: &str) -> Result<ForeignTensor<'a>> {
+    if tensor.is_null() {
+        return Err(null(what));
+    }
+    // SAFETY: by the rule on DLPack, the version is the first field of every version of the structure. Read only the version
+    // before the check, without a reference to the whole structure.
+    let major = unsafe { (&raw const (*tensor).version.major).read() };
+    if major != DLPACK_MAJOR_VERSION {
+        let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
+        return Err(Error::Argument(why));
+    }
+    // SAFETY: by the rule on DLPack, the tensor meets the specification of the version, which was checked above.
+    Ok(ForeignTensor(unsafe { &(*tensor).dl_tensor }))
+}
+
+/// Another library's tensor, which meets the specification of `DLPack` until the call ends.
+pub struct ForeignTensor<'a>(&'a DLTensor);
+
+impl ForeignTensor<'_> {
+    /// Returns the tensor's description.
+    pub fn get(&self) -> &DLTensor {
+        self.0
+    }
 }
 
 /// Converts the number of a constant, which is one of the enumeration `tensorlend_KIND`.
