@@ -40,8 +40,7 @@ pub unsafe extern "C" fn tensorlend_caller_open(
     caller: *mut *mut tensorlend_caller,
 ) -> tensorlend_status {
     call!(|caller: out, client: handle, service: text| {
-        client.check()?;
-        let builder = client.client.caller(service);
+        let builder = client.opened()?.caller(service);
         let opened = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
         caller.fill(tensorlend_caller { caller: opened, process: Process::current(), service: c_text(service) });
     })

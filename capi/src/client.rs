@@ -18,9 +18,11 @@ pub struct tensorlend_client {
 }
 
 impl tensorlend_client {
-    /// Checks the process. Used by calls whose client library function has no such check.
-    pub(super) fn check(&self) -> Result<()> {
-        self.process.check()
+    /// Returns the client, or `Error::Forked` in any process except the one that opened the client. Used by calls whose client
+    /// library function has no such check.
+    pub(super) fn opened(&self) -> Result<&Client> {
+        self.process.check()?;
+        Ok(&self.client)
     }
 }
 
@@ -82,8 +84,7 @@ pub unsafe extern "C" fn tensorlend_memory(
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
     call!(|client: handle, slot_bytes: optional_variable, segment_bytes: optional_variable| {
-        client.check()?;
-        let memory = client.client.memory();
+        let memory = client.opened()?.memory();
         slot_bytes.fill(memory.slot_bytes);
         segment_bytes.fill(memory.segment_bytes);
     })

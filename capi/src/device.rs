@@ -66,8 +66,7 @@ pub unsafe extern "C" fn tensorlend_list_devices(
     devices: *mut *mut tensorlend_devices,
 ) -> tensorlend_status {
     call!(|devices: out, client: handle| {
-        client.check()?;
-        let (rows, texts) = client.client.devices().iter().map(described).unzip();
+        let (rows, texts) = client.opened()?.devices().iter().map(described).unzip();
         devices.fill(tensorlend_devices { rows, _texts: texts });
     })
 }

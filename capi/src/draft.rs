@@ -135,8 +135,7 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
     dataset: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
     call!(|dataset: out, client: handle| {
-        client.check()?;
-        dataset.fill(tensorlend_draft::of(ValueDraft::Dataset(client.client.dataset())));
+        dataset.fill(tensorlend_draft::of(ValueDraft::Dataset(client.opened()?.dataset())));
     })
 }
 

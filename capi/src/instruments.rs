@@ -35,8 +35,8 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
     enable: c_bool,
 ) -> tensorlend_status {
     call!(|client: handle| {
-        client.check()?;
-        if enable != 0 { client.client.enable_statistics() } else { client.client.disable_statistics() }
+        let client = client.opened()?;
+        if enable != 0 { client.enable_statistics() } else { client.disable_statistics() }
     })
 }
 
@@ -47,8 +47,7 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
     statistics: *mut tensorlend_statistics,
 ) -> tensorlend_status {
     call!(|statistics: variable, client: handle| {
-        client.check()?;
-        let counted = client.client.statistics().unwrap_or_default();
+        let counted = client.opened()?.statistics().unwrap_or_default();
         statistics.fill(tensorlend_statistics {
             current_bytes: counted.current_bytes,
             current_count: counted.current_count,
@@ -93,8 +92,7 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
     outstanding: *mut *mut tensorlend_outstanding,
 ) -> tensorlend_status {
     call!(|outstanding: out, client: handle| {
-        client.check()?;
-        let found = client.client.outstanding().ok_or_else(|| {
+        let found = client.opened()?.outstanding().ok_or_else(|| {
             Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
         })?;
         let (count, bytes) = (found.allocations().len() as u64, found.bytes());

@@ -58,10 +58,7 @@ pub unsafe extern "C" fn tensorlend_list_length(
     list: *const c_char,
     length: *mut u64,
 ) -> tensorlend_status {
-    call!(|length: variable, client: handle, list: text| {
-        client.check()?;
-        length.fill(client.client.length(list));
-    })
+    call!(|length: variable, client: handle, list: text| length.fill(client.opened()?.length(list)))
 }
 
 /// Waits until the comparison of a list's length with `items` is true. `how` is a

@@ -37,8 +37,7 @@ impl tensorlend_model_request {
 impl tensorlend_client {
     /// Returns the models of the client's namespace.
     fn models(&self) -> Result<Models> {
-        self.check()?;
-        Ok(Models::new(&self.client))
+        Ok(Models::new(self.opened()?))
     }
 }
 

@@ -122,9 +122,7 @@ pub unsafe extern "C" fn tensorlend_queue_get(
     timeout_ns: i64,
     item: *mut *mut tensorlend_queue_item,
 ) -> tensorlend_status {
-    call!(|item: out, queue: handle| {
-        item.fill(tensorlend_queue_item::of(queue.queue.get(timeout(timeout_ns))?));
-    })
+    call!(|item: out, queue: handle| item.fill(tensorlend_queue_item::of(queue.queue.get(timeout(timeout_ns))?)))
 }
 
 /// Confirms `*item`, as `tensorlend_queue_item_done` does, and claims the next item into the same variable, as

@@ -62,8 +62,7 @@ pub unsafe extern "C" fn tensorlend_serve(
     server: *mut *mut tensorlend_server,
 ) -> tensorlend_status {
     call!(|server: out, client: handle, service: text| {
-        client.check()?;
-        let opened = client.client.serve(service).open()?;
+        let opened = client.opened()?.serve(service).open()?;
         server.fill(tensorlend_server { server: opened, process: Process::current(), service: c_text(service) });
     })
 }
