@@ -20,12 +20,12 @@ use tensorlend_layout::tensor::NDIM_MAX;
 macro_rules! convert {
     ($argument:ident: $kind:ident $(($($more:ident),+))?) => {
         // SAFETY: all names are those of parameters of the exported function, whose caller keeps the contract in `lib.rs`.
-        // That contract is all that the functions of this module require.
+        // That contract is what the functions of this module require; the comments of `owned` and `all_given` state more.
         unsafe { $crate::arguments::$kind($argument, $($($more,)+)? stringify!($argument)) }
     };
 }
 
-/// Runs the body of a call that can fail, once its arguments are converted in the order of the list, each as by [`convert`]. The
+/// Runs the body of a call that can fail, once its arguments are converted in the order of the list, each as by `convert`. The
 /// first error ends the call: `call!(|lease: out, client: handle, name: text| ...)`.
 macro_rules! call {
     (|$($argument:ident: $kind:ident $(($($more:ident),+))?),+| $body:expr) => {
@@ -37,7 +37,7 @@ macro_rules! call {
     };
 }
 
-/// Runs the body of a call that has no status, as [`call`] does. The call returns `$otherwise` if a conversion fails or the body
+/// Runs the body of a call that has no status, as `call` does. The call returns `$otherwise` if a conversion fails or the body
 /// returns nothing.
 macro_rules! look {
     ($otherwise:expr, |$($argument:ident: $kind:ident),+| $body:expr) => {
