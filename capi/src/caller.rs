@@ -1,12 +1,13 @@
 //! Callers: requests to the servers of a service.
 
-use super::arguments::{Out, c_text, free, handle, handle_mut, tell, text, timeout};
+use super::arguments::{c_text, call, free, look, timeout};
 use super::client::tensorlend_client;
-use super::draft::{take, tensorlend_draft};
+use super::draft::tensorlend_draft;
 use super::lease::tensorlend_lease;
 use super::process::Process;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
+use std::ptr::null;
 use tensorlend::{Caller, Result};
 
 /// A caller of one service, which sends requests to the service's servers and receives their
@@ -18,16 +19,12 @@ pub struct tensorlend_caller {
     service: CString,
 }
 
-/// Returns the caller, or `Error::Forked` in any process except the one that opened the caller.
-///
-/// # Safety
-/// The handle is NULL or alive, by the contract in `lib.rs`.
-unsafe fn opened<'a>(caller: *mut tensorlend_caller) -> Result<&'a mut Caller> {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    let caller = unsafe { handle_mut(caller, "caller") }?;
-    caller.process.check()?;
-    Ok(&mut caller.caller)
+impl tensorlend_caller {
+    /// Returns the caller, or `Error::Forked` in any process except the one that opened the caller.
+    fn opened(&mut self) -> Result<&mut Caller> {
+        self.process.check()?;
+        Ok(&mut self.caller)
+    }
 }
 
 /// Opens a caller of a service, for `capacity` requests that are outstanding at once (0 means 8;
@@ -42,16 +39,10 @@ pub unsafe extern "C" fn tensorlend_caller_open(
     capacity: u32,
     caller: *mut *mut tensorlend_caller,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, client, service) =
-            unsafe { (Out::new(caller, "caller")?, handle(client, "client")?, text(service, "service")?) };
-        client.check()?;
-        let builder = client.client.caller(service);
-        let caller = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
-        out.fill(tensorlend_caller { caller, process: Process::current(), service: c_text(service) });
-        Ok(())
+    call!(|caller: out, client: handle, service: text| {
+        let builder = client.opened()?.caller(service);
+        let opened = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
+        caller.fill(tensorlend_caller { caller: opened, process: Process::current(), service: c_text(service) });
     })
 }
 
@@ -73,15 +64,9 @@ pub unsafe extern "C" fn tensorlend_caller_call(
     timeout_ns: i64,
     response: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let request = unsafe { take(request) }?;
-        out.lend(caller.call(request, timeout(timeout_ns))?);
-        Ok(())
+    call!(|response: out, caller: handle_mut, request: given| {
+        let caller = caller.opened()?;
+        response.lend(caller.call(request.draft()?, timeout(timeout_ns))?);
     })
 }
 
@@ -102,16 +87,9 @@ pub unsafe extern "C" fn tensorlend_caller_send(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        let caller = unsafe { opened(caller) }?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let sent = caller.send(unsafe { take(request) }?, timeout(timeout_ns))?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, sent) };
-        Ok(())
+    call!(|caller: handle_mut, request: given, number: optional_variable| {
+        let caller = caller.opened()?;
+        number.fill(caller.send(request.draft()?, timeout(timeout_ns))?);
     })
 }
 
@@ -132,15 +110,10 @@ pub unsafe extern "C" fn tensorlend_caller_recv(
     response: *mut *mut tensorlend_lease,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, caller) = unsafe { (Out::new(response, "response")?, opened(caller)?) };
-        let (of, response) = caller.recv(timeout(timeout_ns));
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, of) };
-        out.lend(response?);
-        Ok(())
+    call!(|response: out, caller: handle_mut, number: optional_variable| {
+        let (of, received) = caller.opened()?.recv(timeout(timeout_ns));
+        number.fill(of);
+        response.lend(received?);
     })
 }
 
@@ -151,48 +124,30 @@ pub unsafe extern "C" fn tensorlend_caller_wait_server(
     caller: *mut tensorlend_caller,
     timeout_ns: i64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        unsafe { opened(caller) }?.wait_server(timeout(timeout_ns))?;
-        Ok(())
-    })
+    call!(|caller: handle_mut| caller.opened()?.wait_server(timeout(timeout_ns))?)
 }
 
 /// Abandons the server, with all outstanding requests. The next request goes to another server, if
 /// there is one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_give_up(caller: *mut tensorlend_caller) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        unsafe { opened(caller) }?.give_up();
-        Ok(())
-    })
+    call!(|caller: handle_mut| caller.opened()?.give_up())
 }
 
 /// Number of requests that were sent and have no response yet; 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_outstanding(caller: *const tensorlend_caller) -> u64 {
-    look(0, || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let caller = unsafe { caller.as_ref() }?;
-        caller.process.check().ok()?;
-        Some(caller.caller.outstanding())
-    })
+    look!(0, |caller: handle| caller.process.check().ok().map(|()| caller.caller.outstanding()))
 }
 
 /// The service's name, borrowed from the caller; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_service(caller: *const tensorlend_caller) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { caller.as_ref() }.map(|caller| caller.service.as_ptr()))
+    look!(null(), |caller: handle| Some(caller.service.as_ptr()))
 }
 
 /// Ends a caller, and frees the handle. NULL does nothing. Leases on its responses remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_caller_close(caller: *mut tensorlend_caller) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(caller) }
+    free!(caller);
 }

@@ -1,10 +1,11 @@
 //! A session with the daemon.
 
-use super::arguments::{Out, OutVar, c_text, free, handle, tell};
+use super::arguments::{c_text, call, free, look};
 use super::options::tensorlend_options;
 use super::process::Process;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
+use std::ptr::null;
 use tensorlend::{Client, Result};
 
 /// A session with the daemon, in one namespace. Several threads may use a client at once. Published
@@ -17,9 +18,11 @@ pub struct tensorlend_client {
 }
 
 impl tensorlend_client {
-    /// Checks the process. Used by calls whose client library function has no such check.
-    pub(super) fn check(&self) -> Result<()> {
-        self.process.check()
+    /// Returns the client, or `Error::Forked` in any process except the one that opened the client. Used by calls whose client
+    /// library function has no such check.
+    pub(super) fn opened(&self) -> Result<&Client> {
+        self.process.check()?;
+        Ok(&self.client)
     }
 }
 
@@ -36,14 +39,10 @@ pub unsafe extern "C" fn tensorlend_connect(
     options: *const tensorlend_options,
     client: *mut *mut tensorlend_client,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, options) = unsafe { (Out::new(client, "client")?, options.as_ref()) };
-        let client = options.map_or_else(Client::builder, |options| options.builder.clone()).connect()?;
-        let (namespace, daemon) = (c_text(client.namespace()), c_text(client.daemon_version()));
-        out.fill(tensorlend_client { client, process: Process::current(), namespace, daemon });
-        Ok(())
+    call!(|client: out, options: optional_handle| {
+        let opened = options.map_or_else(Client::builder, |options| options.builder.clone()).connect()?;
+        let (namespace, daemon) = (c_text(opened.namespace()), c_text(opened.daemon_version()));
+        client.fill(tensorlend_client { client: opened, process: Process::current(), namespace, daemon });
     })
 }
 
@@ -51,35 +50,27 @@ pub unsafe extern "C" fn tensorlend_connect(
 /// too. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_free(client: *mut tensorlend_client) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(client) };
+    free!(client);
 }
 
 /// The namespace's name, borrowed from the client; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_namespace(client: *const tensorlend_client) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.namespace.as_ptr()))
+    look!(null(), |client: handle| Some(client.namespace.as_ptr()))
 }
 
 /// The daemon's version, borrowed from the client; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_client_daemon_version(client: *const tensorlend_client) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { client.as_ref() }.map(|client| client.daemon.as_ptr()))
+    look!(null(), |client: handle| Some(client.daemon.as_ptr()))
 }
 
 /// Sends the daemon a request without effect. Writes the duration of the round trip to
 /// `*nanoseconds`, unless `nanoseconds` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_ping(client: *const tensorlend_client, nanoseconds: *mut u64) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let took = unsafe { handle(client, "client") }?.client.ping()?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(nanoseconds, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)) };
-        Ok(())
+    call!(|client: handle, nanoseconds: optional_variable| {
+        nanoseconds.fill(u64::try_from(client.client.ping()?.as_nanos()).unwrap_or(u64::MAX));
     })
 }
 
@@ -92,16 +83,10 @@ pub unsafe extern "C" fn tensorlend_memory(
     slot_bytes: *mut u64,
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let client = unsafe { handle(client, "client") }?;
-        client.check()?;
-        let memory = client.client.memory();
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(slot_bytes, memory.slot_bytes) };
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(segment_bytes, memory.segment_bytes) };
-        Ok(())
+    call!(|client: handle, slot_bytes: optional_variable, segment_bytes: optional_variable| {
+        let memory = client.opened()?.memory();
+        slot_bytes.fill(memory.slot_bytes);
+        segment_bytes.fill(memory.segment_bytes);
     })
 }
 
@@ -111,11 +96,5 @@ pub unsafe extern "C" fn tensorlend_leased_bytes(
     client: *const tensorlend_client,
     bytes: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (bytes, client) = unsafe { (OutVar::new(bytes, "bytes")?, handle(client, "client")?) };
-        bytes.fill(client.client.leased()?);
-        Ok(())
-    })
+    call!(|bytes: variable, client: handle| bytes.fill(client.client.leased()?))
 }

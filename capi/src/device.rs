@@ -1,14 +1,14 @@
 //! Tensors in the memory of CUDA devices.
 
-use super::arguments::{Out, OutVar, c_text, free, handle, tell, text, values};
+use super::arguments::{c_text, call, convert, free, look};
 use super::client::tensorlend_client;
-use super::draft::{check_taking, spec, take, tensorlend_draft};
+use super::draft::tensorlend_draft;
 use super::dtype::tensorlend_dtype;
 use super::lease::tensorlend_lease;
-use super::names::both;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char, c_void};
+use std::ptr::{from_ref, null};
 use tensorlend::{
     Device, DeviceDraft, DeviceOffer, DeviceTensor, Error, On, OnStream, Result, Uuid, Value, ValueDraft, check_name,
 };
@@ -65,22 +65,16 @@ pub unsafe extern "C" fn tensorlend_list_devices(
     client: *const tensorlend_client,
     devices: *mut *mut tensorlend_devices,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(devices, "devices")?, handle(client, "client")?) };
-        client.check()?;
-        let (rows, texts) = client.client.devices().iter().map(described).unzip();
-        out.fill(tensorlend_devices { rows, _texts: texts });
-        Ok(())
+    call!(|devices: out, client: handle| {
+        let (rows, texts) = client.opened()?.devices().iter().map(described).unzip();
+        devices.fill(tensorlend_devices { rows, _texts: texts });
     })
 }
 
 /// Number of devices; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_devices_count(devices: *const tensorlend_devices) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { devices.as_ref() }.map(|devices| devices.rows.len() as u64))
+    look!(0, |devices: handle| Some(devices.rows.len() as u64))
 }
 
 /// Returns a device by its index in the list, borrowed from the list; NULL beyond the end.
@@ -89,28 +83,17 @@ pub unsafe extern "C" fn tensorlend_devices_at(
     devices: *const tensorlend_devices,
     number: u64,
 ) -> *const tensorlend_device {
-    look(std::ptr::null(), || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let devices = unsafe { devices.as_ref() }?;
-        devices.rows.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
-    })
+    look!(null(), |devices: handle| devices.rows.get(usize::try_from(number).ok()?).map(from_ref))
 }
 
 /// Frees a list of devices. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_devices_free(devices: *mut tensorlend_devices) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(devices) }
+    free!(devices);
 }
 
 /// Returns the device with this name or UUID.
-///
-/// # Safety
-/// The string is NULL or zero-terminated, by the contract in `lib.rs`.
-unsafe fn place(device: *const c_char) -> Result<On> {
-    // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-    let name = unsafe { text(device, "device") }?;
+fn place(name: &str) -> Result<On> {
     let found = match name.strip_prefix("cuda:") {
         Some(number) => number.parse().ok().map(|number| On::from(Device::cuda(number))),
         None => name.parse::<Uuid>().ok().map(On::from),
@@ -122,34 +105,14 @@ unsafe fn place(device: *const c_char) -> Result<On> {
     })
 }
 
-/// Returns a CUDA stream of the program.
-///
-/// # Safety
-/// The stream is NULL or valid, by the contract in `lib.rs`.
-pub(super) unsafe fn on_stream(stream: *mut c_void) -> OnStream {
-    // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
-    unsafe { OnStream::from_raw(stream.expose_provenance()) }
-}
-
-/// Calls `how` with a draft on a device.
-///
-/// # Safety
-/// The handle is NULL or alive, by the contract in `lib.rs`.
-unsafe fn change<T>(draft: *mut tensorlend_draft, how: impl FnOnce(&mut DeviceDraft) -> Result<T>) -> Result<T> {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    unsafe { handle(draft, "draft") }?.change(|payload| match payload {
-        ValueDraft::Device(draft) => how(draft),
-        _ => Err(Error::Argument("the draft is in host memory: create one with tensorlend_create_on".into())),
-    })
-}
-
-/// Returns the leased tensors on devices: the tensor, or all such members of a dataset.
-///
-/// # Safety
-/// The handle is NULL or alive, by the contract in `lib.rs`.
-unsafe fn leased<'a>(lease: *const tensorlend_lease) -> Result<Vec<&'a DeviceTensor>> {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    unsafe { handle(lease, "lease") }?.devices()
+impl tensorlend_draft {
+    /// Changes a draft on a device.
+    fn on_device<T>(&self, how: impl FnOnce(&mut DeviceDraft) -> Result<T>) -> Result<T> {
+        self.change(|payload| match payload {
+            ValueDraft::Device(draft) => how(draft),
+            _ => Err(Error::Argument("the draft is in host memory: create one with tensorlend_create_on".into())),
+        })
+    }
 }
 
 /// Calls `how` with each of these tensors that is on the stream's device. The members of a dataset
@@ -192,16 +155,10 @@ pub unsafe extern "C" fn tensorlend_create_on(
     shape: *const u64,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, client, device) =
-            unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client, place(device)?) };
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        out.fill(tensorlend_draft::of(ValueDraft::Device(client.create_spec_on(device, spec)?)));
-        Ok(())
+    call!(|draft: out, client: handle, device: text| {
+        let on = place(device)?;
+        let spec = convert!(shape: shape(dtype, ndim))?;
+        draft.fill(tensorlend_draft::of(ValueDraft::Device(client.client.create_spec_on(on, spec)?)));
     })
 }
 
@@ -218,19 +175,12 @@ pub unsafe extern "C" fn tensorlend_create_on_stream(
     shape: *const u64,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, client, device) =
-            unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client, place(device)?) };
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
-        let stream = unsafe { on_stream(stream) };
-        let made = client.create_on_stream(device, &stream, spec.dtype, &spec.shape)?;
-        out.fill(tensorlend_draft::of(ValueDraft::Device(made)));
-        Ok(())
+    call!(|draft: out, client: handle, device: text| {
+        let on = place(device)?;
+        let spec = convert!(shape: shape(dtype, ndim))?;
+        let stream = convert!(stream: stream)?;
+        let made = client.client.create_on_stream(on, &stream, spec.dtype, &spec.shape)?;
+        draft.fill(tensorlend_draft::of(ValueDraft::Device(made)));
     })
 }
 
@@ -248,23 +198,13 @@ pub unsafe extern "C" fn tensorlend_put_on(
     data: *const c_void,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let ((client, name), device) = unsafe { (both(client, name)?, place(device)?) };
+    call!(|client: handle, name: text, device: text, version: optional_variable| {
+        let on = place(device)?;
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: by the rule on lengths, `data` points to the bytes of all elements, whose number
-        // follows from the shape.
-        let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
-        let mut draft = client.create_spec_on(device, spec)?;
+        let (spec, data) = convert!(data: elements(dtype, ndim, shape))?;
+        let mut draft = client.client.create_spec_on(on, spec)?;
         draft.copy_from_bytes(data)?;
-        let published = draft.publish(name)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+        version.fill(draft.publish(name)?);
     })
 }
 
@@ -273,8 +213,7 @@ pub unsafe extern "C" fn tensorlend_put_on(
 /// and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_device_data(draft: *mut tensorlend_draft) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { change(draft, |draft| Ok(draft.ptr())) }.ok())
+    look!(0, |draft: handle| draft.on_device(|draft| Ok(draft.ptr())).ok())
 }
 
 /// Records a stream whose work writes the draft. Publishing waits for that work. Once a stream is
@@ -286,12 +225,7 @@ pub unsafe extern "C" fn tensorlend_draft_record_stream(
     draft: *mut tensorlend_draft,
     stream: *mut c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
-        // valid.
-        unsafe { change(draft, |draft| draft.record_stream(on_stream(stream)).map(drop)) }?;
-        Ok(())
-    })
+    call!(|draft: handle, stream: stream| draft.on_device(|draft| draft.record_stream(stream).map(drop))?)
 }
 
 /// Orders a stream after the work on the draft in all other recorded streams, and records the
@@ -301,12 +235,7 @@ pub unsafe extern "C" fn tensorlend_draft_order_stream(
     draft: *mut tensorlend_draft,
     stream: *mut c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
-        // valid.
-        unsafe { change(draft, |draft| draft.wait(on_stream(stream)).map(drop)) }?;
-        Ok(())
-    })
+    call!(|draft: handle, stream: stream| draft.on_device(|draft| draft.wait(stream).map(drop))?)
 }
 
 /// Copies `bytes` bytes from host memory into the draft. `bytes` must be exactly
@@ -317,14 +246,7 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_host(
     data: *const c_void,
     bytes: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let data = unsafe { values(data.cast(), bytes, "data") }?;
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { change(draft, |draft| draft.copy_from_bytes(data)) }?;
-        Ok(())
-    })
+    call!(|data: bytes(bytes), draft: handle| draft.on_device(|draft| draft.copy_from_bytes(data))?)
 }
 
 /// Copies `tensorlend_draft_bytes` bytes at `from`, elsewhere on the device, into the draft. The
@@ -337,22 +259,16 @@ pub unsafe extern "C" fn tensorlend_draft_copy_from_device(
     from: u64,
     stream: *mut c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and the stream is
-        // valid. The header requires of `from` what `copy_from_ptr` requires.
-        unsafe { change(draft, |draft| draft.copy_from_ptr(from, on_stream(stream))) }?;
-        Ok(())
+    call!(|draft: handle, stream: stream| {
+        // SAFETY: the header requires of `from` what `copy_from_ptr` requires.
+        draft.on_device(|draft| unsafe { draft.copy_from_ptr(from, stream) })?;
     })
 }
 
 /// Waits until the work on the draft is done, as publishing does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_finish(draft: *mut tensorlend_draft) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { change(draft, |draft| draft.finish().map(drop)) }?;
-        Ok(())
-    })
+    call!(|draft: handle| draft.on_device(|draft| draft.finish().map(drop))?)
 }
 
 /// Publishes a draft on a device while work on the draft is still pending in `stream`. The stream
@@ -369,24 +285,11 @@ pub unsafe extern "C" fn tensorlend_publish_early(
     stream: *mut c_void,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-        let name = unsafe { text(name, "name") }?;
+    call!(|name: text, draft: given, stream: stream, version: optional_variable| {
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        unsafe { check_taking(draft) }?;
-        // SAFETY: by the contract in `lib.rs`, the variable holds NULL or a live handle.
-        // `check_taking` has accepted the variable.
-        unsafe { change(draft.read(), |_| Ok(())) }?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let ValueDraft::Device(taken) = unsafe { take(draft) }? else { return Ok(()) };
-        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
-        let published = taken.publish_early(name, &unsafe { on_stream(stream) })?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+        draft.check()?.on_device(|_| Ok(()))?;
+        let ValueDraft::Device(taken) = draft.draft()? else { return Ok(()) };
+        version.fill(taken.publish_early(name, &stream)?);
     })
 }
 
@@ -408,13 +311,7 @@ pub unsafe extern "C" fn tensorlend_get_device(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(Value::Device(client.get_device(name)?));
-        Ok(())
-    })
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Device(client.client.get_device(name)?)))
 }
 
 /// Works like `tensorlend_get_device`, but does not wait for the producer's work. Call
@@ -425,13 +322,7 @@ pub unsafe extern "C" fn tensorlend_get_device_early(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(Value::Device(client.get_device_early(name)?));
-        Ok(())
-    })
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Device(client.client.get_device_early(name)?)))
 }
 
 /// Records a stream whose work reads the leased tensor, or the tensors of a dataset on the stream's
@@ -447,12 +338,8 @@ pub unsafe extern "C" fn tensorlend_lease_record_stream(
     lease: *const tensorlend_lease,
     stream: *mut c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
-        // valid.
-        let (tensors, stream) = unsafe { (leased(lease)?, on_stream(stream)) };
-        with_stream(&tensors, &stream, |tensor| tensor.record_stream(&stream))?;
-        Ok(())
+    call!(|lease: handle, stream: stream| {
+        with_stream(&lease.devices()?, &stream, |tensor| tensor.record_stream(&stream))?;
     })
 }
 
@@ -464,24 +351,14 @@ pub unsafe extern "C" fn tensorlend_lease_order_stream(
     lease: *const tensorlend_lease,
     stream: *mut c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and streams are NULL or
-        // valid.
-        let (tensors, stream) = unsafe { (leased(lease)?, on_stream(stream)) };
-        with_stream(&tensors, &stream, |tensor| tensor.wait(&stream))?;
-        Ok(())
-    })
+    call!(|lease: handle, stream: stream| with_stream(&lease.devices()?, &stream, |tensor| tensor.wait(&stream))?)
 }
 
 /// Waits until the producer's work on a tensor that was published early is done. Fails with
 /// `TENSORLEND_DEVICE` if the producer has ended before its work was done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_finish(lease: *const tensorlend_lease) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { leased(lease) }?.iter().try_for_each(|tensor| tensor.finish())?;
-        Ok(())
-    })
+    call!(|lease: handle| lease.devices()?.iter().try_for_each(|tensor| tensor.finish())?)
 }
 
 /// Writes to `*finished` whether the producer's work on the tensor is known to be done. This is
@@ -493,16 +370,12 @@ pub unsafe extern "C" fn tensorlend_lease_is_finished(
     lease: *const tensorlend_lease,
     finished: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (finished, lease) = unsafe { (OutVar::new(finished, "finished")?, leased(lease)?) };
+    call!(|finished: variable, lease: handle| {
         let mut all = true;
-        for tensor in lease {
+        for tensor in lease.devices()? {
             all &= tensor.is_finished()?;
         }
         finished.fill(all);
-        Ok(())
     })
 }
 
@@ -516,15 +389,9 @@ pub unsafe extern "C" fn tensorlend_device_memory(
     slot_bytes: *mut u64,
     segment_bytes: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, device) = unsafe { (&handle(client, "client")?.client, place(device)?) };
-        let memory = client.device_memory(device)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(slot_bytes, memory.slot_bytes) };
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(segment_bytes, memory.segment_bytes) };
-        Ok(())
+    call!(|client: handle, device: text, slot_bytes: optional_variable, segment_bytes: optional_variable| {
+        let memory = client.client.device_memory(place(device)?)?;
+        slot_bytes.fill(memory.slot_bytes);
+        segment_bytes.fill(memory.segment_bytes);
     })
 }

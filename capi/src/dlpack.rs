@@ -1,13 +1,11 @@
 //! Exchange of tensors with other libraries, by `DLPack`.
 
-use super::arguments::{Out, handle, null, tell, values};
+use super::arguments::{ForeignTensor, Out, call, convert, values};
 use super::client::tensorlend_client;
-use super::device::on_stream;
 use super::draft::{Shared, tensorlend_draft};
 use super::dtype::dtype;
-use super::lease::{Found, optional, shared, tensorlend_lease};
-use super::names::both;
-use super::status::{Fault, guard, look, tensorlend_status};
+use super::lease::{Found, shared, tensorlend_lease};
+use super::status::{Fault, look, tensorlend_status};
 use super::version::tensorlend_version;
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
@@ -141,32 +139,23 @@ pub unsafe extern "C" fn tensorlend_lease_to_dlpack(
     member: *const c_char,
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, lease, member) =
-            unsafe { (Out::new(tensor, "tensor")?, shared(lease)?, optional(member, "member")?) };
-        let flags = DlpackFlags::READ_ONLY;
-        let looks = match lease.find(member)? {
-            Found::Device(tensor) => Looks {
-                dtype: tensor.dtype(),
-                shape: tensor.shape(),
-                strides: tensor.strides().to_vec(),
-                data: on_a_device(tensor.ptr() + tensor.byte_offset() as u64),
-                device: tensor.device(),
-                flags,
-            },
-            Found::Host(tensor) => Looks {
-                dtype: tensor.dtype(),
-                shape: tensor.shape(),
-                strides: tensor.strides().to_vec(),
-                data: tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast_mut(),
-                device: Device::CPU,
-                flags,
-            },
+    call!(|tensor: out| {
+        // SAFETY: the rule on handles.
+        let lease = unsafe { shared(lease) }?;
+        let member = convert!(member: optional_text)?;
+        let (dtype, shape, strides, data, device) = match lease.find(member)? {
+            Found::Host(it) => {
+                let data = it.bytes().as_ptr().wrapping_add(it.byte_offset()).cast_mut();
+                (it.dtype(), it.shape(), it.strides(), data, Device::CPU)
+            }
+            Found::Device(it) => {
+                let data = on_a_device(it.ptr() + it.byte_offset() as u64);
+                (it.dtype(), it.shape(), it.strides(), data, it.device())
+            }
         };
-        hand_out(out, looks, Owner::Lease(lease.clone()));
-        Ok(())
+        let strides = strides.to_vec();
+        let looks = Looks { dtype, shape, strides, data, device, flags: DlpackFlags::READ_ONLY };
+        hand_out(tensor, looks, Owner::Lease(lease.clone()));
     })
 }
 
@@ -179,10 +168,7 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
     draft: *mut tensorlend_draft,
     tensor: *mut *mut DLManagedTensorVersioned,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, draft) = unsafe { (Out::new(tensor, "tensor")?, handle(draft, "draft")?) };
+    call!(|tensor: out, draft: handle| {
         let (spec, data, device) = draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => Ok((tensor.spec(), draft.data(), Device::CPU)),
             ValueDraft::Device(tensor) => Ok((tensor.spec(), on_a_device(tensor.ptr()), tensor.device())),
@@ -196,8 +182,7 @@ pub unsafe extern "C" fn tensorlend_draft_to_dlpack(
             device,
             flags: DlpackFlags::empty(),
         };
-        hand_out(out, looks, Owner::Draft(draft.shared.clone()));
-        Ok(())
+        hand_out(tensor, looks, Owner::Draft(draft.shared.clone()));
     })
 }
 
@@ -214,15 +199,8 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack(
     tensor: *const DLManagedTensorVersioned,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
-        let copy = unsafe { copied(client, tensor) }?;
-        out.fill(tensorlend_draft::of(ValueDraft::Tensor(copy)));
-        Ok(())
+    call!(|draft: out, client: handle, tensor: dlpack| {
+        draft.fill(tensorlend_draft::of(ValueDraft::Tensor(tensor.copied(&client.client)?)));
     })
 }
 
@@ -241,37 +219,26 @@ pub unsafe extern "C" fn tensorlend_create_from_dlpack_on(
     stream: *mut c_void,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
-        let tensor = unsafe { known(tensor) }?;
-        let device = tensor.device;
+    call!(|draft: out, client: handle, stream: stream, tensor: dlpack| {
+        let device = tensor.get().device;
         let number = u8::try_from(device.device_id).ok().filter(|_| device.device_type == DLDeviceType::CUDA);
         let number = number.ok_or_else(|| {
             Error::Argument(format!("the tensor is in memory of device type {}: CUDA's is 2", device.device_type.0))
         })?;
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
-        let (spec, strides) = unsafe { described(tensor) }?;
+        let (spec, strides) = tensor.described()?;
         if !is_row_major(&spec.shape, &strides) {
             return Err(
                 Error::Argument("the tensor is not row-major: make a contiguous copy of it first".into()).into()
             );
         }
-        check_data(tensor, &spec)?;
-        let mut copy = client.create_spec_on(Device::cuda(number), spec)?;
+        let tensor = tensor.checked(&spec)?;
+        let mut copy = client.client.create_spec_on(Device::cuda(number), spec)?;
         let from = (tensor.data.addr() as u64).wrapping_add(tensor.byte_offset);
-        // SAFETY: by the contract in `lib.rs`, the stream is NULL or valid.
-        let stream = unsafe { on_stream(stream) };
         // SAFETY: by the rule on DLPack, the tensor's elements are at this address, and its owner
         // does not change them until the copy is done.
         unsafe { copy.copy_from_ptr(from, &stream) }?;
         copy.finish()?;
-        out.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
-        Ok(())
+        draft.fill(tensorlend_draft::of(ValueDraft::Device(copy)));
     })
 }
 
@@ -284,71 +251,61 @@ pub unsafe extern "C" fn tensorlend_put_dlpack(
     tensor: *const DLManagedTensorVersioned,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+    call!(|client: handle, name: text, version: optional_variable| {
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack
-        // specification.
-        let published = unsafe { copied(client, tensor) }?.publish(name)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+        version.fill(convert!(tensor: dlpack)?.copied(&client.client)?.publish(name)?);
     })
 }
 
-/// Returns another library's tensor, if this library supports its version of `DLPack`.
-///
-/// # Safety
-/// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
-unsafe fn known<'a>(tensor: *const DLManagedTensorVersioned) -> Result<&'a DLTensor> {
-    if tensor.is_null() {
-        return Err(null("tensor"));
+impl ForeignTensor<'_> {
+    /// Returns the element type, the shape, and the strides in elements.
+    fn described(&self) -> std::result::Result<(TensorSpec, Vec<i64>), Fault> {
+        let tensor = self.get();
+        let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
+        let ndim = ndim.ok_or_else(|| {
+            Error::Argument(format!("the tensor has {} dimensions: give 0 to {NDIM_MAX}", tensor.ndim))
+        })?;
+        // SAFETY: by the rule on DLPack, the tensor has `ndim` sizes. It also has `ndim` strides unless
+        // that pointer is NULL.
+        let (sizes, strides) = unsafe {
+            let strides = if tensor.strides.is_null() { 0 } else { ndim };
+            (values(tensor.shape, ndim, "shape")?, values(tensor.strides, strides, "strides")?)
+        };
+        let shape: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
+        let shape = shape.ok_or_else(|| Error::Argument(format!("sizes {sizes:?}: none may be below 0")))?;
+        let kind = tensor.dtype;
+        let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
+        let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
+        Ok((TensorSpec::new(dtype, &shape), strides))
     }
-    // SAFETY: by the rule on DLPack, the version is the first field of every version of the
-    // structure. Read only the version before the check, without a reference to the whole
-    // structure.
-    let major = unsafe { (&raw const (*tensor).version.major).read() };
-    if major != DLPACK_MAJOR_VERSION {
-        let why = format!("the tensor is of DLPack {major}: {DLPACK_MAJOR_VERSION} is understood");
-        return Err(Error::Argument(why));
+
+    /// Returns the tensor, or an error if it has elements, but no pointer to them.
+    fn checked(&self, spec: &TensorSpec) -> Result<&DLTensor> {
+        match spec.bytes()? {
+            bytes if bytes > 0 && self.get().data.is_null() => Err(Error::Argument(format!(
+                "the tensor's data is NULL, and its elements have {}: point data to them",
+                bytes_text(bytes)
+            ))),
+            _ => Ok(self.get()),
+        }
     }
-    // SAFETY: by the rule on DLPack, the tensor meets the specification of the version, which was
-    // checked above.
-    Ok(unsafe { &(*tensor).dl_tensor })
-}
 
-/// Returns the element type, the shape, and the strides in elements of another library's tensor.
-///
-/// # Safety
-/// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
-unsafe fn described(tensor: &DLTensor) -> std::result::Result<(TensorSpec, Vec<i64>), Fault> {
-    let ndim = u64::try_from(tensor.ndim).ok().filter(|&ndim| ndim <= NDIM_MAX as u64);
-    let ndim = ndim
-        .ok_or_else(|| Error::Argument(format!("the tensor has {} dimensions: give 0 to {NDIM_MAX}", tensor.ndim)))?;
-    // SAFETY: by the rule on DLPack, the tensor has `ndim` sizes. It also has `ndim` strides unless
-    // that pointer is NULL.
-    let (sizes, strides) = unsafe {
-        let strides = if tensor.strides.is_null() { 0 } else { ndim };
-        (values(tensor.shape, ndim, "shape")?, values(tensor.strides, strides, "strides")?)
-    };
-    let shape: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
-    let shape = shape.ok_or_else(|| Error::Argument(format!("sizes {sizes:?}: none may be below 0")))?;
-    let kind = tensor.dtype;
-    let dtype = dtype(u32::from(kind.code.0) | u32::from(kind.bits) << 8 | u32::from(kind.lanes) << 16)?;
-    let strides = if tensor.strides.is_null() { row_major_strides(&shape) } else { strides.to_vec() };
-    Ok((TensorSpec::new(dtype, &shape), strides))
-}
-
-/// Returns an error if a tensor has elements, but no pointer to them.
-fn check_data(tensor: &DLTensor, spec: &TensorSpec) -> Result<()> {
-    match spec.bytes()? {
-        bytes if bytes > 0 && tensor.data.is_null() => Err(Error::Argument(format!(
-            "the tensor's data is NULL, and its elements have {}: point data to them",
-            bytes_text(bytes)
-        ))),
-        _ => Ok(()),
+    /// Returns a draft with a copy of the tensor, which must be in host memory.
+    fn copied(&self, client: &Client) -> std::result::Result<Draft, Fault> {
+        let device = self.get().device.device_type;
+        if ![DLDeviceType::CPU, DLDeviceType::CUDAHOST].contains(&device) {
+            let why = format!("the tensor is in memory of device type {}: copy it to the host first", device.0);
+            return Err(Error::Argument(why).into());
+        }
+        let (spec, strides) = self.described()?;
+        // Check the pointer here, because it would not be NULL after the addition of the offset.
+        let tensor = self.checked(&spec)?;
+        let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
+        // SAFETY: by the rule on DLPack, all elements of the tensor are readable.
+        let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;
+        let mut draft = client.create_spec(spec)?;
+        draft.copy_from_strided(bytes, offset as usize, &strides)?;
+        Ok(draft)
     }
 }
 
@@ -356,30 +313,6 @@ fn is_row_major(shape: &[usize], strides: &[i64]) -> bool {
     let ours = row_major_strides(shape);
     // A stride has no meaning for a dimension of size 1, or in a tensor without elements.
     shape.contains(&0) || shape.iter().zip(strides.iter().zip(&ours)).all(|(&size, (a, b))| size == 1 || a == b)
-}
-
-/// Returns a draft with a copy of another library's tensor in host memory.
-///
-/// # Safety
-/// The tensor is NULL or meets the DLPack specification, by the contract in `lib.rs`.
-unsafe fn copied(client: &Client, tensor: *const DLManagedTensorVersioned) -> std::result::Result<Draft, Fault> {
-    // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
-    let tensor = unsafe { known(tensor) }?;
-    let device = tensor.device.device_type;
-    if ![DLDeviceType::CPU, DLDeviceType::CUDAHOST].contains(&device) {
-        let why = format!("the tensor is in memory of device type {}: copy it to the host first", device.0);
-        return Err(Error::Argument(why).into());
-    }
-    // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
-    let (spec, strides) = unsafe { described(tensor) }?;
-    // Check the pointer here, because it would not be NULL after the addition of the offset.
-    check_data(tensor, &spec)?;
-    let first = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    // SAFETY: by the contract in `lib.rs`, the tensor is NULL or meets the DLPack specification.
-    let (bytes, offset) = unsafe { reached(first, &spec, &strides) }?;
-    let mut draft = client.create_spec(spec)?;
-    draft.copy_from_strided(bytes, offset as usize, &strides)?;
-    Ok(draft)
 }
 
 /// Returns the bytes from a tensor's lowest element to the end of its highest element. Also returns

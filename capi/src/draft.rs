@@ -1,16 +1,16 @@
 //! Drafts: tensors and datasets that a program writes.
 
-use super::arguments::{Out, free, given, handle, take_over, tell, text, values};
+use super::arguments::{Given, call, convert, free, look};
 use super::client::tensorlend_client;
-use super::dtype::{dtype, tensorlend_dtype};
+use super::dtype::tensorlend_dtype;
 use super::process::Process;
-use super::status::{Fault, guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use super::version::tensorlend_version;
 use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tensorlend::{Client, Draft, Error, Lifetime, Result, TensorSpec, ValueDraft, check_name};
-use tensorlend_layout::tensor::NDIM_MAX;
 
 /// A tensor or a dataset that the program writes in the memory where its readers will see it. Other
 /// clients see the draft once it is published, sent or appended. Only one thread at a time may use
@@ -43,9 +43,9 @@ impl tensorlend_draft {
             }
             // Do not request the address here. After such a request, publishing waits for all work
             // on the device.
-            ValueDraft::Device(draft) => (std::ptr::null_mut(), draft.nbytes() as u64, draft.dtype().pack()),
+            ValueDraft::Device(draft) => (null_mut(), draft.nbytes() as u64, draft.dtype().pack()),
             // A dataset has no address, no length and no element type.
-            _ => (std::ptr::null_mut(), 0, 0),
+            _ => (null_mut(), 0, 0),
         };
         Self { shared: Arc::new(Mutex::new(payload)), process: Process::current(), data, bytes, dtype }
     }
@@ -69,36 +69,25 @@ fn unknown() -> Error {
     Error::Argument("the draft is of a kind that this version does not know".into())
 }
 
-/// Rejects a draft that cannot be taken over. The draft must not be NULL, and no `DLPack` tensor of
-/// the draft may be in use.
-///
-/// # Safety
-/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-pub(super) unsafe fn check_taking(draft: *mut *mut tensorlend_draft) -> Result<()> {
-    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-    // writable.
-    if Arc::strong_count(unsafe { &given(draft, "draft")?.shared }) > 1 {
-        let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
-        return Err(Error::Argument(why.into()));
+impl Given<tensorlend_draft> {
+    /// Returns the draft, if the call can take it over. No `DLPack` tensor of the draft may be in use.
+    pub(super) fn check(&self) -> Result<&tensorlend_draft> {
+        let draft = self.get()?;
+        if Arc::strong_count(&draft.shared) > 1 {
+            let why = "a DLPack tensor made of the draft is still in use: end it with tensorlend_dlpack_free first";
+            return Err(Error::Argument(why.into()));
+        }
+        Ok(draft)
     }
-    Ok(())
-}
 
-/// Takes a draft over and sets the caller's variable to NULL. On error the variable is unchanged.
-///
-/// # Safety
-/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-pub(super) unsafe fn take(draft: *mut *mut tensorlend_draft) -> Result<ValueDraft> {
-    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone,
-    // and variables are NULL or writable.
-    unsafe { check_taking(draft) }?;
-    // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
-    // `check_taking` has accepted the variable.
-    let taken = unsafe { take_over(draft) };
-    // Only the handle can create more DLPack tensors, and this call has taken the handle over. So
-    // no other reference exists.
-    let payload = Arc::into_inner(taken.shared).expect("counted just now");
-    Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
+    /// Takes the draft over and sets the caller's variable to NULL. On error the variable is unchanged.
+    pub(super) fn draft(self) -> Result<ValueDraft> {
+        self.check()?;
+        // Only the handle can create more DLPack tensors, and this call has taken the handle over. So
+        // no other reference exists.
+        let payload = Arc::into_inner(self.take()?.shared).expect("counted just now");
+        Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// Creates a row-major tensor that the program writes in place. `shape` contains `ndim` sizes in
@@ -133,44 +122,9 @@ pub unsafe extern "C" fn tensorlend_create_strided(
     byte_offset: u64,
     draft: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(draft, "draft")?, &handle(client, "client")?.client) };
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let spec = unsafe { spec(dtype, ndim, shape, strides, byte_offset) }?;
-        out.fill(tensorlend_draft::of(ValueDraft::Tensor(client.create_spec(spec)?)));
-        Ok(())
+    call!(|draft: out, client: handle, shape: strided(dtype, ndim, strides, byte_offset)| {
+        draft.fill(tensorlend_draft::of(ValueDraft::Tensor(client.client.create_spec(shape)?)));
     })
-}
-
-/// Converts the caller's description of a tensor.
-///
-/// # Safety
-/// The pointer is NULL or points to memory of this length, by the contract in `lib.rs`.
-pub(super) unsafe fn spec(
-    number: tensorlend_dtype,
-    ndim: u32,
-    shape: *const u64,
-    strides: *const i64,
-    byte_offset: u64,
-) -> std::result::Result<TensorSpec, Fault> {
-    // Check `ndim` before reading the sizes.
-    if ndim as usize > NDIM_MAX {
-        return Err(Error::Argument(format!("{ndim} dimensions are too many: give 0 to {NDIM_MAX}")).into());
-    }
-    // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this length.
-    let shape = unsafe { values(shape, ndim.into(), "shape") }?;
-    let strides = if strides.is_null() {
-        None
-    } else {
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        Some(unsafe { values(strides, ndim.into(), "strides") }?.to_vec())
-    };
-    let shape = shape.iter().map(|&size: &u64| size as usize).collect();
-    Ok(TensorSpec { dtype: dtype(number)?, shape, strides, byte_offset: byte_offset as usize })
 }
 
 /// Creates a dataset: several tensors that are published together. Readers see all of them or none.
@@ -180,13 +134,8 @@ pub unsafe extern "C" fn tensorlend_create_dataset(
     client: *const tensorlend_client,
     dataset: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(dataset, "dataset")?, handle(client, "client")?) };
-        client.check()?;
-        out.fill(tensorlend_draft::of(ValueDraft::Dataset(client.client.dataset())));
-        Ok(())
+    call!(|dataset: out, client: handle| {
+        dataset.fill(tensorlend_draft::of(ValueDraft::Dataset(client.opened()?.dataset())));
     })
 }
 
@@ -203,14 +152,8 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
     name: *const c_char,
     member: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (dataset, name) = unsafe { (handle(dataset, "dataset")?, text(name, "name")?) };
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let given = unsafe { handle(*handle(member, "member")?, "member")? };
-        if std::ptr::eq(given, dataset) {
+    call!(|dataset: handle, name: text, member: given| {
+        if std::ptr::eq(member.get()?, dataset) {
             return Err(
                 Error::Argument("a dataset cannot be a member of itself: add the draft of a tensor".into()).into()
             );
@@ -219,21 +162,18 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
             let ValueDraft::Dataset(whole) = whole else {
                 return Err(Error::Argument("this draft is a tensor: make one with tensorlend_create_dataset".into()));
             };
-            given.change(|member| match member {
+            member.get()?.change(|member| match member {
                 ValueDraft::Dataset(_) => Err(Error::Argument(
                     "the member is a dataset, and a dataset has only tensors: add each tensor".into(),
                 )),
                 member => whole.check_member(name, member),
             })?;
-            // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this
-            // thread alone, and variables are NULL or writable.
-            match unsafe { take(member) }? {
+            match member.draft()? {
                 ValueDraft::Tensor(member) => whole.push(name, member),
                 ValueDraft::Device(member) => whole.push(name, member),
                 _ => Ok(()),
             }
         })?;
-        Ok(())
     })
 }
 
@@ -243,23 +183,20 @@ pub unsafe extern "C" fn tensorlend_dataset_add(
 /// for a tensor on a device, which has `tensorlend_draft_device_data`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_data(draft: *mut tensorlend_draft) -> *mut c_void {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null_mut(), || unsafe { draft.as_ref() }.map(|draft| draft.data.cast()))
+    look!(null_mut(), |draft: handle| Some(draft.data.cast()))
 }
 
 /// Type of a tensor's elements; 0 for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_dtype(draft: *const tensorlend_draft) -> tensorlend_dtype {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { draft.as_ref() }.map(|draft| draft.dtype))
+    look!(0, |draft: handle| Some(draft.dtype))
 }
 
 /// Returns the length of the memory at `tensorlend_draft_data`, including the gaps between strided
 /// elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_bytes(draft: *const tensorlend_draft) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { draft.as_ref() }.map(|draft| draft.bytes))
+    look!(0, |draft: handle| Some(draft.bytes))
 }
 
 /// Sets metadata by a copy of any bytes, 64 KiB at most. Up to 32 bytes usually need no extra
@@ -270,17 +207,13 @@ pub unsafe extern "C" fn tensorlend_draft_set_metadata(
     metadata: *const c_void,
     bytes: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and pointers with a
-        // length are NULL or point to memory of that length.
-        let (draft, metadata) = unsafe { (handle(draft, "draft")?, values(metadata.cast(), bytes, "metadata")?) };
+    call!(|draft: handle, metadata: bytes(bytes)| {
         draft.change(|payload| match payload {
             ValueDraft::Tensor(tensor) => tensor.set_metadata(metadata).map(|_| ()),
             ValueDraft::Dataset(dataset) => dataset.set_metadata(metadata).map(|_| ()),
             ValueDraft::Device(tensor) => tensor.set_metadata(metadata).map(|_| ()),
             _ => Err(unknown()),
         })?;
-        Ok(())
     })
 }
 
@@ -291,24 +224,16 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
     draft: *mut tensorlend_draft,
     nanoseconds: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { handle(draft, "draft") }?.change(|payload| {
+    call!(|draft: handle| {
+        draft.change(|payload| {
             match payload {
-                ValueDraft::Tensor(tensor) => {
-                    tensor.set_timestamp(nanoseconds);
-                }
-                ValueDraft::Dataset(dataset) => {
-                    dataset.set_timestamp(nanoseconds);
-                }
-                ValueDraft::Device(tensor) => {
-                    tensor.set_timestamp(nanoseconds);
-                }
+                ValueDraft::Tensor(tensor) => _ = tensor.set_timestamp(nanoseconds),
+                ValueDraft::Dataset(dataset) => _ = dataset.set_timestamp(nanoseconds),
+                ValueDraft::Device(tensor) => _ = tensor.set_timestamp(nanoseconds),
                 _ => return Err(unknown()),
             }
             Ok(())
         })?;
-        Ok(())
     })
 }
 
@@ -316,9 +241,7 @@ pub unsafe extern "C" fn tensorlend_draft_set_timestamp(
 /// `DLPack` tensors are freed, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_draft_free(draft: *mut tensorlend_draft) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(draft) }
+    free!(draft);
 }
 
 /// Flag of `tensorlend_publish_for`: the name ends with this client's session.
@@ -361,19 +284,12 @@ pub unsafe extern "C" fn tensorlend_publish_for(
     flags: u32,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-        let name = unsafe { text(name, "name") }?;
+    call!(|name: text, draft: given, version: optional_variable| {
         check_name(name)?;
         let lifetime = lifetime(ttl_ns, flags)?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let draft = unsafe { take(draft) }?;
-        let published =
-            if lifetime == Lifetime::default() { draft.publish(name)? } else { draft.publish_for(name, lifetime)? };
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+        let draft = draft.draft()?;
+        let plain = lifetime == Lifetime::default();
+        version.fill(if plain { draft.publish(name)? } else { draft.publish_for(name, lifetime)? });
     })
 }
 
@@ -390,21 +306,10 @@ pub unsafe extern "C" fn tensorlend_put(
     data: *const c_void,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { (&handle(client, "client")?.client, text(name, "name")?) };
+    call!(|client: handle, name: text, version: optional_variable| {
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: by the rule on lengths, `data` points to the bytes of all elements, whose number
-        // follows from the shape.
-        let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
-        let published = filled(client, spec, data)?.publish(name)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+        let (spec, data) = convert!(data: elements(dtype, ndim, shape))?;
+        version.fill(filled(&client.client, spec, data)?.publish(name)?);
     })
 }
 

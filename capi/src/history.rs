@@ -1,11 +1,10 @@
 //! A name that keeps its last values.
 
-use super::arguments::{Out, free, handle, tell};
+use super::arguments::{call, free};
 use super::client::tensorlend_client;
-use super::draft::{take, tensorlend_draft};
+use super::draft::tensorlend_draft;
 use super::leases::tensorlend_leases;
-use super::names::both;
-use super::status::{guard, tensorlend_status};
+use super::status::tensorlend_status;
 use super::version::tensorlend_version;
 use std::ffi::c_char;
 use tensorlend::History;
@@ -25,12 +24,8 @@ pub unsafe extern "C" fn tensorlend_keep(
     versions: u32,
     history: *mut *mut tensorlend_history,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(history, "history")?, both(client, name)?) };
-        out.fill(tensorlend_history { history: client.keep(name, versions)? });
-        Ok(())
+    call!(|history: out, client: handle, name: text| {
+        history.fill(tensorlend_history { history: client.client.keep(name, versions)? });
     })
 }
 
@@ -43,23 +38,15 @@ pub unsafe extern "C" fn tensorlend_history_publish(
     draft: *mut *mut tensorlend_draft,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (history, draft) = unsafe { (&handle(history, "history")?.history, take(draft)?) };
-        let published = history.publish(draft)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, published.into()) };
-        Ok(())
+    call!(|history: handle, draft: given, version: optional_variable| {
+        version.fill(history.history.publish(draft.draft()?)?);
     })
 }
 
 /// Stops keeping values. The name and its last value stay. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_history_close(history: *mut tensorlend_history) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(history) }
+    free!(history);
 }
 
 /// Leases the values that a name has kept, oldest first. Fails with `TENSORLEND_NOT_FOUND` if the
@@ -70,11 +57,5 @@ pub unsafe extern "C" fn tensorlend_versions(
     name: *const c_char,
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(leases, "leases")?, both(client, name)?) };
-        out.lend_all(client.versions(name)?);
-        Ok(())
-    })
+    call!(|leases: out, client: handle, name: text| leases.lend_all(client.client.versions(name)?))
 }

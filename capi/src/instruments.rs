@@ -1,10 +1,11 @@
 //! Instruments for a client's memory: statistics, an allocation log, and a list of outstanding
 //! allocations.
 
-use super::arguments::{Out, OutVar, c_bool, c_text, free, handle, path};
+use super::arguments::{c_bool, c_text, call, free, look};
 use super::client::tensorlend_client;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
+use std::ptr::null;
 use tensorlend::Error;
 
 /// Allocations of a client since counting began. The caller owns the structure, so later versions
@@ -33,17 +34,9 @@ pub unsafe extern "C" fn tensorlend_statistics_enable(
     client: *const tensorlend_client,
     enable: c_bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let client = unsafe { handle(client, "client") }?;
-        client.check()?;
-        let client = &client.client;
-        if enable != 0 {
-            client.enable_statistics();
-        } else {
-            client.disable_statistics();
-        }
-        Ok(())
+    call!(|client: handle| {
+        let client = client.opened()?;
+        if enable != 0 { client.enable_statistics() } else { client.disable_statistics() }
     })
 }
 
@@ -53,13 +46,9 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
     client: *const tensorlend_client,
     statistics: *mut tensorlend_statistics,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (OutVar::new(statistics, "statistics")?, handle(client, "client")?) };
-        client.check()?;
-        let counted = client.client.statistics().unwrap_or_default();
-        out.fill(tensorlend_statistics {
+    call!(|statistics: variable, client: handle| {
+        let counted = client.opened()?.statistics().unwrap_or_default();
+        statistics.fill(tensorlend_statistics {
             current_bytes: counted.current_bytes,
             current_count: counted.current_count,
             peak_bytes: counted.peak_bytes,
@@ -67,7 +56,6 @@ pub unsafe extern "C" fn tensorlend_statistics_get(
             total_bytes: counted.total_bytes,
             total_count: counted.total_count,
         });
-        Ok(())
     })
 }
 
@@ -78,23 +66,13 @@ pub unsafe extern "C" fn tensorlend_log_start(
     client: *const tensorlend_client,
     file: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, file) = unsafe { (&handle(client, "client")?.client, path(file, "the file")?) };
-        client.start_allocation_log(file)?;
-        Ok(())
-    })
+    call!(|client: handle, file: path| client.client.start_allocation_log(file)?)
 }
 
 /// Ends the log, and writes the events that are still buffered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_log_stop(client: *const tensorlend_client) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { handle(client, "client") }?.client.stop_allocation_log()?;
-        Ok(())
-    })
+    call!(|client: handle| client.client.stop_allocation_log()?)
 }
 
 /// The allocations of a client that are not freed at one moment. `tensorlend_outstanding_free`
@@ -113,17 +91,12 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
     client: *const tensorlend_client,
     outstanding: *mut *mut tensorlend_outstanding,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(outstanding, "outstanding")?, handle(client, "client")?) };
-        client.check()?;
-        let found = client.client.outstanding().ok_or_else(|| {
+    call!(|outstanding: out, client: handle| {
+        let found = client.opened()?.outstanding().ok_or_else(|| {
             Error::Argument("allocations are not tracked: connect with tensorlend_options_tracking".into())
         })?;
         let (count, bytes) = (found.allocations().len() as u64, found.bytes());
-        out.fill(tensorlend_outstanding { text: c_text(&found.to_string()), count, bytes });
-        Ok(())
+        outstanding.fill(tensorlend_outstanding { text: c_text(&found.to_string()), count, bytes });
     })
 }
 
@@ -131,28 +104,23 @@ pub unsafe extern "C" fn tensorlend_outstanding_get(
 /// borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_text(outstanding: *const tensorlend_outstanding) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { outstanding.as_ref() }.map(|it| it.text.as_ptr()))
+    look!(null(), |outstanding: handle| Some(outstanding.text.as_ptr()))
 }
 
 /// Number of outstanding allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_count(outstanding: *const tensorlend_outstanding) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.count))
+    look!(0, |outstanding: handle| Some(outstanding.count))
 }
 
 /// Bytes of all outstanding allocations; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_bytes(outstanding: *const tensorlend_outstanding) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { outstanding.as_ref() }.map(|it| it.bytes))
+    look!(0, |outstanding: handle| Some(outstanding.bytes))
 }
 
 /// Frees the list of outstanding allocations. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_outstanding_free(outstanding: *mut tensorlend_outstanding) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(outstanding) }
+    free!(outstanding);
 }

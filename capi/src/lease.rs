@@ -1,11 +1,12 @@
 //! Leases: tensors and datasets that a program reads.
 
-use super::arguments::{Out, buffer, bytes_or_null, c_text, handle, text};
+use super::arguments::{Out, bytes_or_null, c_text, call, convert, handle, look};
 use super::dtype::tensorlend_dtype;
 use super::process::Process;
-use super::status::{guard, look, tensorlend_status};
+use super::status::{look, tensorlend_status};
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char, c_void};
+use std::ptr::{from_ref, null};
 use std::sync::Arc;
 use tensorlend::{DeviceMember, DeviceTensor, Error, Member, Result, Tensor, Value};
 
@@ -72,19 +73,17 @@ macro_rules! described {
 impl tensorlend_tensor {
     fn of(name: *const c_char, tensor: &Tensor) -> Self {
         let data = tensor.bytes().as_ptr().wrapping_add(tensor.byte_offset()).cast();
-        described!(tensor, name: name, data: data, device: std::ptr::null(), device_data: 0, device_number: 0)
+        described!(tensor, name: name, data: data, device: null(), device_data: 0, device_number: 0)
     }
 
     fn on_device(tensor: &DeviceTensor, uuid: *const c_char) -> Self {
         let (at, number) = (tensor.ptr() + tensor.byte_offset() as u64, tensor.device().id().into());
-        let null = std::ptr::null();
-        described!(tensor, name: null, data: std::ptr::null(), device: uuid, device_data: at, device_number: number)
+        described!(tensor, name: null(), data: null(), device: uuid, device_data: at, device_number: number)
     }
 
     /// Describes a dataset's tensor on a device that this process cannot use.
     fn unmapped(member: &DeviceMember, uuid: *const c_char) -> Self {
-        let null = std::ptr::null();
-        described!(member, name: null, data: std::ptr::null(), device: uuid, device_data: 0, device_number: 0)
+        described!(member, name: null(), data: null(), device: uuid, device_data: 0, device_number: 0)
     }
 
     fn of_member(name: *const c_char, member: Member<'_>, uuid: *const c_char) -> Self {
@@ -158,7 +157,7 @@ impl tensorlend_lease {
         // lease.
         let inner = Arc::get_mut(&mut lease).expect("nobody else has it yet");
         match &inner.value {
-            Value::Tensor(tensor) => inner.tensor = Some(tensorlend_tensor::of(std::ptr::null(), tensor)),
+            Value::Tensor(tensor) => inner.tensor = Some(tensorlend_tensor::of(null(), tensor)),
             Value::Dataset(dataset) => {
                 inner.names = dataset.members().map(|(name, _)| c_text(name)).collect();
                 let uuid = |member: Member<'_>| member.uuid().map(|uuid| c_text(&uuid.to_string())).unwrap_or_default();
@@ -278,12 +277,9 @@ pub unsafe extern "C" fn tensorlend_lease_clone(
     lease: *const tensorlend_lease,
     another: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, lease) = unsafe { (Out::new(another, "another")?, shared(lease)?) };
-        out.fill_raw(Arc::into_raw(lease).cast_mut());
-        Ok(())
+    call!(|another: out| {
+        // SAFETY: the rule on handles.
+        another.fill_raw(Arc::into_raw(unsafe { shared(lease) }?).cast_mut());
     })
 }
 
@@ -304,24 +300,19 @@ pub unsafe extern "C" fn tensorlend_lease_free(lease: *mut tensorlend_lease) {
 /// Returns whether the lease is on a tensor, a dataset or a tensor on a device; `TENSORLEND_KIND_TENSOR` for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_kind(lease: *const tensorlend_lease) -> tensorlend_kind {
-    look(tensorlend_kind::TENSORLEND_KIND_TENSOR, || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { lease.as_ref() }.map(tensorlend_lease::kind)
-    })
+    look!(tensorlend_kind::TENSORLEND_KIND_TENSOR, |lease: handle| Some(lease.kind()))
 }
 
 /// The tensor, borrowed from the lease; NULL for a dataset, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_tensor(lease: *const tensorlend_lease) -> *const tensorlend_tensor {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { lease.as_ref() }?.tensor.as_ref().map(std::ptr::from_ref))
+    look!(null(), |lease: handle| lease.tensor.as_ref().map(from_ref))
 }
 
 /// Number of tensors of a dataset; 0 for a tensor, and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_members(lease: *const tensorlend_lease) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { lease.as_ref() }.map(|lease| lease.members.len() as u64))
+    look!(0, |lease: handle| Some(lease.members.len() as u64))
 }
 
 /// Returns a dataset's tensor by its number, in the order in which the producer added the tensors.
@@ -331,11 +322,7 @@ pub unsafe extern "C" fn tensorlend_lease_member(
     lease: *const tensorlend_lease,
     number: u64,
 ) -> *const tensorlend_tensor {
-    look(std::ptr::null(), || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let lease = unsafe { lease.as_ref() }?;
-        lease.members.get(usize::try_from(number).ok()?).map(std::ptr::from_ref)
-    })
+    look!(null(), |lease: handle| lease.members.get(usize::try_from(number).ok()?).map(from_ref))
 }
 
 /// Returns a dataset's tensor by its name, borrowed from the lease; NULL if there is no such
@@ -345,12 +332,9 @@ pub unsafe extern "C" fn tensorlend_lease_find(
     lease: *const tensorlend_lease,
     name: *const c_char,
 ) -> *const tensorlend_tensor {
-    look(std::ptr::null(), || {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (lease, name) = unsafe { (lease.as_ref()?, text(name, "name").ok()?) };
+    look!(null(), |lease: handle, name: text| {
         let at = lease.names.iter().position(|of| of.to_bytes() == name.as_bytes())?;
-        lease.members.get(at).map(std::ptr::from_ref)
+        lease.members.get(at).map(from_ref)
     })
 }
 
@@ -359,16 +343,14 @@ pub unsafe extern "C" fn tensorlend_lease_find(
 /// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_lease, bytes: *mut u64) -> *const c_void {
-    look(std::ptr::null(), || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let metadata = match unsafe { lease.as_ref() }.map(|lease| &lease.value) {
+    look!(null(), |lease: optional_handle, bytes: optional_variable| {
+        let metadata = match lease.map(|lease| &lease.value) {
             Some(Value::Tensor(tensor)) => tensor.metadata(),
             Some(Value::Dataset(dataset)) => dataset.metadata(),
             Some(Value::Device(lease)) => lease.metadata(),
             _ => &[],
         };
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { super::arguments::tell(bytes, metadata.len() as u64) };
+        bytes.fill(metadata.len() as u64);
         Some(bytes_or_null(metadata))
     })
 }
@@ -376,9 +358,8 @@ pub unsafe extern "C" fn tensorlend_lease_metadata(lease: *const tensorlend_leas
 /// Timestamp of the tensor or dataset, in nanoseconds; 0 if none was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lease) -> u64 {
-    look(0, || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        Some(match &unsafe { lease.as_ref() }?.value {
+    look!(0, |lease: handle| {
+        Some(match &lease.value {
             Value::Tensor(tensor) => tensor.timestamp(),
             Value::Dataset(dataset) => dataset.timestamp(),
             Value::Device(lease) => lease.timestamp(),
@@ -390,8 +371,7 @@ pub unsafe extern "C" fn tensorlend_lease_timestamp(lease: *const tensorlend_lea
 /// Version of the leased value; zeros for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease) -> tensorlend_version {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(tensorlend_version::NONE, || unsafe { lease.as_ref() }.map(|lease| lease.value.version().into()))
+    look!(tensorlend_version::NONE, |lease: handle| Some(lease.value.version().into()))
 }
 
 /// Returns true while the session that took the lease lives, so that the lease protects its memory.
@@ -400,8 +380,7 @@ pub unsafe extern "C" fn tensorlend_lease_version(lease: *const tensorlend_lease
 /// and for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_lease_validate(lease: *const tensorlend_lease) -> bool {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(false, || unsafe { lease.as_ref() }.map(|lease| lease.value.validate()))
+    look!(false, |lease: handle| Some(lease.value.validate()))
 }
 
 /// Copies the elements of a tensor, in C order, into `to`. `bytes` must be exactly the tensor's
@@ -418,30 +397,15 @@ pub unsafe extern "C" fn tensorlend_lease_copy(
     to: *mut c_void,
     bytes: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (lease, member) = unsafe { (handle(lease, "lease")?, optional(member, "member")?) };
+    call!(|lease: handle, member: optional_text| {
         let found = lease.find(member)?;
         if let Found::Device(tensor) = &found {
             tensor.finish()?;
         }
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let to = unsafe { buffer(to, bytes, "to") }?;
+        let to = convert!(to: buffer(bytes))?;
         match found {
             Found::Host(tensor) => tensor.copy_to(to)?,
             Found::Device(tensor) => tensor.copy_to_bytes(to)?,
         }
-        Ok(())
     })
-}
-
-/// Converts a string that may be NULL.
-///
-/// # Safety
-/// The string is NULL or zero-terminated, by the contract in `lib.rs`.
-pub(super) unsafe fn optional<'a>(string: *const c_char, what: &str) -> Result<Option<&'a str>> {
-    // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-    if string.is_null() { Ok(None) } else { unsafe { text(string, what) }.map(Some) }
 }

@@ -1,8 +1,8 @@
 //! Several leases at once: values of names, items of a list, or the kept values of a name.
 
-use super::arguments::{Out, free};
+use super::arguments::{Out, free, look};
 use super::lease::tensorlend_lease;
-use super::status::look;
+use std::ptr::null;
 use std::sync::Arc;
 use tensorlend::Value;
 
@@ -21,8 +21,7 @@ impl Out<tensorlend_leases> {
 /// Number of leases; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_count(leases: *const tensorlend_leases) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { leases.as_ref() }.map(|leases| leases.all.len() as u64))
+    look!(0, |leases: handle| Some(leases.all.len() as u64))
 }
 
 /// Returns a lease by its number, borrowed from the handle; NULL beyond the end.
@@ -32,17 +31,11 @@ pub unsafe extern "C" fn tensorlend_leases_at(
     leases: *const tensorlend_leases,
     number: u64,
 ) -> *const tensorlend_lease {
-    look(std::ptr::null(), || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let leases = unsafe { leases.as_ref() }?;
-        leases.all.get(usize::try_from(number).ok()?).map(Arc::as_ptr)
-    })
+    look!(null(), |leases: handle| leases.all.get(usize::try_from(number).ok()?).map(Arc::as_ptr))
 }
 
 /// Ends all leases that were not cloned, and frees the handle. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_leases_free(leases: *mut tensorlend_leases) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(leases) }
+    free!(leases);
 }

@@ -5,7 +5,8 @@
 //! from these files. So the comments of `pub` items address readers of the header, and names are
 //! those of C. Four rules separate the two languages:
 //!
-//! * No panic crosses into C, because every body runs inside `status::guard` or `status::look`.
+//! * No panic crosses into C, because every body runs inside `status::guard` or `status::look`. The macros `call`, `look` and
+//!   `free` of `arguments.rs` see to it.
 //! * No exception enters Rust, because [`std::panic::catch_unwind`] ends the process when a foreign
 //!   exception reaches it.
 //! * C never guesses how to free memory. Each kind of handle has its own `_free`. Every other
@@ -14,8 +15,8 @@
 //!   NULL. If the call did not take the handle over, the variable still holds it. So a program may
 //!   free all of its variables at its end.
 //!
-//! Rust cannot check the arguments of a C program. The header requires the following contract. Each
-//! `SAFETY` comment states the rules on which it relies:
+//! Rust cannot check the arguments of a C program. The header requires the following contract, on which the conversions of
+//! `arguments.rs` rely. Each other `SAFETY` comment states the rules on which it relies:
 //!
 //! 1. *Handles.* A pointer to a handle is NULL, or a pointer that this library made and the program
 //!    has not freed. Only one thread at a time uses a draft, an item of a queue, a subscription, a

@@ -1,11 +1,10 @@
 //! Lists, to which many producers append items in one order.
 
-use super::arguments::{Out, OutVar, handle, tell, text, timeout};
+use super::arguments::{call, choice, timeout};
 use super::client::tensorlend_client;
-use super::draft::{take, tensorlend_draft};
+use super::draft::tensorlend_draft;
 use super::leases::tensorlend_leases;
-use super::names::{both, texts};
-use super::status::{guard, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::c_char;
 use tensorlend::{Error, Length, Result};
 
@@ -30,16 +29,8 @@ pub unsafe extern "C" fn tensorlend_list_append(
     item: *mut *mut tensorlend_draft,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (client, list) = unsafe { both(client, list) }?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let at = client.append(list, unsafe { take(item) }?)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, at) };
-        Ok(())
+    call!(|client: handle, list: text, item: given, number: optional_variable| {
+        number.fill(client.client.append(list, item.draft()?)?);
     })
 }
 
@@ -55,14 +46,8 @@ pub unsafe extern "C" fn tensorlend_list_append_names(
     count: u64,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
-        // zero-terminated, and pointers with a length are NULL or point to memory of that length.
-        let ((client, list), names) = unsafe { (both(client, list)?, texts(names, count)?) };
-        let at = client.append_names(list, &names)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, at) };
-        Ok(())
+    call!(|client: handle, list: text, names: texts(count), number: optional_variable| {
+        number.fill(client.client.append_names(list, &names)?);
     })
 }
 
@@ -73,16 +58,7 @@ pub unsafe extern "C" fn tensorlend_list_length(
     list: *const c_char,
     length: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (length, client) = unsafe { (OutVar::new(length, "length")?, handle(client, "client")?) };
-        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-        let list = unsafe { text(list, "name") }?;
-        client.check()?;
-        length.fill(client.client.length(list));
-        Ok(())
-    })
+    call!(|length: variable, client: handle, list: text| length.fill(client.opened()?.length(list)))
 }
 
 /// Waits until the comparison of a list's length with `items` is true. `how` is a
@@ -97,14 +73,8 @@ pub unsafe extern "C" fn tensorlend_list_wait_length(
     timeout_ns: i64,
     length: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, list) = unsafe { both(client, list) }?;
-        let found = client.wait_length(list, wanted(how, items)?, timeout(timeout_ns))?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(length, found) };
-        Ok(())
+    call!(|client: handle, list: text, length: optional_variable| {
+        length.fill(client.client.wait_length(list, wanted(how, items)?, timeout(timeout_ns))?);
     })
 }
 
@@ -124,15 +94,13 @@ pub unsafe extern "C" fn tensorlend_list_wait(
 
 fn wanted(how: i32, items: u64) -> Result<Length> {
     use tensorlend_length::{TENSORLEND_LENGTH_AT_LEAST, TENSORLEND_LENGTH_AT_MOST, TENSORLEND_LENGTH_EXACTLY};
-    const EXACTLY: i32 = TENSORLEND_LENGTH_EXACTLY as i32;
-    const AT_LEAST: i32 = TENSORLEND_LENGTH_AT_LEAST as i32;
-    const AT_MOST: i32 = TENSORLEND_LENGTH_AT_MOST as i32;
-    match how {
-        EXACTLY => Ok(Length::Exactly(items)),
-        AT_LEAST => Ok(Length::AtLeast(items)),
-        AT_MOST => Ok(Length::AtMost(items)),
-        other => Err(Error::Argument(format!("length {other}: use one of tensorlend_length"))),
-    }
+    let (exactly, at_least, at_most) = (Length::Exactly(items), Length::AtLeast(items), Length::AtMost(items));
+    let all = [
+        (TENSORLEND_LENGTH_EXACTLY as i32, exactly),
+        (TENSORLEND_LENGTH_AT_LEAST as i32, at_least),
+        (TENSORLEND_LENGTH_AT_MOST as i32, at_most),
+    ];
+    choice("length", how, &all)
 }
 
 /// Leases the items `first` to `end - 1` of a list, in order. The call ignores numbers beyond the
@@ -149,15 +117,11 @@ pub unsafe extern "C" fn tensorlend_list_get_range(
     end: u64,
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, list)) = unsafe { (Out::new(leases, "leases")?, both(client, list)?) };
+    call!(|leases: out, client: handle, list: text| {
         if first > end {
             return Err(Error::Argument(format!("items {first} to {end}: the end is before the first")).into());
         }
-        out.lend_all(client.get_range(list, first..end)?);
-        Ok(())
+        leases.lend_all(client.client.get_range(list, first..end)?);
     })
 }
 
@@ -182,15 +146,7 @@ pub unsafe extern "C" fn tensorlend_list_clear(
     list: *const c_char,
     existed: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, list) = unsafe { both(client, list) }?;
-        let cleared = client.clear(list)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(existed, cleared) };
-        Ok(())
-    })
+    call!(|client: handle, list: text, existed: optional_variable| existed.fill(client.client.clear(list)?))
 }
 
 /// Renames a list, and removes a list with the new name. Fails with `TENSORLEND_NOT_FOUND` if the
@@ -201,11 +157,5 @@ pub unsafe extern "C" fn tensorlend_list_rename(
     from: *const c_char,
     to: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
-        client.rename_list(from, to)?;
-        Ok(())
-    })
+    call!(|client: handle, from: text, to: text| client.client.rename_list(from, to)?)
 }

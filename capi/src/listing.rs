@@ -1,13 +1,14 @@
 //! Listings of names, streams and lists.
 
-use super::arguments::{Out, c_text, free};
+use super::arguments::{Out, c_text, call, free, look};
 use super::client::tensorlend_client;
 use super::dlpack::sizes_of;
 use super::lease::{tensorlend_kind, tensorlend_tensor};
-use super::names::both;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use super::version::tensorlend_version;
 use std::ffi::{CString, c_char};
+use std::iter::once;
+use std::ptr::{from_ref, null};
 use tensorlend::remote::{NodeDocument, Placement, RemoteInfo, RemoteNames};
 use tensorlend::{Collection, Info, InfoKind, Listing, TensorInfo};
 use tensorlend_kind::{
@@ -81,9 +82,9 @@ struct Row {
 impl Row {
     fn new(name: &str, kind: tensorlend_kind, count: u64) -> Self {
         let entry = tensorlend_entry {
-            name: std::ptr::null(),
-            label: std::ptr::null(),
-            tensors: std::ptr::null(),
+            name: null(),
+            label: null(),
+            tensors: null(),
             count,
             nbytes: 0,
             metadata_bytes: 0,
@@ -177,10 +178,10 @@ impl Row {
         self.entry.name = self.name.as_ptr();
         self.entry.label = self.label.as_ptr();
         let described = |(name, tensor): &(Option<CString>, TensorInfo)| {
-            described(name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()), tensor)
+            described(name.as_ref().map_or(null(), |name| name.as_ptr()), tensor)
         };
         self.tensors = self.members.iter().map(described).collect();
-        self.pointers = self.tensors.iter().map(std::ptr::from_ref).collect();
+        self.pointers = self.tensors.iter().map(from_ref).collect();
         if !self.pointers.is_empty() {
             self.entry.tensors = self.pointers.as_ptr();
         }
@@ -217,10 +218,10 @@ fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
     let elements = if tensor.shape.contains(&0) { 0 } else { tensor.shape.iter().product::<usize>() as u64 };
     tensorlend_tensor {
         name,
-        data: std::ptr::null(),
+        data: null(),
         shape: tensor.shape.as_ptr().cast(),
         strides: tensor.strides.as_ptr(),
-        metadata: std::ptr::null(),
+        metadata: null(),
         metadata_bytes: 0,
         elements,
         nbytes: elements * tensor.dtype.item_bytes() as u64,
@@ -228,7 +229,7 @@ fn described(name: *const c_char, tensor: &TensorInfo) -> tensorlend_tensor {
         dtype: tensor.dtype.pack(),
         ndim: tensor.shape.len() as u32,
         row_major: tensor.is_row_major(),
-        device: std::ptr::null(),
+        device: null(),
         device_data: 0,
         device_number: 0,
     }
@@ -244,14 +245,10 @@ pub unsafe extern "C" fn tensorlend_list_names(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        let Listing { infos, unreadable, .. } = client.listing(glob)?;
+    call!(|listing: out, client: handle, glob: text| {
+        let Listing { infos, unreadable, .. } = client.client.listing(glob)?;
         let unknown = unreadable.into_iter().map(|(name, _)| Row::new(&name, TENSORLEND_KIND_UNKNOWN, 0));
-        out.list(infos.into_iter().map(Row::of_name).chain(unknown));
-        Ok(())
+        listing.list(infos.into_iter().map(Row::of_name).chain(unknown));
     })
 }
 
@@ -263,13 +260,7 @@ pub unsafe extern "C" fn tensorlend_info(
     name: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
-        out.list(std::iter::once(Row::of_name(client.info(name)?)));
-        Ok(())
-    })
+    call!(|listing: out, client: handle, name: text| listing.list(once(Row::of_name(client.client.info(name)?))))
 }
 
 /// Lists the streams that match the pattern `glob`.
@@ -279,12 +270,8 @@ pub unsafe extern "C" fn tensorlend_list_streams(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.list(collected(&client.streams(glob)?, TENSORLEND_KIND_STREAM));
-        Ok(())
+    call!(|listing: out, client: handle, glob: text| {
+        listing.list(collected(&client.client.streams(glob)?, TENSORLEND_KIND_STREAM));
     })
 }
 
@@ -295,12 +282,8 @@ pub unsafe extern "C" fn tensorlend_list_lists(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.list(collected(&client.lists(glob)?, TENSORLEND_KIND_LIST));
-        Ok(())
+    call!(|listing: out, client: handle, glob: text| {
+        listing.list(collected(&client.client.lists(glob)?, TENSORLEND_KIND_LIST));
     })
 }
 
@@ -315,20 +298,15 @@ pub unsafe extern "C" fn tensorlend_list_models(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.list(Models::new(client).list(glob)?.into_iter().map(Row::of_model));
-        Ok(())
+    call!(|listing: out, client: handle, glob: text| {
+        listing.list(Models::new(&client.client).list(glob)?.into_iter().map(Row::of_model));
     })
 }
 
 /// Number of entries; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_count(listing: *const tensorlend_listing) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { listing.as_ref() }.map(|listing| listing.rows.len() as u64))
+    look!(0, |listing: handle| Some(listing.rows.len() as u64))
 }
 
 /// Returns an entry by its number, borrowed from the listing; NULL beyond the end.
@@ -337,25 +315,18 @@ pub unsafe extern "C" fn tensorlend_listing_at(
     listing: *const tensorlend_listing,
     number: u64,
 ) -> *const tensorlend_entry {
-    look(std::ptr::null(), || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let listing = unsafe { listing.as_ref() }?;
-        listing.rows.get(usize::try_from(number).ok()?).map(|row| std::ptr::from_ref(&row.entry))
-    })
+    look!(null(), |listing: handle| listing.rows.get(usize::try_from(number).ok()?).map(|row| from_ref(&row.entry)))
 }
 
 /// Returns true if there are more entries than the listing contains, which is possible for other
 /// machines' names. Returns false for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_is_cut(listing: *const tensorlend_listing) -> bool {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(false, || unsafe { listing.as_ref() }.map(|listing| listing.is_cut))
+    look!(false, |listing: handle| Some(listing.is_cut))
 }
 
 /// Frees a listing. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_listing_free(listing: *mut tensorlend_listing) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(listing) }
+    free!(listing);
 }

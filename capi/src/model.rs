@@ -1,14 +1,16 @@
 //! Models, which tensorlend-runner runs.
 
-use super::arguments::{Out, OutVar, c_text, free, given, handle, handle_mut, take_over, tell, text, timeout, values};
+use super::arguments::{c_text, call, convert, free, look, timeout};
 use super::client::tensorlend_client;
-use super::draft::{check_taking, take, tensorlend_draft};
-use super::lease::{optional, tensorlend_lease};
+use super::draft::tensorlend_draft;
+use super::lease::tensorlend_lease;
 use super::process::Process;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use super::version::tensorlend_version;
 use ::tensorlend_model::{Model, ModelAnswer, ModelOptions, ModelRequest, Models, Step};
 use std::ffi::{CString, c_char, c_void};
+use std::ptr::null;
+use std::time::Duration;
 use tensorlend::{Error, Result, Value, ValueDraft, Version};
 
 /// A connection to the runners of one model. Only one thread at a time may use a connection, so
@@ -32,16 +34,11 @@ impl tensorlend_model_request {
     }
 }
 
-/// Returns the models of a client's namespace, and a model's name.
-///
-/// # Safety
-/// Handles are NULL or alive, and strings are NULL or zero-terminated, by the contract in `lib.rs`.
-unsafe fn models<'a>(client: *const tensorlend_client, model: *const c_char) -> Result<(Models, &'a str)> {
-    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-    // zero-terminated.
-    let (client, model) = unsafe { (handle(client, "client")?, text(model, "model")?) };
-    client.check()?;
-    Ok((Models::new(&client.client), model))
+impl tensorlend_client {
+    /// Returns the models of the client's namespace.
+    fn models(&self) -> Result<Models> {
+        Ok(Models::new(self.opened()?))
+    }
 }
 
 /// Adds or replaces a model. Runners load the model by themselves. `onnx` points to the bytes of an
@@ -60,18 +57,12 @@ pub unsafe extern "C" fn tensorlend_model_put(
     options: *const c_char,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
-        // zero-terminated, and pointers with a length are NULL or point to memory of that length.
-        let ((models, model), onnx, options) = unsafe {
-            (models(client, model)?, values::<u8>(onnx.cast(), bytes, "onnx")?, optional(options, "options")?)
-        };
+    call!(|client: handle, model: text, version: optional_variable| {
+        let models = client.models()?;
+        let (onnx, options) = (convert!(onnx: bytes(bytes))?, convert!(options: optional_text)?);
         let options = ModelOptions::parse(options.unwrap_or_default().as_bytes())
             .map_err(|why| Error::Argument(format!("the options of model {model:?}: {why}")))?;
-        let added = models.put(model, onnx, &options)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, added.into()) };
-        Ok(())
+        version.fill(models.put(model, onnx, &options)?);
     })
 }
 
@@ -83,13 +74,7 @@ pub unsafe extern "C" fn tensorlend_model_get(
     model: *const c_char,
     onnx: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (models, model)) = unsafe { (Out::new(onnx, "onnx")?, models(client, model)?) };
-        out.lend(Value::Tensor(models.get(model)?.0));
-        Ok(())
-    })
+    call!(|onnx: out, client: handle, model: text| onnx.lend(Value::Tensor(client.models()?.get(model)?.0)))
 }
 
 /// Deletes a model. Its runners end. Writes whether the model existed to `*existed`, unless
@@ -100,15 +85,7 @@ pub unsafe extern "C" fn tensorlend_model_delete(
     model: *const c_char,
     existed: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (models, model) = unsafe { models(client, model) }?;
-        let deleted = models.delete(model)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(existed, deleted) };
-        Ok(())
-    })
+    call!(|client: handle, model: text, existed: optional_variable| existed.fill(client.models()?.delete(model)?))
 }
 
 /// Opens a model for one or many runs over one connection to a runner. Sends the daemon no request.
@@ -119,30 +96,23 @@ pub unsafe extern "C" fn tensorlend_model_open(
     name: *const c_char,
     model: *mut *mut tensorlend_model,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (models, name)) = unsafe { (Out::new(model, "model")?, models(client, name)?) };
-        let model = models.open(name)?;
-        out.fill(tensorlend_model { model, process: Process::current(), name: c_text(name) });
-        Ok(())
+    call!(|model: out, client: handle, name: text| {
+        let opened = client.models()?.open(name)?;
+        model.fill(tensorlend_model { model: opened, process: Process::current(), name: c_text(name) });
     })
 }
 
 /// The model's name, borrowed from the handle; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_model_name(model: *const tensorlend_model) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { model.as_ref() }.map(|model| model.name.as_ptr()))
+    look!(null(), |model: handle| Some(model.name.as_ptr()))
 }
 
 /// Closes a model's connection, and frees the handle. NULL does nothing. Leases on outputs of the
 /// model remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_model_close(model: *mut tensorlend_model) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(model) }
+    free!(model);
 }
 
 /// Creates a request without inputs, for all outputs.
@@ -150,11 +120,7 @@ pub unsafe extern "C" fn tensorlend_model_close(model: *mut tensorlend_model) {
 pub unsafe extern "C" fn tensorlend_model_request_new(
     request: *mut *mut tensorlend_model_request,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { Out::new(request, "request") }?.fill(tensorlend_model_request { request: ModelRequest::new() });
-        Ok(())
-    })
+    call!(|request: out| request.fill(tensorlend_model_request { request: ModelRequest::new() }))
 }
 
 /// Adds an input that the request contains: a tensor in host memory. Takes `*tensor` over, unless
@@ -167,25 +133,14 @@ pub unsafe extern "C" fn tensorlend_model_request_input(
     input: *const c_char,
     tensor: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (request, input) = unsafe { (handle_mut(request, "request")?, text(input, "input")?) };
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        unsafe { check_taking(tensor) }?;
-        // SAFETY: by the contract in `lib.rs`, the variable holds NULL or a live handle.
-        // `check_taking` has accepted the variable.
-        unsafe { handle(tensor.read(), "tensor") }?.change(|draft| match draft {
+    call!(|request: handle_mut, input: text, tensor: given| {
+        tensor.check()?.change(|draft| match draft {
             ValueDraft::Tensor(_) => Ok(()),
             _ => Err(Error::Argument(format!("input {input:?}: give a tensor in host memory"))),
         })?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        if let ValueDraft::Tensor(draft) = unsafe { take(tensor) }? {
+        if let ValueDraft::Tensor(draft) = tensor.draft()? {
             request.change(|request| request.input(input, draft));
         }
-        Ok(())
     })
 }
 
@@ -197,14 +152,7 @@ pub unsafe extern "C" fn tensorlend_model_request_input_from(
     input: *const c_char,
     name: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (request, input, name) =
-            unsafe { (handle_mut(request, "request")?, text(input, "input")?, text(name, "name")?) };
-        request.change(|request| request.input_from(input, name));
-        Ok(())
-    })
+    call!(|request: handle_mut, input: text, name: text| request.change(|request| request.input_from(input, name)))
 }
 
 /// Sets the steps that prepare an image as this input. `steps` is a JSON list, such as `[{"scale":
@@ -216,14 +164,9 @@ pub unsafe extern "C" fn tensorlend_model_request_prepare(
     input: *const c_char,
     steps: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (request, input, steps) =
-            unsafe { (handle_mut(request, "request")?, text(input, "input")?, text(steps, "steps")?) };
+    call!(|request: handle_mut, input: text, steps: text| {
         let steps = Step::parse_list(steps).map_err(Error::Argument)?;
         request.change(|request| request.prepare(input, &steps));
-        Ok(())
     })
 }
 
@@ -236,25 +179,18 @@ pub unsafe extern "C" fn tensorlend_model_request_output(
     output: *const c_char,
     name: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (request, output, name) =
-            unsafe { (handle_mut(request, "request")?, text(output, "output")?, optional(name, "name")?) };
+    call!(|request: handle_mut, output: text, name: optional_text| {
         request.change(|request| match name {
             None => request.output(output),
             Some(name) => request.output_to(output, name),
         });
-        Ok(())
     })
 }
 
 /// Frees a request that was not taken over. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_model_request_free(request: *mut tensorlend_model_request) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(request) }
+    free!(request);
 }
 
 /// Runs a model. Sends the request to a runner, and waits for the response at most `timeout_ns`
@@ -277,29 +213,14 @@ pub unsafe extern "C" fn tensorlend_model_run(
     timeout_ns: i64,
     response: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, model) = unsafe { (Out::new(response, "response")?, handle_mut(model, "model")?) };
+    call!(|response: out, model: handle_mut, request: given| {
         model.process.check()?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        unsafe { given(request, "request") }?;
-        // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
-        // `given` has accepted the variable.
-        let taken = unsafe { take_over(request) };
-        out.lend(Value::Dataset(model.model.run(taken.request, timeout(timeout_ns))?));
-        Ok(())
+        response.lend(Value::Dataset(model.model.run(request.take()?.request, timeout(timeout_ns))?));
     })
 }
 
 /// Reads the metadata of a response.
-///
-/// # Safety
-/// The handle is NULL or alive, by the contract in `lib.rs`.
-unsafe fn answer(response: *const tensorlend_lease) -> Result<ModelAnswer> {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    let lease = unsafe { handle(response, "response") }?;
+fn answer(lease: &tensorlend_lease) -> Result<ModelAnswer> {
     lease.check()?;
     let dataset = lease.value.as_dataset();
     ModelAnswer::of(dataset.ok_or_else(|| Error::Argument("the lease is on a tensor: a response is a dataset".into()))?)
@@ -314,15 +235,11 @@ pub unsafe extern "C" fn tensorlend_model_times(
     queue_ns: *mut u64,
     run_ns: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let answer = unsafe { answer(response) }?;
-        let nanoseconds = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(queue_ns, nanoseconds(answer.queue)) };
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(run_ns, nanoseconds(answer.run)) };
-        Ok(())
+    call!(|response: handle, queue_ns: optional_variable, run_ns: optional_variable| {
+        let answer = answer(response)?;
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        queue_ns.fill(nanoseconds(answer.queue));
+        run_ns.fill(nanoseconds(answer.run));
     })
 }
 
@@ -334,12 +251,9 @@ pub unsafe extern "C" fn tensorlend_model_published(
     output: *const c_char,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (version, answer, output) =
-            unsafe { (OutVar::new(version, "version")?, answer(response)?, text(output, "output")?) };
-        version.fill(answer.versions.get(output).copied().unwrap_or(Version::NONE).into());
-        Ok(())
+    call!(|version: variable, response: handle| {
+        let answer = answer(response)?;
+        let output = convert!(output: text)?;
+        version.fill(answer.versions.get(output).copied().unwrap_or(Version::NONE));
     })
 }

@@ -1,23 +1,13 @@
 //! Names and their latest values.
 
-use super::arguments::{Out, OutVar, buffer, handle, tell, text, timeout, values};
+use super::arguments::{call, timeout};
 use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
 use super::leases::tensorlend_leases;
-use super::status::{guard, tensorlend_status};
+use super::status::tensorlend_status;
 use super::version::tensorlend_version;
 use std::ffi::{c_char, c_void};
-use tensorlend::{Client, Result, Value, Version};
-
-/// Converts a client and a name.
-///
-/// # Safety
-/// Handles are NULL or alive, and strings are NULL or zero-terminated, by the contract in `lib.rs`.
-pub(super) unsafe fn both<'a>(client: *const tensorlend_client, name: *const c_char) -> Result<(&'a Client, &'a str)> {
-    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-    // zero-terminated.
-    Ok(unsafe { (&handle(client, "client")?.client, text(name, "name")?) })
-}
+use tensorlend::{Result, Value, Version};
 
 /// Leases the name's current tensor, without a copy. Later values of the name do not change this
 /// tensor.
@@ -32,13 +22,7 @@ pub unsafe extern "C" fn tensorlend_get(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(Value::Tensor(client.get(name)?));
-        Ok(())
-    })
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Tensor(client.client.get(name)?)))
 }
 
 /// Leases the name's current dataset. One lease holds all of its tensors. Errors are those of
@@ -49,13 +33,7 @@ pub unsafe extern "C" fn tensorlend_get_dataset(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(Value::Dataset(client.get_dataset(name)?));
-        Ok(())
-    })
+    call!(|lease: out, client: handle, name: text| lease.lend(Value::Dataset(client.client.get_dataset(name)?)))
 }
 
 /// Leases the name's current value, which is a tensor or a dataset.
@@ -65,13 +43,7 @@ pub unsafe extern "C" fn tensorlend_get_value(
     name: *const c_char,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(client.get_value(name)?);
-        Ok(())
-    })
+    call!(|lease: out, client: handle, name: text| lease.lend(client.client.get_value(name)?))
 }
 
 /// Leases the current values of `count` names, which are tensors or datasets, in the order of the
@@ -88,29 +60,10 @@ pub unsafe extern "C" fn tensorlend_get_many(
     count: u64,
     leases: *mut *mut tensorlend_leases,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and pointers with a length are NULL or point to memory of that length.
-        let (out, client) = unsafe { (Out::new(leases, "leases")?, &handle(client, "client")?.client) };
-        // SAFETY: by the contract in `lib.rs`, strings are NULL or zero-terminated, and pointers with a
-        // length are NULL or point to memory of that length.
-        let names = unsafe { texts(names, count) }?;
-        let values: Result<Vec<Value>> = client.get_many(&names).into_iter().collect();
-        out.lend_all(values?);
-        Ok(())
+    call!(|leases: out, client: handle, names: texts(count)| {
+        let values: Result<Vec<Value>> = client.client.get_many(&names).into_iter().collect();
+        leases.lend_all(values?);
     })
-}
-
-/// Converts an array of names.
-///
-/// # Safety
-/// Strings are NULL or zero-terminated, and pointers with a length are NULL or point to memory of that
-/// length, by the contract in `lib.rs`.
-pub(super) unsafe fn texts<'a>(names: *const *const c_char, count: u64) -> Result<Vec<&'a str>> {
-    // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to `count` pointers.
-    let names = unsafe { values(names, count, "names") }?;
-    // SAFETY: by the contract in `lib.rs`, each string is NULL or zero-terminated.
-    names.iter().map(|&name| unsafe { text(name, "a name") }).collect()
 }
 
 /// Copies the name's current tensor, in C order, into `to`. `bytes` must be exactly the tensor's
@@ -127,14 +80,8 @@ pub unsafe extern "C" fn tensorlend_get_into(
     bytes: u64,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, strings are NULL or
-        // zero-terminated, and pointers with a length are NULL or point to memory of that length.
-        let ((client, name), to) = unsafe { (both(client, name)?, buffer(to, bytes, "to")?) };
-        let read = client.get_into(name, to)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, read.into()) };
-        Ok(())
+    call!(|client: handle, name: text, to: buffer(bytes), version: optional_variable| {
+        version.fill(client.client.get_into(name, to)?);
     })
 }
 
@@ -148,12 +95,8 @@ pub unsafe extern "C" fn tensorlend_wait_for(
     timeout_ns: i64,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(Value::Tensor(client.wait_for(name, timeout(timeout_ns))?));
-        Ok(())
+    call!(|lease: out, client: handle, name: text| {
+        lease.lend(Value::Tensor(client.client.wait_for(name, timeout(timeout_ns))?));
     })
 }
 
@@ -168,12 +111,8 @@ pub unsafe extern "C" fn tensorlend_wait_newer(
     timeout_ns: i64,
     lease: *mut *mut tensorlend_lease,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(lease, "lease")?, both(client, name)?) };
-        out.lend(client.wait_value(name, seen.into(), timeout(timeout_ns))?);
-        Ok(())
+    call!(|lease: out, client: handle, name: text| {
+        lease.lend(client.client.wait_value(name, seen.into(), timeout(timeout_ns))?);
     })
 }
 
@@ -184,13 +123,7 @@ pub unsafe extern "C" fn tensorlend_exists(
     name: *const c_char,
     exists: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (exists, (client, name)) = unsafe { (OutVar::new(exists, "exists")?, both(client, name)?) };
-        exists.fill(client.exists(name)?);
-        Ok(())
-    })
+    call!(|exists: variable, client: handle, name: text| exists.fill(client.client.exists(name)?))
 }
 
 /// Writes the version of the name's value to `*version`, or zeros if the name does not exist. Takes
@@ -201,12 +134,8 @@ pub unsafe extern "C" fn tensorlend_current_version(
     name: *const c_char,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (version, (client, name)) = unsafe { (OutVar::new(version, "version")?, both(client, name)?) };
-        version.fill(client.version(name)?.unwrap_or(Version::NONE).into());
-        Ok(())
+    call!(|version: variable, client: handle, name: text| {
+        version.fill(client.client.version(name)?.unwrap_or(Version::NONE));
     })
 }
 
@@ -218,15 +147,7 @@ pub unsafe extern "C" fn tensorlend_delete(
     name: *const c_char,
     existed: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
-        let deleted = client.delete(name)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(existed, deleted) };
-        Ok(())
-    })
+    call!(|client: handle, name: text, existed: optional_variable| existed.fill(client.client.delete(name)?))
 }
 
 /// Renames a value. A former value of the new name is replaced. Fails with `TENSORLEND_NOT_FOUND`
@@ -237,13 +158,7 @@ pub unsafe extern "C" fn tensorlend_rename(
     from: *const c_char,
     to: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
-        client.rename(from, to)?;
-        Ok(())
-    })
+    call!(|client: handle, from: text, to: text| client.client.rename(from, to)?)
 }
 
 /// Publishes a copy of a value under another name. This client owns the copy. `version` may be NULL.
@@ -254,13 +169,7 @@ pub unsafe extern "C" fn tensorlend_copy(
     to: *const c_char,
     version: *mut tensorlend_version,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let ((client, from), to) = unsafe { (both(client, from)?, text(to, "to")?) };
-        let copied = client.copy(from, to)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(version, copied.into()) };
-        Ok(())
+    call!(|client: handle, from: text, to: text, version: optional_variable| {
+        version.fill(client.client.copy(from, to)?);
     })
 }

@@ -1,7 +1,7 @@
 //! Options of a connection.
 
-use super::arguments::{Out, c_bool, free, handle_mut, null, path, text};
-use super::status::{guard, tensorlend_status};
+use super::arguments::{c_bool, call, free, null};
+use super::status::tensorlend_status;
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 use tensorlend::{Client, ClientBuilder, Relief};
@@ -20,20 +20,13 @@ impl tensorlend_options {
 /// Creates default options. `tensorlend_options_free` frees them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_new(options: *mut *mut tensorlend_options) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        let out = unsafe { Out::new(options, "options") }?;
-        out.fill(tensorlend_options { builder: Client::builder() });
-        Ok(())
-    })
+    call!(|options: out| options.fill(tensorlend_options { builder: Client::builder() }))
 }
 
 /// Frees options. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_free(options: *mut tensorlend_options) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(options) };
+    free!(options);
 }
 
 /// Adds the socket of a daemon. If the program adds several sockets, `tensorlend_connect` tries
@@ -45,13 +38,7 @@ pub unsafe extern "C" fn tensorlend_options_socket(
     options: *mut tensorlend_options,
     socket: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (options, socket) = unsafe { (handle_mut(options, "options")?, path(socket, "the socket")?) };
-        options.change(|builder| builder.socket(socket));
-        Ok(())
-    })
+    call!(|options: handle_mut, socket: path| options.change(|builder| builder.socket(socket)))
 }
 
 /// Sets the namespace to join, as the daemon's configuration names it. Default: the private namespace of this user.
@@ -60,13 +47,7 @@ pub unsafe extern "C" fn tensorlend_options_namespace(
     options: *mut tensorlend_options,
     name: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (options, name) = unsafe { (handle_mut(options, "options")?, text(name, "the namespace")?) };
-        options.change(|builder| builder.namespace(name));
-        Ok(())
-    })
+    call!(|options: handle_mut, name: text| options.change(|builder| builder.namespace(name)))
 }
 
 /// Sets the client's label in listings. Only its first 63 bytes are used. Default: the program's
@@ -76,13 +57,7 @@ pub unsafe extern "C" fn tensorlend_options_label(
     options: *mut tensorlend_options,
     label: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (options, label) = unsafe { (handle_mut(options, "options")?, text(label, "the label")?) };
-        options.change(|builder| builder.label(label));
-        Ok(())
-    })
+    call!(|options: handle_mut, label: text| options.change(|builder| builder.label(label)))
 }
 
 /// If `harden` is true, protects this process from other processes of the same user. From the
@@ -93,12 +68,7 @@ pub unsafe extern "C" fn tensorlend_options_harden(
     options: *mut tensorlend_options,
     harden: c_bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        unsafe { handle_mut(options, "options") }?.change(|builder| builder.harden(harden != 0));
-        Ok(())
-    })
+    call!(|options: handle_mut| options.change(|builder| builder.harden(harden != 0)))
 }
 
 /// Sets the timeout, in nanoseconds, of requests to this machine's gateway. It applies to calls
@@ -109,13 +79,7 @@ pub unsafe extern "C" fn tensorlend_options_remote_timeout(
     options: *mut tensorlend_options,
     timeout_ns: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        let options = unsafe { handle_mut(options, "options") }?;
-        options.change(|builder| builder.remote_timeout(Duration::from_nanos(timeout_ns)));
-        Ok(())
-    })
+    call!(|options: handle_mut| options.change(|builder| builder.remote_timeout(Duration::from_nanos(timeout_ns))))
 }
 
 /// Sets the timeout, in nanoseconds, of requests to the daemon, at least a millisecond. After this
@@ -125,13 +89,7 @@ pub unsafe extern "C" fn tensorlend_options_request_timeout(
     options: *mut tensorlend_options,
     timeout_ns: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        let options = unsafe { handle_mut(options, "options") }?;
-        options.change(|builder| builder.request_timeout(Duration::from_nanos(timeout_ns)));
-        Ok(())
-    })
+    call!(|options: handle_mut| options.change(|builder| builder.request_timeout(Duration::from_nanos(timeout_ns))))
 }
 
 /// Sets the maximum number of bytes that this client may use. An allocation above this limit fails
@@ -141,24 +99,14 @@ pub unsafe extern "C" fn tensorlend_options_memory_limit(
     options: *mut tensorlend_options,
     bytes: u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        unsafe { handle_mut(options, "options") }?.change(|builder| builder.memory_limit(bytes));
-        Ok(())
-    })
+    call!(|options: handle_mut| options.change(|builder| builder.memory_limit(bytes)))
 }
 
 /// Counts allocations from the connection on. `tensorlend_statistics_get` reads the statistics.
 /// Default: off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_statistics(options: *mut tensorlend_options) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        unsafe { handle_mut(options, "options") }?.change(ClientBuilder::statistics);
-        Ok(())
-    })
+    call!(|options: handle_mut| options.change(ClientBuilder::statistics))
 }
 
 /// Writes every allocation into this file as CSV, as `tensorlend_log_start` does. Default:
@@ -168,24 +116,13 @@ pub unsafe extern "C" fn tensorlend_options_log(
     options: *mut tensorlend_options,
     file: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and strings are NULL or zero-terminated.
-        let (options, file) = unsafe { (handle_mut(options, "options")?, path(file, "the file")?) };
-        options.change(|builder| builder.allocation_log(file));
-        Ok(())
-    })
+    call!(|options: handle_mut, file: path| options.change(|builder| builder.allocation_log(file)))
 }
 
 /// Tracks outstanding allocations, which `tensorlend_outstanding_get` reports. Default: off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_options_tracking(options: *mut tensorlend_options) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        unsafe { handle_mut(options, "options") }?.change(ClientBuilder::tracking);
-        Ok(())
-    })
+    call!(|options: handle_mut| options.change(ClientBuilder::tracking))
 }
 
 /// A function that the library calls before an allocation of `bytes` bytes fails at the client's or
@@ -223,10 +160,7 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
     relief: tensorlend_relief,
     context: *mut c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-        // alone.
-        let options = unsafe { handle_mut(options, "options") }?;
+    call!(|options: handle_mut| {
         let relief = relief.ok_or_else(|| null("relief"))?;
         let context = Context(context);
         options.change(|builder| {
@@ -237,7 +171,6 @@ pub unsafe extern "C" fn tensorlend_options_on_memory_pressure(
                 if again != 0 { Relief::Retry } else { Relief::GiveUp }
             })
         });
-        Ok(())
     })
 }
 

@@ -1,15 +1,15 @@
 //! Queues, in which each item goes to one of several consumers.
 
-use super::arguments::{Out, OutVar, c_text, free, given, handle, take_over, tell, timeout, values};
+use super::arguments::{Given, c_text, call, convert, free, look, timeout};
 use super::client::tensorlend_client;
-use super::draft::{check_taking, take, tensorlend_draft};
+use super::draft::tensorlend_draft;
 use super::lease::tensorlend_lease;
-use super::names::both;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
+use std::ptr::{from_ref, null};
 use std::sync::Arc;
-use tensorlend::{Claim, Deadline, Error, Queue, QueueItem, ValueDraft};
+use tensorlend::{Claim, Deadline, Error, Queue, QueueItem, Result};
 
 /// A queue with many producers and consumers, in which each item goes to one consumer. Any thread
 /// may use it. `tensorlend_queue_free` frees the handle, but the queue and its items remain. The
@@ -41,19 +41,6 @@ impl tensorlend_queue_item {
     }
 }
 
-/// Takes an item over, and sets the caller's variable to NULL. On error the variable is unchanged.
-///
-/// # Safety
-/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-unsafe fn take_item(item: *mut *mut tensorlend_queue_item) -> tensorlend::Result<Claim> {
-    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone,
-    // and variables are NULL or writable.
-    unsafe { given(item, "item") }?;
-    // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
-    // `given` has accepted the variable.
-    Ok(unsafe { take_over(item) }.claim)
-}
-
 /// Opens a queue, which exists once it has an item. `max_waiting` is the number of waiting items
 /// that this handle does not exceed: `tensorlend_queue_put` and `tensorlend_queue_put_many` wait
 /// for room. 0 means no maximum.
@@ -67,13 +54,9 @@ pub unsafe extern "C" fn tensorlend_queue_open(
     max_waiting: u64,
     queue: *mut *mut tensorlend_queue,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(queue, "queue")?, both(client, name)?) };
-        let queue = client.queue(name)?.max_waiting(max_waiting);
-        out.fill(tensorlend_queue { queue, name: c_text(name) });
-        Ok(())
+    call!(|queue: out, client: handle, name: text| {
+        let opened = client.client.queue(name)?.max_waiting(max_waiting);
+        queue.fill(tensorlend_queue { queue: opened, name: c_text(name) });
     })
 }
 
@@ -92,14 +75,8 @@ pub unsafe extern "C" fn tensorlend_queue_put(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (queue, item) = unsafe { (&handle(queue, "queue")?.queue, take(item)?) };
-        let at = queue.put(item, timeout(timeout_ns))?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, at) };
-        Ok(())
+    call!(|queue: handle, item: given, number: optional_variable| {
+        number.fill(queue.queue.put(item.draft()?, timeout(timeout_ns))?);
     })
 }
 
@@ -121,26 +98,13 @@ pub unsafe extern "C" fn tensorlend_queue_put_many(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone, and pointers with a
-        // length are NULL or point to memory of that length.
-        let (queue, drafts) = unsafe { (&handle(queue, "queue")?.queue, values(items.cast_const(), count, "items")?) };
-        let variables: Vec<*mut *mut tensorlend_draft> = (0..drafts.len()).map(|at| items.wrapping_add(at)).collect();
-        for &variable in &variables {
-            // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and the array's elements are writable.
-            unsafe { check_taking(variable) }?;
-        }
-        if drafts.iter().collect::<BTreeSet<_>>().len() < drafts.len() {
+    call!(|queue: handle, items: all_given(count), number: optional_variable| {
+        let drafts: BTreeSet<_> = items.iter().map(|item| item.check().map(from_ref)).collect::<Result<_>>()?;
+        if drafts.len() < items.len() {
             return Err(Error::Argument("two of the items are the same draft: give each draft once".into()).into());
         }
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread alone, and the array's elements
-        // are writable.
-        let drafts = variables.into_iter().map(|variable| unsafe { take(variable) });
-        let drafts: Vec<ValueDraft> = drafts.collect::<Result<_, _>>()?;
-        let at = queue.put_many(drafts, timeout(timeout_ns))?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, at.start) };
-        Ok(())
+        let drafts = items.into_iter().map(Given::draft).collect::<Result<Vec<_>>>()?;
+        number.fill(queue.queue.put_many(drafts, timeout(timeout_ns))?.start);
     })
 }
 
@@ -158,13 +122,7 @@ pub unsafe extern "C" fn tensorlend_queue_get(
     timeout_ns: i64,
     item: *mut *mut tensorlend_queue_item,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, queue) = unsafe { (Out::new(item, "item")?, &handle(queue, "queue")?.queue) };
-        out.fill(tensorlend_queue_item::of(queue.get(timeout(timeout_ns))?));
-        Ok(())
-    })
+    call!(|item: out, queue: handle| item.fill(tensorlend_queue_item::of(queue.queue.get(timeout(timeout_ns))?)))
 }
 
 /// Confirms `*item`, as `tensorlend_queue_item_done` does, and claims the next item into the same variable, as
@@ -179,16 +137,11 @@ pub unsafe extern "C" fn tensorlend_queue_next(
     timeout_ns: i64,
     item: *mut *mut tensorlend_queue_item,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: the rules on handles and variables.
-        let queue = unsafe { &handle(queue, "queue")?.queue };
-        // SAFETY: the rules on handles and variables: a variable with NULL has no item to take over.
-        let done = unsafe { item.as_ref().is_some_and(|item| !item.is_null()).then(|| take_item(item)).transpose()? };
-        // SAFETY: the rules on variables.
-        let out = unsafe { Out::new(item, "item")? };
-        let next = queue.feed(1).next(done, Deadline::new(timeout(timeout_ns)))?;
+    call!(|queue: handle| {
+        let done = convert!(item: given)?.take_any()?.map(|item| item.claim);
+        let out = convert!(item: out)?;
+        let next = queue.queue.feed(1).next(done, Deadline::new(timeout(timeout_ns)))?;
         out.fill(tensorlend_queue_item::of(next));
-        Ok(())
     })
 }
 
@@ -198,13 +151,7 @@ pub unsafe extern "C" fn tensorlend_queue_waiting(
     queue: *const tensorlend_queue,
     items: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (items, queue) = unsafe { (OutVar::new(items, "items")?, &handle(queue, "queue")?.queue) };
-        items.fill(queue.waiting()?);
-        Ok(())
-    })
+    call!(|items: variable, queue: handle| items.fill(queue.queue.waiting()?))
 }
 
 /// Writes the number of items that consumers have claimed and not confirmed to `*items`. Sends the
@@ -214,43 +161,32 @@ pub unsafe extern "C" fn tensorlend_queue_claimed(
     queue: *const tensorlend_queue,
     items: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (items, queue) = unsafe { (OutVar::new(items, "items")?, &handle(queue, "queue")?.queue) };
-        items.fill(queue.claimed()?);
-        Ok(())
-    })
+    call!(|items: variable, queue: handle| items.fill(queue.queue.claimed()?))
 }
 
 /// The queue's name, borrowed from the handle; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_name(queue: *const tensorlend_queue) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { queue.as_ref() }.map(|queue| queue.name.as_ptr()))
+    look!(null(), |queue: handle| Some(queue.name.as_ptr()))
 }
 
 /// Frees the handle. NULL does nothing. The queue, its items and claimed items remain.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_free(queue: *mut tensorlend_queue) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(queue) }
+    free!(queue);
 }
 
 /// Returns a lease on the item's value, borrowed from the item; NULL for NULL.
 /// `tensorlend_lease_clone` creates a lease that outlives the item.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_value(item: *const tensorlend_queue_item) -> *const tensorlend_lease {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { item.as_ref() }.map(|item| Arc::as_ptr(&item.lease)))
+    look!(null(), |item: handle| Some(Arc::as_ptr(&item.lease)))
 }
 
 /// The item's number, counted from 0; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_number(item: *const tensorlend_queue_item) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { item.as_ref() }.map(|item| item.number))
+    look!(0, |item: handle| Some(item.number))
 }
 
 /// Confirms an item. The daemon then deletes the item. Takes `*item` over. Writes whether the claim
@@ -264,33 +200,19 @@ pub unsafe extern "C" fn tensorlend_queue_item_done(
     item: *mut *mut tensorlend_queue_item,
     existed: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let confirmed = unsafe { take_item(item) }?.done()?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(existed, confirmed) };
-        Ok(())
-    })
+    call!(|item: given, existed: optional_variable| existed.fill(item.take()?.claim.done()?))
 }
 
 /// Gives an item back. The next consumer that asks for an item gets this one. Takes `*item` over.
 /// Errors are those of `tensorlend_queue_item_done`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_give_back(item: *mut *mut tensorlend_queue_item) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        unsafe { take_item(item) }?.give_back()?;
-        Ok(())
-    })
+    call!(|item: given| item.take()?.claim.give_back()?)
 }
 
 /// Gives an item back that was neither confirmed nor given back, and frees the handle. NULL does
 /// nothing. The lease that was borrowed from the item is invalid after the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_queue_item_free(item: *mut tensorlend_queue_item) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(item) }
+    free!(item);
 }

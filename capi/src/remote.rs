@@ -1,12 +1,11 @@
 //! Names of other machines. This machine's gateway serves these calls.
 
-use super::arguments::{Out, OutVar, handle, values};
+use super::arguments::{call, convert};
 use super::client::tensorlend_client;
-use super::draft::{filled, spec, take, tensorlend_draft};
+use super::draft::{filled, tensorlend_draft};
 use super::dtype::tensorlend_dtype;
 use super::listing::tensorlend_listing;
-use super::names::both;
-use super::status::{guard, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{c_char, c_void};
 use tensorlend::check_name;
 
@@ -28,19 +27,10 @@ pub unsafe extern "C" fn tensorlend_put_remote(
     shape: *const u64,
     data: *const c_void,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+    call!(|client: handle, name: text| {
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, the pointer is NULL or points to memory of this
-        // length.
-        let spec = unsafe { spec(dtype, ndim, shape, std::ptr::null(), 0) }?;
-        // SAFETY: by the rule on lengths, `data` points to the bytes of all elements, whose number
-        // follows from the shape.
-        let data = unsafe { values(data.cast(), spec.bytes()?, "data") }?;
-        client.put_remote_draft(name, filled(client, spec, data)?)?;
-        Ok(())
+        let (spec, data) = convert!(data: elements(dtype, ndim, shape))?;
+        client.client.put_remote_draft(name, filled(&client.client, spec, data)?)?;
     })
 }
 
@@ -52,15 +42,9 @@ pub unsafe extern "C" fn tensorlend_publish_remote(
     draft: *mut *mut tensorlend_draft,
     name: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
+    call!(|client: handle, name: text, draft: given| {
         check_name(name)?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        client.put_remote_draft(name, unsafe { take(draft) }?)?;
-        Ok(())
+        client.client.put_remote_draft(name, draft.draft()?)?;
     })
 }
 
@@ -77,13 +61,7 @@ pub unsafe extern "C" fn tensorlend_fetch_list(
     list: *const c_char,
     length: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (length, (client, list)) = unsafe { (OutVar::new(length, "length")?, both(client, list)?) };
-        length.fill(client.fetch_list(list)?);
-        Ok(())
-    })
+    call!(|length: variable, client: handle, list: text| length.fill(client.client.fetch_list(list)?))
 }
 
 /// Lists the machines that this machine's gateway has seen, and this machine, as entries of
@@ -94,13 +72,7 @@ pub unsafe extern "C" fn tensorlend_list_nodes(
     client: *const tensorlend_client,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(listing, "listing")?, &handle(client, "client")?.client) };
-        out.list_nodes(client.nodes()?);
-        Ok(())
-    })
+    call!(|listing: out, client: handle| listing.list_nodes(client.client.nodes()?))
 }
 
 /// Lists the names, streams and lists of other machines that match the pattern `glob`, such as
@@ -116,13 +88,7 @@ pub unsafe extern "C" fn tensorlend_list_remote_names(
     glob: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, glob)) = unsafe { (Out::new(listing, "listing")?, both(client, glob)?) };
-        out.list_remote(client.remote_names(glob)?);
-        Ok(())
-    })
+    call!(|listing: out, client: handle, glob: text| listing.list_remote(client.client.remote_names(glob)?))
 }
 
 /// Another name of `tensorlend_list_remote_names`, for programs that were compiled with it.
@@ -146,11 +112,5 @@ pub unsafe extern "C" fn tensorlend_placement(
     name: *const c_char,
     listing: *mut *mut tensorlend_listing,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(listing, "listing")?, both(client, name)?) };
-        out.list_placement(name, client.placement(name)?);
-        Ok(())
-    })
+    call!(|listing: out, client: handle, name: text| listing.list_placement(name, client.client.placement(name)?))
 }

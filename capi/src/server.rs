@@ -1,12 +1,13 @@
 //! Servers of a service, and the requests that they receive.
 
-use super::arguments::{Out, c_text, free, given, handle, handle_mut, take_over, text, timeout};
+use super::arguments::{c_text, call, free, look, timeout};
 use super::client::tensorlend_client;
-use super::draft::{check_taking, take, tensorlend_draft};
+use super::draft::tensorlend_draft;
 use super::lease::tensorlend_lease;
 use super::process::Process;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
+use std::ptr::null;
 use std::sync::Arc;
 use tensorlend::{Call, Reply, Result, Server};
 
@@ -39,16 +40,12 @@ impl tensorlend_request {
     }
 }
 
-/// Returns the server, or `Error::Forked` in any process except the one that opened the server.
-///
-/// # Safety
-/// The handle is NULL or alive, by the contract in `lib.rs`.
-unsafe fn opened<'a>(server: *mut tensorlend_server) -> Result<&'a mut Server> {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    let server = unsafe { handle_mut(server, "server") }?;
-    server.process.check()?;
-    Ok(&mut server.server)
+impl tensorlend_server {
+    /// Returns the server, or `Error::Forked` in any process except the one that opened the server.
+    fn opened(&mut self) -> Result<&mut Server> {
+        self.process.check()?;
+        Ok(&mut self.server)
+    }
 }
 
 /// Starts to serve a service, in addition to other servers of the same name. Needs some round trips
@@ -64,15 +61,9 @@ pub unsafe extern "C" fn tensorlend_serve(
     service: *const c_char,
     server: *mut *mut tensorlend_server,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, client, service) =
-            unsafe { (Out::new(server, "server")?, handle(client, "client")?, text(service, "service")?) };
-        client.check()?;
-        let server = client.client.serve(service).open()?;
-        out.fill(tensorlend_server { server, process: Process::current(), service: c_text(service) });
-        Ok(())
+    call!(|server: out, client: handle, service: text| {
+        let opened = client.opened()?.serve(service).open()?;
+        server.fill(tensorlend_server { server: opened, process: Process::current(), service: c_text(service) });
     })
 }
 
@@ -90,16 +81,13 @@ pub unsafe extern "C" fn tensorlend_server_recv(
     timeout_ns: i64,
     request: *mut *mut tensorlend_request,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, server) = unsafe { (Out::new(request, "request")?, opened(server)?) };
+    call!(|request: out, server: handle_mut| {
+        let server = server.opened()?;
         let call = match timeout(timeout_ns) {
             None => server.recv(),
             Some(timeout) => server.recv_timeout(timeout),
         }?;
-        out.fill(tensorlend_request::of(call));
-        Ok(())
+        request.fill(tensorlend_request::of(call));
     })
 }
 
@@ -110,82 +98,47 @@ pub unsafe extern "C" fn tensorlend_server_try_recv(
     server: *mut tensorlend_server,
     request: *mut *mut tensorlend_request,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, server) = unsafe { (Out::new(request, "request")?, opened(server)?) };
-        if let Some(call) = server.try_recv()? {
-            out.fill(tensorlend_request::of(call));
+    call!(|request: out, server: handle_mut| {
+        if let Some(call) = server.opened()?.try_recv()? {
+            request.fill(tensorlend_request::of(call));
         }
-        Ok(())
     })
 }
 
 /// Number of callers that are connected now, 120 at most; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_callers(server: *const tensorlend_server) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { server.as_ref() }.map(|server| server.server.callers() as u64))
+    look!(0, |server: handle| Some(server.server.callers() as u64))
 }
 
 /// The service's name, borrowed from the server; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_service(server: *const tensorlend_server) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { server.as_ref() }.map(|server| server.service.as_ptr()))
+    look!(null(), |server: handle| Some(server.service.as_ptr()))
 }
 
 /// Ends a server, and frees the handle. NULL does nothing. The server's callers get
 /// `TENSORLEND_SERVER_GONE` for requests without a response, and move to another server.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_server_close(server: *mut tensorlend_server) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(server) }
+    free!(server);
 }
 
 /// Returns a lease on the request's value, borrowed from the request; NULL for NULL.
 /// `tensorlend_lease_clone` creates a handle that outlives the request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_value(request: *const tensorlend_request) -> *const tensorlend_lease {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { request.as_ref() }.map(|request| Arc::as_ptr(&request.lease)))
+    look!(null(), |request: handle| Some(Arc::as_ptr(&request.lease)))
 }
 
 /// Announces that the response will arrive within about ten microseconds. A sleeping caller then
 /// wakes up in the meantime. Useful after long work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_soon(request: *const tensorlend_request) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let request = unsafe { handle(request, "request") }?;
+    call!(|request: handle| {
         request.process.check()?;
         request.reply.soon();
-        Ok(())
     })
-}
-
-/// Rejects a request that cannot be taken over.
-///
-/// # Safety
-/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-unsafe fn check_request(request: *mut *mut tensorlend_request) -> Result<()> {
-    // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-    // writable.
-    unsafe { given(request, "request") }?.process.check()
-}
-
-/// Takes a checked request over. Ends its lease, sets the caller's variable to NULL, and returns
-/// the right to respond.
-///
-/// # Safety
-/// Handles are NULL or alive, and variables are NULL or writable, by the contract in `lib.rs`.
-/// `check_request` has accepted the variable.
-unsafe fn take_request(request: *mut *mut tensorlend_request) -> Reply {
-    // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
-    // `check_request` has accepted the variable.
-    let tensorlend_request { reply, .. } = unsafe { take_over(request) };
-    reply
 }
 
 /// Responds to a request with a tensor or a dataset. Takes `*request` and `*response` over, and
@@ -201,18 +154,11 @@ pub unsafe extern "C" fn tensorlend_request_respond(
     request: *mut *mut tensorlend_request,
     response: *mut *mut tensorlend_draft,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        unsafe { check_request(request) }?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        unsafe { check_taking(response) }?;
-        // SAFETY: by the contract in `lib.rs`, both variables are writable and hold live handles.
-        // The checks above have accepted them.
-        let (reply, response) = unsafe { (take_request(request), take(response)?) };
-        reply.respond(response)?;
-        Ok(())
+    call!(|request: given, response: given| {
+        request.get()?.process.check()?;
+        response.check()?;
+        let reply = request.take()?.reply;
+        reply.respond(response.draft()?)?;
     })
 }
 
@@ -223,16 +169,9 @@ pub unsafe extern "C" fn tensorlend_request_fail(
     request: *mut *mut tensorlend_request,
     why: *const c_char,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the string is NULL or zero-terminated.
-        let why = unsafe { text(why, "why") }?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        unsafe { check_request(request) }?;
-        // SAFETY: by the contract in `lib.rs`, the variable is writable and holds a live handle.
-        // `check_request` has accepted the variable.
-        unsafe { take_request(request) }.fail(why)?;
-        Ok(())
+    call!(|why: text, request: given| {
+        request.get()?.process.check()?;
+        request.take()?.reply.fail(why)?;
     })
 }
 
@@ -240,9 +179,7 @@ pub unsafe extern "C" fn tensorlend_request_fail(
 /// nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_request_free(request: *mut tensorlend_request) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(request) }
+    free!(request);
 }
 
 /// Compile-time check of `Send`, because another thread may respond.

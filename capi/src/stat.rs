@@ -1,9 +1,10 @@
 //! The daemon's metrics.
 
-use super::arguments::{Out, c_text, free, handle};
+use super::arguments::{c_text, call, free, look};
 use super::client::tensorlend_client;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
+use std::ptr::{from_ref, null};
 
 /// The daemon's metrics, borrowed from their handle. Only the library creates these structures.
 /// Later versions may add fields at the end.
@@ -73,15 +74,12 @@ pub unsafe extern "C" fn tensorlend_stat_get(
     client: *const tensorlend_client,
     stat: *mut *mut tensorlend_stat,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        let (out, client) = unsafe { (Out::new(stat, "stat")?, &handle(client, "client")?.client) };
-        let it = client.stat()?;
+    call!(|stat: out, client: handle| {
+        let it = client.client.stat()?;
         let texts = [c_text(&it.version), c_text(&it.mode)];
         let figures = tensorlend_figures {
-            version: std::ptr::null(),
-            mode: std::ptr::null(),
+            version: null(),
+            mode: null(),
             uptime_ns: it.uptime_ns,
             pool_bytes_max: it.pool_bytes_max,
             pool_bytes: it.pool_bytes,
@@ -105,25 +103,21 @@ pub unsafe extern "C" fn tensorlend_stat_get(
             refusals_invalid: it.refusals.invalid,
             refusals_race: it.refusals.race,
         };
-        let mut stat = Box::new(tensorlend_stat { figures, texts });
-        stat.figures.version = stat.texts[0].as_ptr();
-        stat.figures.mode = stat.texts[1].as_ptr();
-        out.fill_boxed(stat);
-        Ok(())
+        let mut filled = Box::new(tensorlend_stat { figures, texts });
+        filled.figures.version = filled.texts[0].as_ptr();
+        filled.figures.mode = filled.texts[1].as_ptr();
+        stat.fill_boxed(filled);
     })
 }
 
 /// The metrics, borrowed; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_figures(stat: *const tensorlend_stat) -> *const tensorlend_figures {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { stat.as_ref() }.map(|stat| std::ptr::from_ref(&stat.figures)))
+    look!(null(), |stat: handle| Some(from_ref(&stat.figures)))
 }
 
 /// Frees the metrics. NULL does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stat_free(stat: *mut tensorlend_stat) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(stat) }
+    free!(stat);
 }

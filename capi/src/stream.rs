@@ -1,11 +1,11 @@
 //! The producer's handle of a stream.
 
-use super::arguments::{Out, c_text, free, handle, long, tell, timeout};
+use super::arguments::{c_text, call, choice, convert, free, long, look, timeout};
 use super::client::tensorlend_client;
-use super::draft::{check_taking, take, tensorlend_draft};
-use super::names::both;
-use super::status::{guard, look, tensorlend_status};
+use super::draft::tensorlend_draft;
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
+use std::ptr::null;
 use std::time::Duration;
 use tensorlend::{Error, Policy, Result, Stream, TrySendError};
 
@@ -44,28 +44,21 @@ pub unsafe extern "C" fn tensorlend_stream_open(
     policy: i32,
     stream: *mut *mut tensorlend_stream,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(stream, "stream")?, both(client, name)?) };
-        let builder = client.stream(name).policy(policy_of(policy)?);
-        let stream = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
-        out.fill(tensorlend_stream { stream, name: c_text(name) });
-        Ok(())
+    call!(|stream: out, client: handle, name: text| {
+        let builder = client.client.stream(name).policy(policy_of(policy)?);
+        let opened = if capacity == 0 { builder } else { builder.capacity(capacity) }.open()?;
+        stream.fill(tensorlend_stream { stream: opened, name: c_text(name) });
     })
 }
 
 fn policy_of(number: i32) -> Result<Policy> {
     use tensorlend_policy::{TENSORLEND_POLICY_BLOCK, TENSORLEND_POLICY_DROP_OLDEST, TENSORLEND_POLICY_ERROR};
-    const BLOCK: i32 = TENSORLEND_POLICY_BLOCK as i32;
-    const DROP_OLDEST: i32 = TENSORLEND_POLICY_DROP_OLDEST as i32;
-    const ERROR: i32 = TENSORLEND_POLICY_ERROR as i32;
-    match number {
-        BLOCK => Ok(Policy::Block),
-        DROP_OLDEST => Ok(Policy::DropOldest),
-        ERROR => Ok(Policy::Error),
-        other => Err(Error::Argument(format!("policy {other}: use one of tensorlend_policy"))),
-    }
+    let all = [
+        (TENSORLEND_POLICY_BLOCK as i32, Policy::Block),
+        (TENSORLEND_POLICY_DROP_OLDEST as i32, Policy::DropOldest),
+        (TENSORLEND_POLICY_ERROR as i32, Policy::Error),
+    ];
+    choice("policy", number, &all)
 }
 
 /// Sends a message. With `TENSORLEND_POLICY_BLOCK`, waits while the stream is full, at most
@@ -85,17 +78,12 @@ pub unsafe extern "C" fn tensorlend_stream_send(
     timeout_ns: i64,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (stream, message) = unsafe { (&handle(stream, "stream")?.stream, take(message)?) };
-        let sent = match timeout(timeout_ns) {
-            None => stream.send(message),
-            Some(timeout) => stream.send_timeout(message, timeout),
-        }?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(number, sent) };
-        Ok(())
+    call!(|stream: handle, message: given, number: optional_variable| {
+        let message = message.draft()?;
+        number.fill(match timeout(timeout_ns) {
+            None => stream.stream.send(message),
+            Some(timeout) => stream.stream.send_timeout(message, timeout),
+        }?);
     })
 }
 
@@ -107,31 +95,21 @@ pub unsafe extern "C" fn tensorlend_stream_try_send(
     message: *mut *mut tensorlend_draft,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let stream = unsafe { &handle(stream, "stream")?.stream };
+    call!(|stream: handle, number: optional_variable| {
+        let stream = &stream.stream;
         let full = || Error::StreamFull(stream.name().to_owned());
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and variables are NULL or
-        // writable.
-        unsafe { check_taking(message) }?;
+        let draft = convert!(message: given)?;
+        draft.check()?;
         // Check for room first, so that the draft is not taken over if the stream is full.
         stream.wait_room(Duration::ZERO).map_err(|error| if error.is_timeout() { full() } else { error })?;
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        match stream.try_send(unsafe { take(message) }?) {
-            Ok(sent) => {
-                // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-                unsafe { tell(number, sent) };
-                Ok(())
-            }
+        match stream.try_send(draft.draft()?) {
+            Ok(sent) => number.fill(sent),
             // Another thread took the room in the meantime.
             Err(TrySendError::Full(draft)) => {
-                // SAFETY: by the rule on variables, the variable is writable. `take` has set it to
-                // NULL.
-                unsafe { message.write(Box::into_raw(Box::new(tensorlend_draft::of(draft)))) };
-                Err(full().into())
+                convert!(message: out)?.fill(tensorlend_draft::of(draft));
+                return Err(full().into());
             }
-            Err(TrySendError::Failed(error)) => Err(error.into()),
+            Err(TrySendError::Failed(error)) => return Err(error.into()),
         }
     })
 }
@@ -144,49 +122,41 @@ pub unsafe extern "C" fn tensorlend_stream_wait_subscribers(
     count: u64,
     timeout_ns: i64,
 ) -> tensorlend_status {
-    guard(|| {
+    call!(|stream: handle| {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        unsafe { handle(stream, "stream") }?.stream.wait_subscribers(count, long(timeout_ns))?;
-        Ok(())
+        stream.stream.wait_subscribers(count, long(timeout_ns))?;
     })
 }
 
 /// The stream's name, borrowed from the handle; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_name(stream: *const tensorlend_stream) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { stream.as_ref() }.map(|stream| stream.name.as_ptr()))
+    look!(null(), |stream: handle| Some(stream.name.as_ptr()))
 }
 
 /// Maximum number of messages that the stream holds; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_capacity(stream: *const tensorlend_stream) -> u32 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.capacity()))
+    look!(0, |stream: handle| Some(stream.stream.capacity()))
 }
 
 /// Messages sent so far; 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_sent(stream: *const tensorlend_stream) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.sent()))
+    look!(0, |stream: handle| Some(stream.stream.sent()))
 }
 
 /// Returns the number of subscribers now. Returns 0 for NULL, and in the child of a fork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_subscribers(stream: *const tensorlend_stream) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { stream.as_ref() }.map(|stream| stream.stream.subscribers() as u64))
+    look!(0, |stream: handle| Some(stream.stream.subscribers() as u64))
 }
 
 /// Closes the stream, and frees the handle. NULL does nothing. Subscribers take the remaining
 /// messages and then get `TENSORLEND_STREAM_ENDED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_stream_close(stream: *mut tensorlend_stream) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(stream) }
+    free!(stream);
 }
 
 /// Deletes a stream with its messages, even if a producer has it open. Writes whether the stream
@@ -197,13 +167,5 @@ pub unsafe extern "C" fn tensorlend_stream_delete(
     name: *const c_char,
     existed: *mut bool,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, and strings are NULL or
-        // zero-terminated.
-        let (client, name) = unsafe { both(client, name) }?;
-        let deleted = client.delete_stream(name)?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { tell(existed, deleted) };
-        Ok(())
-    })
+    call!(|client: handle, name: text, existed: optional_variable| existed.fill(client.client.delete_stream(name)?))
 }

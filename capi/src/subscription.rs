@@ -1,13 +1,13 @@
 //! Subscriptions to streams.
 
-use super::arguments::{Out, c_text, free, handle_mut, long, tell, timeout};
+use super::arguments::{c_text, call, choice, free, long, look, timeout};
 use super::client::tensorlend_client;
 use super::lease::tensorlend_lease;
-use super::names::both;
-use super::status::{guard, look, tensorlend_status};
+use super::status::tensorlend_status;
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsFd, AsRawFd};
-use tensorlend::{Error, Message, Result, Start, Subscription};
+use std::ptr::null;
+use tensorlend::{Error, Result, Start, Subscription};
 
 /// The first message of a subscription.
 #[repr(i32)]
@@ -50,33 +50,26 @@ pub unsafe extern "C" fn tensorlend_subscribe(
     wait_ns: i64,
     subscription: *mut *mut tensorlend_subscription,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive, variables are NULL or
-        // writable, and strings are NULL or zero-terminated.
-        let (out, (client, name)) = unsafe { (Out::new(subscription, "subscription")?, both(client, name)?) };
+    call!(|subscription: out, client: handle, name: text| {
         if flags & !TENSORLEND_POLLABLE != 0 {
             return Err(Error::Argument(format!("flags {flags:#x}: there is only TENSORLEND_POLLABLE")).into());
         }
         let pollable = flags & TENSORLEND_POLLABLE != 0;
-        let builder = client.subscription(name).start_at(start_of(start)?);
+        let builder = client.client.subscription(name).start_at(start_of(start)?);
         let builder = if pollable { builder.pollable() } else { builder };
         let builder = if wait_ns == 0 { builder } else { builder.wait(long(wait_ns)) };
-        out.fill(tensorlend_subscription { subscription: builder.open()?, pollable, name: c_text(name) });
-        Ok(())
+        subscription.fill(tensorlend_subscription { subscription: builder.open()?, pollable, name: c_text(name) });
     })
 }
 
 fn start_of(number: i32) -> Result<Start> {
     use tensorlend_start::{TENSORLEND_START_NEWEST, TENSORLEND_START_NEXT, TENSORLEND_START_OLDEST};
-    const NEWEST: i32 = TENSORLEND_START_NEWEST as i32;
-    const OLDEST: i32 = TENSORLEND_START_OLDEST as i32;
-    const NEXT: i32 = TENSORLEND_START_NEXT as i32;
-    match number {
-        NEWEST => Ok(Start::Newest),
-        OLDEST => Ok(Start::Oldest),
-        NEXT => Ok(Start::Next),
-        other => Err(Error::Argument(format!("start {other}: use one of tensorlend_start"))),
-    }
+    let all = [
+        (TENSORLEND_START_NEWEST as i32, Start::Newest),
+        (TENSORLEND_START_OLDEST as i32, Start::Oldest),
+        (TENSORLEND_START_NEXT as i32, Start::Next),
+    ];
+    choice("start", number, &all)
 }
 
 /// Takes the next message. Waits for a message at most `timeout_ns` nanoseconds, or without limit
@@ -94,17 +87,13 @@ pub unsafe extern "C" fn tensorlend_subscription_recv(
     message: *mut *mut tensorlend_lease,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
+    call!(|message: out, subscription: handle_mut, number: optional_variable| {
         let received = match timeout(timeout_ns) {
-            None => from.subscription.recv(),
-            Some(timeout) => from.subscription.recv_timeout(timeout),
+            None => subscription.subscription.recv(),
+            Some(timeout) => subscription.subscription.recv_timeout(timeout),
         }?;
-        // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-        unsafe { hand_out(received, out, number) };
-        Ok(())
+        number.fill(received.sequence());
+        message.lend(received.into_value());
     })
 }
 
@@ -116,24 +105,12 @@ pub unsafe extern "C" fn tensorlend_subscription_try_recv(
     message: *mut *mut tensorlend_lease,
     number: *mut u64,
 ) -> tensorlend_status {
-    guard(|| {
-        // SAFETY: by the contract in `lib.rs`, handles are NULL or alive and used by this thread
-        // alone, and variables are NULL or writable.
-        let (out, from) = unsafe { (Out::new(message, "message")?, handle_mut(subscription, "subscription")?) };
-        if let Some(received) = from.subscription.try_recv()? {
-            // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-            unsafe { hand_out(received, out, number) };
+    call!(|message: out, subscription: handle_mut, number: optional_variable| {
+        if let Some(received) = subscription.subscription.try_recv()? {
+            number.fill(received.sequence());
+            message.lend(received.into_value());
         }
-        Ok(())
     })
-}
-
-/// # Safety
-/// The variable is NULL or writable, by the contract in `lib.rs`.
-unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u64) {
-    // SAFETY: by the contract in `lib.rs`, the variable is NULL or writable.
-    unsafe { tell(number, message.sequence()) };
-    out.lend(message.into_value());
 }
 
 /// Returns a descriptor for poll and epoll, borrowed from the subscription. Returns -1 without
@@ -146,40 +123,31 @@ unsafe fn hand_out(message: Message, out: Out<tensorlend_lease>, number: *mut u6
 /// the stream is opened again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_fd(subscription: *const tensorlend_subscription) -> i32 {
-    look(-1, || {
-        // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-        let it = unsafe { subscription.as_ref() }.filter(|it| it.pollable)?;
-        Some(it.subscription.as_fd().as_raw_fd())
-    })
+    look!(-1, |subscription: handle| subscription.pollable.then(|| subscription.subscription.as_fd().as_raw_fd()))
 }
 
 /// Returns the number of messages that were replaced before this subscription took them; 0 for
 /// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_lost(subscription: *const tensorlend_subscription) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.lost()))
+    look!(0, |subscription: handle| Some(subscription.subscription.lost()))
 }
 
 /// Returns the number of the next message; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_position(subscription: *const tensorlend_subscription) -> u64 {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(0, || unsafe { subscription.as_ref() }.map(|it| it.subscription.position()))
+    look!(0, |subscription: handle| Some(subscription.subscription.position()))
 }
 
 /// The stream's name, borrowed from the subscription; NULL for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_name(subscription: *const tensorlend_subscription) -> *const c_char {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive.
-    look(std::ptr::null(), || unsafe { subscription.as_ref() }.map(|it| it.name.as_ptr()))
+    look!(null(), |subscription: handle| Some(subscription.name.as_ptr()))
 }
 
 /// Ends a subscription, and frees the handle. NULL does nothing. Leases on its messages remain
 /// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tensorlend_subscription_close(subscription: *mut tensorlend_subscription) {
-    // SAFETY: by the contract in `lib.rs`, the handle is NULL or alive, and used by this thread
-    // alone.
-    unsafe { free(subscription) }
+    free!(subscription);
 }

@@ -441,7 +441,7 @@ static void test_queues(void) {
     FAILS(TENSORLEND_ARGUMENT, "item", tensorlend_queue_next(queue, 0, NULL));
     /* Several items in one request: all or none. */
     tensorlend_draft *drafts[3] = {numbers(1, 5), numbers(1, 6), NULL};
-    FAILS(TENSORLEND_ARGUMENT, "draft", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "item is NULL", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
     drafts[2] = drafts[1];
     FAILS(TENSORLEND_ARGUMENT, "same draft: give each draft once", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
     IS(drafts[0] != NULL && drafts[1] != NULL); /* not taken over */
@@ -514,7 +514,7 @@ static void test_streams(void) {
     IS(draft == same && *(uint32_t *)tensorlend_draft_data(draft) == 102);
     FAILS(TENSORLEND_TIMEOUT, "camera", tensorlend_stream_send(stream, &draft, 1000000, NULL));
     IS(draft == NULL);
-    FAILS(TENSORLEND_ARGUMENT, "draft is NULL", tensorlend_stream_try_send(stream, &draft, &number));
+    FAILS(TENSORLEND_ARGUMENT, "message is NULL", tensorlend_stream_try_send(stream, &draft, &number));
     draft = frame(40);
     FAILS(TENSORLEND_FULL, "camera", tensorlend_stream_try_send(stream, &draft, &number));
     IS(draft != NULL);
@@ -749,6 +749,11 @@ static void test_nothing(void) {
     FAILS(TENSORLEND_ARGUMENT, "exists is NULL", tensorlend_exists(client, "n", NULL));
     FAILS(TENSORLEND_ARGUMENT, "version is NULL", tensorlend_current_version(client, "n", NULL));
     FAILS(TENSORLEND_ARGUMENT, "length is NULL", tensorlend_list_length(client, "n", NULL));
+    tensorlend_listing *listing;
+    tensorlend_leases *leases;
+    FAILS(TENSORLEND_ARGUMENT, "glob is NULL", tensorlend_list_names(client, NULL, &listing));
+    FAILS(TENSORLEND_ARGUMENT, "list is NULL", tensorlend_list_get_range(client, NULL, 0, 1, &leases));
+    FAILS(TENSORLEND_ARGUMENT, "from is NULL", tensorlend_rename(client, NULL, "n"));
     OK(tensorlend_memory(client, NULL, NULL));
     FAILS(TENSORLEND_DTYPE, "0 bits", tensorlend_create(client, 0, 1, &size, &draft));
     FAILS(TENSORLEND_ARGUMENT, "data is NULL", tensorlend_put(client, "n", TENSORLEND_U8, 1, &size, NULL, NULL));

@@ -50,8 +50,8 @@ static void *serve(void *service) {
             tensorlend_draft *response = NULL;
             tensorlend_lease *kept;
             OK(tensorlend_lease_clone(lease, &kept));
-            FAILS(TENSORLEND_ARGUMENT, "draft is NULL", tensorlend_request_respond(&request, &response));
-            FAILS(TENSORLEND_ARGUMENT, "draft is NULL", tensorlend_request_respond(&request, NULL));
+            FAILS(TENSORLEND_ARGUMENT, "response is NULL", tensorlend_request_respond(&request, &response));
+            FAILS(TENSORLEND_ARGUMENT, "response is NULL", tensorlend_request_respond(&request, NULL));
             IS(request != NULL);
             response = number(own, 2 * asked);
             OK(tensorlend_request_respond(&request, &response));
@@ -248,7 +248,7 @@ static void test_models(void) {
     tensorlend_draft_free(dataset);
     OK(tensorlend_model_request_input(request, "x", &input));
     IS(input == NULL);
-    FAILS(TENSORLEND_ARGUMENT, "draft is NULL", tensorlend_model_request_input(request, "x", &input));
+    FAILS(TENSORLEND_ARGUMENT, "tensor is NULL", tensorlend_model_request_input(request, "x", &input));
     OK(tensorlend_model_request_output(request, "y", NULL));
     OK(tensorlend_model_run(model, &request, -1, &lease));
     IS(request == NULL && *(const uint32_t *)tensorlend_lease_find(lease, "y")->data == 5);
