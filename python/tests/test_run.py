@@ -242,13 +242,12 @@ def test_a_program_that_closes_all_files(tmp_path):
 
 
 def test_a_process_with_an_empty_variable_sends_as_usual(tmp_path):
-    source = POOL.replace("exit=False", "exit=False, testRunner=unittest.TextTestRunner(stream=open('/dev/null', 'w'))")
-    starter = tmp_path / "starter.py"
-    starter.write_text(
-        "import os, subprocess, sys\n"
-        "print(subprocess.check_output([sys.executable, sys.argv[1], 'fork'], text=True, env={**os.environ, 'TENSORLEND_RUN': sys.argv[2]}))\n"
-    )
-    assert run(starter, program(tmp_path, source), "") == (0, 0.0)
+    source = """
+import os, subprocess, sys
+program = "import multiprocessing.reduction, numpy, sys; print('tensorlend' in sys.modules)"
+print(subprocess.check_output([sys.executable, "-c", program], text=True, env={**os.environ, "TENSORLEND_RUN": ""}))
+"""
+    assert run(program(tmp_path, source)) == (0, 0.0)
 
 
 def test_without_a_daemon_the_program_goes_without(tmp_path):
