@@ -13,7 +13,7 @@ import joblib  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from joblib._parallel_backends import LokyBackend  # type: ignore[import-untyped, unused-ignore]
 
-from tensorlend import _native, _transit
+from tensorlend import _native, _presence, _transit
 from tensorlend._errors import Error
 from tensorlend._refs import client_for, get_version, where
 from tensorlend.multiprocessing import SMALLEST, TTL
@@ -107,6 +107,12 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
         # Leave other modes to joblib. They use files to which workers write, or no sharing.
         if _client is not None and mode in ("r", "c") and isinstance(smallest, int):
             address = where(_client)
+            try:
+                # A worker that ends must find this process, which receives its results.
+                _presence.join(_client)
+            except Error:
+                # The daemon has ended or has no memory left. Then joblib pickles the arrays.
+                return super().configure(n_jobs=n_jobs, parallel=parallel, **options)
             options["forward_reducers"] = _Reducers({np.ndarray: _Argument(*address, smallest, "read" if mode == "r" else "cow")})
             # Name a directory. Otherwise joblib makes one in /dev/shm, even if it puts nothing
             # there.
