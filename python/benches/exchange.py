@@ -269,6 +269,9 @@ class FreshSharedMemory(Contender):
         self.told.send(self.last.name)
 
     def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
         if self.last is not None:
             self.last.close()
             self.last.unlink()
