@@ -16,7 +16,7 @@ import hashlib
 import os
 import secrets
 import weakref
-from multiprocessing import parent_process, process, util
+from multiprocessing import process, util
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def join(client: Any) -> None:
     if client in _joined:
         return
     client.put(f"transit-present/{PROGRAM}/{os.getpid()}/{_token}", np.zeros(0, np.uint8), ephemeral=True)
-    if not _joined and parent_process() is None:
+    if not _joined and process.parent_process() is None:
         # After multiprocessing has joined the children and the threads of queues, which have the priority -5.
         util.Finalize(None, _leave, args=(os.getpid(),), exitpriority=-100)
     _joined.add(client)
