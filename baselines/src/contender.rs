@@ -22,8 +22,8 @@ pub enum Kind {
     PostcardSocket,
     /// The raw bytes over a Unix stream socket.
     RawSocket,
-    /// ipc-channel's shared memory, filled once and sent again each time.
-    Resend,
+    /// ipc-channel's shared memory, which the producer makes and fills for each tensor.
+    Fresh,
     /// A copy into a segment of the shared_memory crate, and a copy out of the segment.
     Copy,
 }
@@ -37,7 +37,7 @@ impl Kind {
         Self::BincodeSocket,
         Self::PostcardSocket,
         Self::RawSocket,
-        Self::Resend,
+        Self::Fresh,
         Self::Copy,
     ];
 
@@ -50,7 +50,7 @@ impl Kind {
             Self::BincodeSocket => "bincode/unix-socket",
             Self::PostcardSocket => "postcard/unix-socket",
             Self::RawSocket => "raw/unix-socket",
-            Self::Resend => "IpcSharedMemory",
+            Self::Fresh => "IpcSharedMemory",
             Self::Copy => "shared_memory",
         }
     }
@@ -65,7 +65,7 @@ impl Kind {
             Self::BincodeSocket => Some((Codec::Bincode, Carrier::UnixSocket)),
             Self::PostcardSocket => Some((Codec::Postcard, Carrier::UnixSocket)),
             Self::RawSocket => Some((Codec::Raw, Carrier::UnixSocket)),
-            Self::Resend | Self::Copy => None,
+            Self::Fresh | Self::Copy => None,
         }
     }
 }

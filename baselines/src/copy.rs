@@ -66,7 +66,6 @@ impl Link {
 
 impl Producer for Link {
     fn verify(&mut self) -> Result<bool, BaselineError> {
-        payload::stamp(&mut self.payload, self.sequence);
         self.segment.fill(&self.payload);
         self.order(Order::TakeAndCheck);
         self.wait_done()?;
@@ -79,18 +78,17 @@ impl Producer for Link {
     }
 
     fn round(&mut self) -> Result<Lap, BaselineError> {
-        payload::stamp(&mut self.payload, self.sequence);
-
         let t0_ns = now_ns();
+        // `order` counts this number.
+        payload::write_all(&mut self.payload, self.sequence + 1);
         self.segment.fill(&self.payload);
         self.order(Order::Take);
         let t1_ns = now_ns();
         self.wait_done()?;
         let t3_ns = now_ns();
 
-        let t2_ns = self.segment.word(Word::Held).load(Ordering::Relaxed);
-        let stamp_ok = self.found() == payload::stamp_of(&self.payload);
-        Ok(Lap { t0_ns, t1_ns, t2_ns, t3_ns, stamp_ok })
+        let t2_ns = self.segment.word(Word::Read).load(Ordering::Relaxed);
+        Ok(Lap { t0_ns, t1_ns, t2_ns, t3_ns, bytes_ok: self.found() == self.sequence })
     }
 
     fn rest(&mut self) -> Result<(), BaselineError> {
@@ -129,8 +127,9 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
             Order::Wake | Order::Rest => {}
             Order::Take => {
                 segment.drain(&mut copy);
-                segment.word(Word::Held).store(now_ns(), Ordering::Relaxed);
-                segment.word(Word::Found).store(payload::stamp_of(&copy), Ordering::Relaxed);
+                payload::read_all(&copy, last >> ORDER_BITS)?;
+                segment.word(Word::Read).store(now_ns(), Ordering::Relaxed);
+                segment.word(Word::Found).store(last >> ORDER_BITS, Ordering::Relaxed);
             }
             Order::TakeAndCheck => {
                 segment.drain(&mut copy);

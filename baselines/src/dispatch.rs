@@ -1,13 +1,13 @@
 //! Selection of the producer and the consumer of each kind of contender.
 
 use crate::contender::{Kind, Prepared};
-use crate::{BaselineError, copy, resend, serialize};
+use crate::{BaselineError, copy, fresh, serialize};
 
 /// Prepares the producer's side of an exchange, before the caller starts the consumer.
 pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
     let mut prepared = match (kind, kind.message()) {
         (_, Some((codec, carrier))) => serialize::prepare(codec, carrier, bytes),
-        (Kind::Resend, _) => resend::prepare(bytes),
+        (Kind::Fresh, _) => fresh::prepare(bytes),
         _ => copy::prepare(bytes),
     }?;
     prepared.args.insert(0, kind.name().to_owned());
@@ -19,7 +19,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
     let (kind, rest) = parse(args)?;
     match (kind, kind.message()) {
         (_, Some((codec, carrier))) => serialize::serve(codec, carrier, rest),
-        (Kind::Resend, _) => resend::serve(rest),
+        (Kind::Fresh, _) => fresh::serve(rest),
         _ => copy::serve(rest),
     }
 }

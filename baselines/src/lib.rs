@@ -6,35 +6,34 @@
 //! - `Session`, with the feature `ipc`: the cost of passing a tensor to another process without
 //!   tensorlend. Each `Kind` is a real exchange between two processes, as a performance-minded user
 //!   of the usual crates would write it. Some kinds send serde messages (bincode or postcard) or
-//!   raw bytes over an ipc-channel or a Unix socket. One kind sends ipc-channel's shared memory
-//!   again. One kind copies into and out of a segment of the shared_memory crate.
+//!   raw bytes over an ipc-channel or a Unix socket. One kind sends ipc-channel's shared memory.
+//!   One kind copies into and out of a segment of the shared_memory crate.
 //! - [`Meter`] and [`Stat`]: timing in batches, and summaries of the samples.
 //!
 //! # The three metrics of a session
 //!
-//! The payload is already in the producer's memory as a `Vec<u8>`. The parties read four instants from one clock that
-//! all processes of the machine share ([`now_ns`]):
+//! In each exchange the producer writes every byte of the tensor, and the consumer reads every byte. So all contenders
+//! move the same bytes. The parties read four instants from one clock that all processes of the machine share
+//! ([`now_ns`]):
 //!
-//! - `t0`: the producer begins;
+//! - `t0`: the producer begins to write the tensor;
 //! - `t1`: the call that handed the tensor over has returned, and the producer may continue;
-//! - `t2`: the consumer holds the whole tensor as memory that it may read without any further call;
+//! - `t2`: the consumer has read every byte of the tensor;
 //! - `t3`: the producer has seen the consumer's acknowledgement.
 //!
 //! | metric | is | measures |
 //! |---|---|---|
-//! | put | `t1 - t0` | how long the producer is busy |
-//! | get | `t2 - t1`, at least 0 | how long until the consumer can work, its detection of the tensor included |
+//! | put | `t1 - t0` | how long the producer is busy, the writes of the tensor included |
+//! | get | `t2 - t1`, at least 0 | how long until the consumer has read the tensor, its detection of the tensor included |
 //! | round trip | `t3 - t0` | put + get + acknowledgement |
 //!
 //! Get is 0 when the consumer had the tensor before the producer's call returned. So the parts
-//! never overlap, and a message that streams through a full socket counts once, in put. No party
-//! reads the payload within the timed part, because neither tensorlend nor any contender needs to.
+//! never overlap, and a message that streams through a full socket counts once, in put.
 //!
-//! Every exchange carries a stamp in its first bytes, which the producer checks after `t2`. One
-//! untimed exchange before the others carries a checksum of all bytes. The untimed exchange also
-//! warms memory that is reused, so the copy contender's page faults are in no metric. The
-//! serializers allocate memory for each message, and so have page faults each time, as in programs
-//! that use them.
+//! All bytes of an exchange have a value that depends on its number. The consumer compares every byte with this value,
+//! and the producer checks the result after `t2`. One untimed exchange before the others carries a checksum of bytes that
+//! differ. The untimed exchange also warms memory that is reused, so the copy contender's page faults are in no metric.
+//! The serializers allocate memory for each message, and so have page faults each time, as in programs that use them.
 //!
 //! # Guarantees
 //!
@@ -82,13 +81,13 @@ mod end;
 mod error;
 pub mod floors;
 #[cfg(feature = "ipc")]
+mod fresh;
+#[cfg(feature = "ipc")]
 mod lookout;
 mod meter;
 mod payload;
 #[cfg(feature = "ipc")]
 mod pipe;
-#[cfg(feature = "ipc")]
-mod resend;
 #[cfg(feature = "ipc")]
 mod segment;
 #[cfg(feature = "ipc")]
@@ -109,6 +108,7 @@ pub use cores::{Cores, pin, unpin};
 pub use duel::{Duel, Game, Launch};
 pub use error::BaselineError;
 pub use meter::{Meter, prepared, repeated};
+pub use payload::{read_all, write_all};
 #[cfg(feature = "ipc")]
 pub use session::{Session, timeout};
 pub use stat::Stat;

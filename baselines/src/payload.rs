@@ -46,12 +46,16 @@ pub fn checksum(payload: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(payload)
 }
 
-/// Writes every byte with the value that belongs to message `number`.
+/// Writes every byte with the value of message `number`.
 pub fn write_all(payload: &mut [u8], number: u64) {
     payload.fill(number as u8);
 }
 
-/// Reads every byte. Returns an error if a byte does not belong to message `number`.
+/// Reads every byte.
+///
+/// # Errors
+///
+/// [`BaselineError::Bytes`] if a byte does not have the value of message `number`.
 pub fn read_all(payload: &[u8], number: u64) -> Result<(), BaselineError> {
     let (words, rest) = payload.as_chunks::<8>();
     let expected = u64::from_le_bytes([number as u8; 8]);

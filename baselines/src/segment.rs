@@ -40,9 +40,9 @@ pub enum Word {
     Order,
     /// The number of the last exchange that the consumer has finished. Written by the consumer.
     Done,
-    /// The time at which the consumer held the tensor. Written by the consumer before `Done`.
-    Held,
-    /// The stamp or checksum that the consumer found. Written by the consumer before `Done`.
+    /// The time at which the consumer had read the tensor. Written by the consumer before `Done`.
+    Read,
+    /// The number of the tensor that the consumer read, or its checksum. Written by the consumer before `Done`.
     Found,
 }
 

@@ -8,10 +8,10 @@ use crate::pipe::{self, Carrier, Meeting, Pipe};
 use crate::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// The consumer's response. It contains the time at which the consumer held the tensor, and the
-/// tensor's stamp or, on request, its checksum.
+/// The consumer's response. It contains the time at which the consumer had read the tensor, and the
+/// checksum of the first tensor, or the number of a later tensor.
 pub struct Answer {
-    pub held_ns: u64,
+    pub read_ns: u64,
     pub found: u64,
 }
 
@@ -52,8 +52,6 @@ impl Producer for Link {
     /// own count that a checksum is due.
     fn verify(&mut self) -> Result<bool, BaselineError> {
         assert_eq!(self.sequence, 0, "the checksum comes first");
-        payload::stamp(&mut self.tensor.data, self.sequence);
-        self.sequence += 1;
         self.send()?;
         Ok(self.answer()?.found == payload::checksum(&self.tensor.data))
     }
@@ -64,17 +62,16 @@ impl Producer for Link {
     }
 
     fn round(&mut self) -> Result<Lap, BaselineError> {
-        payload::stamp(&mut self.tensor.data, self.sequence);
         self.sequence += 1;
 
         let t0_ns = now_ns();
+        payload::write_all(&mut self.tensor.data, self.sequence);
         self.send()?;
         let t1_ns = now_ns();
         let answer = self.answer()?;
         let t3_ns = now_ns();
 
-        let stamp_ok = answer.found == payload::stamp_of(&self.tensor.data);
-        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.held_ns, t3_ns, stamp_ok })
+        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.read_ns, t3_ns, bytes_ok: answer.found == self.sequence })
     }
 
     fn rest(&mut self) -> Result<(), BaselineError> {
@@ -85,35 +82,41 @@ impl Producer for Link {
 pub fn serve(codec: Codec, carrier: Carrier, args: &[String]) -> Result<(), BaselineError> {
     let [name] = args else { return Err(BaselineError::Arguments(args.to_vec())) };
     let mut pipe = pipe::dial(carrier, name)?;
-    let mut find: fn(&[u8]) -> u64 = payload::checksum;
-    loop {
-        let answer = pipe.receive(|message| {
-            let tensor = codec.decode(message)?;
-            let held_ns = now_ns();
-            Ok(Answer { held_ns, found: find(tensor.data()) })
-        })?;
+    for number in 0.. {
+        let answer = pipe.receive(|message| Answer::of(codec.decode(message)?.data(), number))?;
         // The producer has closed its end, because there are no more exchanges.
         let Some(answer) = answer else { return Ok(()) };
         pipe.send(&answer.to_bytes())?;
-        find = payload::stamp_of;
     }
+    Ok(())
 }
 
 impl Answer {
+    /// Reads the tensor of exchange `number`, of which the first is 0.
+    pub fn of(tensor: &[u8], number: u64) -> Result<Self, BaselineError> {
+        let found = if number == 0 {
+            payload::checksum(tensor)
+        } else {
+            payload::read_all(tensor, number)?;
+            number
+        };
+        Ok(Self { read_ns: now_ns(), found })
+    }
+
     pub fn to_bytes(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.held_ns.to_le_bytes());
+        bytes[..8].copy_from_slice(&self.read_ns.to_le_bytes());
         bytes[8..].copy_from_slice(&self.found.to_le_bytes());
         bytes
     }
 
     pub fn parse(bytes: &[u8]) -> Result<Self, BaselineError> {
         let words = bytes.as_chunks::<8>();
-        let ([held, found], []) = words else {
+        let ([read, found], []) = words else {
             let why = format!("the answer has {} bytes instead of 16", bytes.len());
             return Err(BaselineError::Channel { doing: "waiting for the answer", why });
         };
-        Ok(Self { held_ns: u64::from_le_bytes(*held), found: u64::from_le_bytes(*found) })
+        Ok(Self { read_ns: u64::from_le_bytes(*read), found: u64::from_le_bytes(*found) })
     }
 }
 
@@ -123,9 +126,9 @@ mod tests {
 
     #[test]
     fn answers_survive_the_wire() {
-        let sent = Answer { held_ns: 5, found: u64::MAX };
+        let sent = Answer { read_ns: 5, found: u64::MAX };
         let read = Answer::parse(&sent.to_bytes()).unwrap();
-        assert_eq!((read.held_ns, read.found), (5, u64::MAX));
+        assert_eq!((read.read_ns, read.found), (5, u64::MAX));
         assert!(Answer::parse(&[0; 15]).is_err());
     }
 }

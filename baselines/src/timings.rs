@@ -7,12 +7,12 @@ pub struct Lap {
     pub t0_ns: u64,
     /// The producer's call has returned.
     pub t1_ns: u64,
-    /// The consumer holds the tensor.
+    /// The consumer has read every byte of the tensor.
     pub t2_ns: u64,
     /// The producer has the acknowledgement.
     pub t3_ns: u64,
-    /// Whether the consumer saw the stamp of this exchange, and not an older one.
-    pub stamp_ok: bool,
+    /// Whether every byte that the consumer read was of this exchange.
+    pub bytes_ok: bool,
 }
 
 /// The metrics of exchanges in their order, and whether all bytes were right.
@@ -20,11 +20,11 @@ pub struct Lap {
 pub struct Timings {
     /// `t1 - t0`: time during which the producer was busy.
     pub put_ns: Vec<u64>,
-    /// `t2 - t1`, at least 0: time from `t1` until the consumer held the tensor.
+    /// `t2 - t1`, at least 0: time from `t1` until the consumer had read the tensor.
     pub get_ns: Vec<u64>,
     /// `t3 - t0`: put + get + acknowledgement.
     pub round_trip_ns: Vec<u64>,
-    /// Whether the checksum of the untimed exchange and the stamps of all others were right.
+    /// Whether the checksum of the untimed exchange and the bytes of all others were right.
     pub checksum_ok: bool,
 }
 
@@ -44,7 +44,7 @@ impl Timings {
         self.put_ns.push(lap.t1_ns.saturating_sub(lap.t0_ns));
         self.get_ns.push(lap.t2_ns.saturating_sub(lap.t1_ns));
         self.round_trip_ns.push(lap.t3_ns.saturating_sub(lap.t0_ns));
-        self.checksum_ok &= lap.stamp_ok;
+        self.checksum_ok &= lap.bytes_ok;
     }
 
     /// Returns the median round trip in nanoseconds; 0 without rounds.
@@ -60,7 +60,7 @@ mod tests {
     use super::{Lap, Timings};
 
     fn lap(t1_ns: u64, t2_ns: u64) -> Lap {
-        Lap { t0_ns: 100, t1_ns, t2_ns, t3_ns: 200, stamp_ok: true }
+        Lap { t0_ns: 100, t1_ns, t2_ns, t3_ns: 200, bytes_ok: true }
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn one_stale_stamp_spoils_all() {
         let mut timings = Timings::with_capacity(2, true);
-        timings.push(Lap { stamp_ok: false, ..lap(1, 2) });
+        timings.push(Lap { bytes_ok: false, ..lap(1, 2) });
         timings.push(lap(1, 2));
         assert!(!timings.checksum_ok);
     }

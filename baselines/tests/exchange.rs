@@ -150,7 +150,7 @@ fn a_killed_consumer_is_an_error() {
 fn a_stopped_consumer_is_an_error() {
     let _turn = turn();
     // One of each mechanism: each takes its whole timeout.
-    for kind in [Kind::Serialize, Kind::RawSocket, Kind::Resend, Kind::Copy] {
+    for kind in [Kind::Serialize, Kind::RawSocket, Kind::Fresh, Kind::Copy] {
         let error = disturbed(kind, Signal::STOP, Duration::from_secs(2));
         assert!(matches!(error, BaselineError::Stalled { .. }), "{error}");
     }

@@ -1,5 +1,5 @@
 //! A tensor passed to another process and acknowledged: by serializing, by copying, by sending memory, and through
-//! tensorlend. Each peer is a pair of processes on two cores; a result is a round trip. `target/criterion/report` has
+//! tensorlend. All producers write every byte, and all consumers read every byte. Each peer is a pair of processes on two cores; a result is a round trip. `target/criterion/report` has
 //! the curves.
 #![allow(missing_docs)]
 
@@ -77,8 +77,8 @@ fn exchange(c: &mut Criterion, cores: Cores, socket: &Path) {
         bench("floor: memcpy", Ok(floors::memcpy(bytes)));
         bench("tensorlend, in place", duel(Game::Lend, bytes, cores, socket));
         bench("tensorlend, copied in", duel(Game::Put, bytes, cores, socket));
-        bench("tensorlend, polled", polled(Game::StreamPoll, bytes, cores, socket));
-        bench("iceoryx2, polled", polled(Game::IceoryxPoll, bytes, cores, socket));
+        bench("tensorlend, polled", polled(Game::StreamWrittenRead, bytes, cores, socket));
+        bench("iceoryx2, polled", polled(Game::IceoryxWrittenRead, bytes, cores, socket));
         for kind in Kind::ALL {
             // criterion would take a slash for a folder.
             bench(&kind.name().replace('/', " over "), session(kind, bytes, cores));

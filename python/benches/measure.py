@@ -36,12 +36,6 @@ def row(what: str, contender: str, nbytes: int, seconds: list[float]) -> Row:
     return Row(what, contender, nbytes, statistics.median(us), min(us), max(us), len(us))
 
 
-def touch(memory: memoryview) -> int:
-    """Reads a byte of every page."""
-    flat = memory.cast("B") if memory.contiguous else memoryview(bytes(memory))
-    return sum(flat[::PAGE])
-
-
 def machine() -> dict[str, str]:
     """What was measured on."""
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")

@@ -3,8 +3,8 @@
 python benches/messages.py [--rounds N] [--torch]
 
 The contenders take turns. The floor is the hop of a number, which has no array. The pipe is the hop of a pickle of 100 bytes without a
-queue. A hop is from `put` until the receiver, a forked process, has looked at a byte of each page and answered with an empty message. At the end, the script
-counts the requests to the daemon for each message.
+queue. In a hop the sender writes every byte of a new array, and calls `put`. The receiver, a forked process, reads every byte, and answers with the
+least of them. At the end, the script counts the requests to the daemon for each message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import numpy as np
-from measure import PAGE, machine, size
+from measure import machine, size
 
 import tensorlend
 import tensorlend.multiprocessing
@@ -34,7 +34,8 @@ def look(inbox: Any, answers: Any) -> None:
             answers.send_bytes(b"0")
             continue
         array = value if isinstance(value, np.ndarray) else value.numpy()
-        answers.send_bytes(bytes([int(array[::PAGE].sum()) % 256]))
+        # Earlier messages have smaller values, so the least byte is that of an earlier message, if there is one.
+        answers.send_bytes(bytes([int(array.min())]))
 
 
 def pass_on(inbox: Any, answers: Any) -> None:
@@ -85,14 +86,16 @@ def main() -> None:
         for number in range(arguments.rounds + 5):
             for name, install in installs.items():
                 install()
-                # torch moves what it sends to shared memory, and a tensor that is there already costs less: each is new.
-                array = library.ones(nbytes, dtype=library.uint8)
-                if name in ("floor", "pipe"):
-                    array = 1 if name == "floor" else b"x" * 85
+                value = number % 251 + 1
                 send, back = hops.get(name, (inbox.put, here))
                 began = time.perf_counter()
-                send(array)
-                back.recv_bytes()
+                if name in ("floor", "pipe"):
+                    send(1 if name == "floor" else b"x" * 85)
+                else:
+                    # torch moves what it sends to shared memory, and a tensor that is there already costs less: each is new.
+                    send(library.full((nbytes,), value, dtype=library.uint8))
+                found = back.recv_bytes()
+                assert name in ("floor", "pipe") or found == bytes([value]), "the receiver read another message"
                 if number >= 5:
                     times[name].append((time.perf_counter() - began) * 1e6)
         cells = [f"{statistics.median(found):,.0f} ({min(found):,.0f})" for found in times.values()]

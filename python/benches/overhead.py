@@ -36,7 +36,7 @@ def main() -> None:
             calls: dict[str, Callable[[], object]] = {
                 REFERENCE: lambda: np.copyto(warm, array),
                 "put": lambda: client.put("array", array),
-                "create and publish": lambda: client.create(array.shape, "float32").publish("array"),
+                "create and publish, nothing written": lambda: client.create(array.shape, "float32").publish("array"),
                 "get": lambda: client.get("array"),
                 "get and numpy()": lambda: client.get("array").numpy(),
                 "get and numpy.asarray": lambda: np.asarray(client.get("array")),

@@ -11,23 +11,21 @@ these steps. Sender S, receiver R, daemon D:
 5. R deletes the name. From here on, only R holds the memory: D frees it with R's last view, or with R's session.
 
 If S is killed before 2, D frees the draft with S's session. If S is killed between 2 and 3, or R before 5, or if no
-process reads the message, the name ends at its time to live, and D frees the memory. If R is killed after 5, D frees
-the memory with R's session. So the time to live bounds the time for which a message may wait, and the time for which a
-lost message occupies memory.
+process reads the message, the name ends with the program (see `_presence`), and at the latest at its time to live. Then D
+frees the memory. If R is killed after 5, D frees the memory with R's session.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import secrets
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
-from tensorlend import _native
+from tensorlend import _native, _presence
 from tensorlend._errors import Error, NotFoundError
 from tensorlend._refs import client_for, get_version, where
 
@@ -71,7 +69,7 @@ _is_settling = False
 
 def _new_prefix() -> None:
     global _prefix, _held, _mailing, _is_settling
-    _prefix = f"transit/{os.getpid()}/{secrets.token_hex(6)}"
+    _prefix = _presence.prefix()
     # Forget inherited leases and mailboxes, which belong to the parent.
     _held, _mailing, _is_settling = weakref.WeakSet(), weakref.WeakSet(), False
 
@@ -86,7 +84,13 @@ def settings(client: _native.Client | None, smallest: int, ttl: float, mode: Mod
 
     if ttl <= 0:
         raise ValueError(f"a time to live of {ttl} seconds: give more than 0")
-    return Settings(client or default_client(), smallest, ttl, mode)
+    client = client or default_client()
+    try:
+        _presence.join(client)
+    except Error:
+        # The next message tries again. Without a presence, this process lends nothing.
+        pass
+    return Settings(client, smallest, ttl, mode)
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
@@ -128,6 +132,7 @@ def lend(value: Any, by: Settings, library: str) -> Reduced | None:
     itself."""
     client, receipt = by.client, None
     try:
+        _presence.join(client)
         mail = _mail(client, value, by.ttl) if value.nbytes <= MAIL_MAX else None
         if mail is None:
             name = new_name()
@@ -159,9 +164,14 @@ def take(
         value = view(client, name, words, mode, library)
     except NotFoundError as error:
         raise NotFoundError(
-            f"the array of a message is gone: it was received before, or the message waited for more than {ttl:g} s "
-            "(install(ttl=...) says how long it may)"
+            f"the array of a message is gone: it was received before, the program that sent it has ended, or the message waited "
+            f"for more than {ttl:g} s (install(ttl=...) says how long it may)"
         ) from error
+    try:
+        _presence.join(client)
+    except Error:
+        # Ignore the error. Other messages for this process may end with the other processes of the program.
+        pass
     if receipt is not None and _native._send_receipt(*receipt):
         return value
     try:

@@ -19,6 +19,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from tensorlend._errors import StreamEndedError
 from tensorlend._native import Client, Dataset, Embedded, Subscription, embedded
+from tensorlend._vector.blocks import Blocks
 from tensorlend._vector.end import end
 from tensorlend._vector.layout import arrays_of, join
 from tensorlend._vector.replies import Replies
@@ -43,19 +44,25 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
     ----------
     env_fns : sequence of callable
         Functions that make the environments, one for each worker.
-    observations : {"batch", "views"}, default "batch"
-        "batch": new arrays for all environments, as gymnasium batches them. The program gathers
-        them with one copy. "views": a tuple with the observation of each environment, without a
-        copy. The arrays of views are read-only. Each observation is a lease, so keep fewer than
-        4096 of them.
+    shared_memory : bool, default True
+        Has no effect. The workers always use shared memory.
+    copy : bool, default True
+        Has no effect. The program never gets an observation that a later step changes.
     context : {"fork", "forkserver", "spawn"} or None, default None
         How multiprocessing starts the workers. None is Python's default.
     daemon : bool, default True
         Whether workers are daemonic processes, which may not start processes of their own by multiprocessing.
+    worker : None
+        Must be None. A worker function of the program cannot lend observations.
     observation_mode : {"same", "different"} or tuple of Space, default "same"
         As for `AsyncVectorEnv`.
     autoreset_mode : AutoresetMode or str, default AutoresetMode.NEXT_STEP
         As for `AsyncVectorEnv`. In the mode SAME_STEP, the last observation of an episode is pickled, as part of the infos.
+    observations : {"batch", "views"}, default "batch"
+        "batch": an array for all environments, as gymnasium batches them. The program gathers the
+        observations with one copy, in memory that it no longer uses. "views": a tuple with the
+        observation of each environment, without a copy. The arrays of views are read-only. Each
+        observation is a lease, so keep fewer than 4096 of them.
     client : Client or None, default None
         The client that receives observations. None starts a daemon in this process, which ends with `close`.
     **options : Any
@@ -65,6 +72,8 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
     ------
     ValueError
         An option has a value that it does not allow.
+    TypeError
+        `worker` is not None, or an option does not exist.
     RuntimeError
         The environments' spaces differ, or a worker could not be started.
     """
@@ -75,23 +84,24 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Env[Any, Any]]],
-        *,
-        observations: Observations = "batch",
+        shared_memory: bool = True,
+        copy: bool = True,
         context: str | None = None,
         daemon: bool = True,
+        worker: None = None,
         observation_mode: Any = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        *,
+        observations: Observations = "batch",
         client: Client | None = None,
         **options: Any,
     ) -> None:
         if observations not in get_args(Observations):
             raise ValueError(f'observations={observations!r}: give "batch" or "views"')
-        if refused := {"copy", "shared_memory", "worker"} & options.keys():
-            raise TypeError(
-                f"SharedVectorEnv has no option {min(refused)!r}: its workers always use shared memory, and what it returns is "
-                "never written again"
-            )
+        if worker is not None:
+            raise TypeError("SharedVectorEnv has workers of its own: leave out worker=, or use AsyncVectorEnv")
         self._views = observations == "views"
+        self._blocks = Blocks()
         self._broker: Embedded | None = None
         if client is None:
             self._broker = embedded()
@@ -102,14 +112,14 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         self._subscriptions: list[Subscription] = []
         self.parent_pipes, self.processes = [], []
         address = tuple(os.fspath(path) for path in self._client.address)
-        worker: Any = Seat(address, self._client.namespace, self._streams)
+        seat: Any = Seat(address, self._client.namespace, self._streams)
         try:
             super().__init__(
                 env_fns,
                 shared_memory=False,
                 context=context,
                 daemon=daemon,
-                worker=worker,
+                worker=seat,
                 observation_mode=observation_mode,
                 autoreset_mode=autoreset_mode,
                 **options,
@@ -213,7 +223,7 @@ class SharedVectorEnv(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]
         if self._views:
             return views
         space: Space[Any] = self.single_observation_space
-        batch: Any = create_empty_array(space, self.num_envs, fn=np.empty)
+        batch: Any = create_empty_array(space, self.num_envs, fn=self._blocks.empty)
         return concatenate(space, views, batch)
 
     def _view(self, index: int, number: int, rest: Any) -> Any:

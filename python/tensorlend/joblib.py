@@ -13,7 +13,7 @@ import joblib  # type: ignore[import-untyped, unused-ignore]
 import numpy as np
 from joblib._parallel_backends import LokyBackend  # type: ignore[import-untyped, unused-ignore]
 
-from tensorlend import _native, _transit
+from tensorlend import _native, _presence, _transit
 from tensorlend._errors import Error
 from tensorlend._refs import client_for, get_version, where
 from tensorlend.multiprocessing import SMALLEST, TTL
@@ -29,8 +29,9 @@ _client: _native.Client | None = None
 def install(*, client: _native.Client | None = None) -> None:
     """Makes `joblib.Parallel`, and so scikit-learn, lend large arrays to its workers.
 
-    From then on, `LeaseBackend` is joblib's default backend. Arguments above `max_nbytes` become leases in place of
-    memory-mapped files, and so do large results. loky does everything else.
+    From then on, `LeaseBackend` is joblib's default backend, and its backend "loky" and "tensorlend", also within the
+    workers. Arguments above `max_nbytes` become leases in place of memory-mapped files, and so do large results. loky does
+    everything else.
 
     Parameters
     ----------
@@ -47,12 +48,30 @@ def install(*, client: _native.Client | None = None) -> None:
     from tensorlend._default import default_client
 
     _client = client or default_client()
-    joblib.register_parallel_backend("tensorlend", LeaseBackend, make_default=True)
+    _register()
 
 
 def uninstall() -> None:
-    """Makes loky joblib's default backend again."""
+    """Makes joblib's own loky its default backend again, and its backend "loky"."""
     joblib.register_parallel_backend("loky", LokyBackend, make_default=True)
+
+
+def _register() -> None:
+    joblib.register_parallel_backend("tensorlend", LeaseBackend)
+    joblib.register_parallel_backend("loky", LeaseBackend, make_default=True)
+
+
+def _begin_worker(address: tuple[str, ...], namespace: str | None, initializer: Any, arguments: tuple[Any, ...]) -> None:
+    """Installs the backend in a worker, for calls of `Parallel` within tasks. Then calls the program's initializer."""
+    global _client
+    try:
+        _client = client_for(address, namespace)
+    except Error:
+        # The daemon has ended. Calls within tasks then send arrays as joblib does.
+        _client = None
+    _register()
+    if initializer is not None:
+        initializer(*arguments)
 
 
 class LeaseBackend(LokyBackend):  # type: ignore[misc]
@@ -88,11 +107,20 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
         # Leave other modes to joblib. They use files to which workers write, or no sharing.
         if _client is not None and mode in ("r", "c") and isinstance(smallest, int):
             address = where(_client)
+            try:
+                # A worker that ends must find this process, which receives its results.
+                _presence.join(_client)
+            except Error:
+                # The daemon has ended or has no memory left. Then joblib pickles the arrays.
+                return super().configure(n_jobs=n_jobs, parallel=parallel, **options)
             options["forward_reducers"] = _Reducers({np.ndarray: _Argument(*address, smallest, "read" if mode == "r" else "cow")})
             # Name a directory. Otherwise joblib makes one in /dev/shm, even if it puts nothing
             # there.
             options["temp_folder"] = options.get("temp_folder") or tempfile.gettempdir()
             options["backward_reducers"] = _Reducers({np.ndarray: _Result(*address)})
+            given = {**getattr(self, "backend_kwargs", {}), **options}
+            options["initializer"] = _begin_worker
+            options["initargs"] = (*address, given.get("initializer"), given.get("initargs", ()))
         return super().configure(n_jobs=n_jobs, parallel=parallel, **options)
 
     def start_call(self) -> None:

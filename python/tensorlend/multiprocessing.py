@@ -44,7 +44,7 @@ def install(
         Arrays of fewer bytes are pickled.
     ttl : float, default 86400.0
         Seconds within which a message must be received. Arrays of up to 4 MiB have a second less, or a sixteenth of the time if
-        that is shorter.
+        that is shorter. Messages end earlier when all processes of the program have ended.
     mode : {"read", "cow"}, default "cow"
         "cow": the receiver may write to its array, which copies the written pages. "read" is
         faster, but the array is read-only.

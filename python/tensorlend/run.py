@@ -6,9 +6,7 @@ import atexit
 import io
 import os
 import runpy
-import shutil
 import sys
-import tempfile
 import types
 import zipfile
 from importlib.machinery import SourceFileLoader
@@ -41,11 +39,10 @@ def main(arguments: list[str]) -> None:
     sys.path.insert(1, _PATH)
     import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
 
-    if hooks.VARIABLE not in os.environ:
-        folder = tempfile.mkdtemp(prefix="tensorlend-run-")
-        os.environ[hooks.VARIABLE] = folder
+    if not os.environ.get(hooks.VARIABLE):
+        counters = os.environ[hooks.VARIABLE] = hooks.create_counters()
         # Register the report before the program registers its functions, so that the report is called after them.
-        atexit.register(_report, folder, os.getpid())
+        atexit.register(_report, counters, os.getpid())
     if weights:
         os.environ[hooks.WEIGHTS] = "1"
     inherited = os.environ.get("PYTHONPATH")
@@ -88,13 +85,16 @@ def _run_file(program: str, main_module: types.ModuleType) -> None:
     exec(compile(source, program, "exec", dont_inherit=True), main_module.__dict__)
 
 
-def _report(folder: str, pid: int) -> None:
+def _report(counters: str, pid: int) -> None:
     if os.getpid() != pid:
         return
     import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
 
-    (values, nbytes, refused, files, file_bytes, files_refused), reason = hooks.totals(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        (values, nbytes, refused, files, file_bytes, files_refused), reason = hooks.totals(counters)
+    except OSError:
+        print("tensorlend: the program has closed the file that counts what is lent", file=sys.stderr)
+        return
     said = f"lent {values:,} arrays and tensors, {nbytes / (1 << 20):,.1f} MiB that were not pickled"
     if refused:
         said += f"; {refused:,} could not be lent and travelled as usual"

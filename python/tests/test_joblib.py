@@ -48,6 +48,42 @@ def test_arguments_are_lent(installed):
     assert files() <= before and not installed.list("joblib/*")
 
 
+@pytest.mark.parametrize("backend", ["loky", "tensorlend"])
+def test_a_backend_by_its_name(installed, backend):
+    array = np.arange(LARGE)
+    found = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(described)(array, n) for n in range(4))
+    assert found == [(True, False, float(array.sum()) * n) for n in range(4)]
+    with joblib.parallel_config(backend, n_jobs=2):
+        assert joblib.Parallel()(joblib.delayed(described)(array, n) for n in range(4)) == found
+    assert not installed.list("joblib/*")
+    tensorlend.joblib.uninstall()
+    assert not joblib.Parallel(n_jobs=2, backend="loky")([joblib.delayed(described)(array)] * 2)[0][0]
+
+
+def nested(backend):
+    array = np.arange(LARGE)
+    return joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(described)(array, n) for n in range(3))
+
+
+@pytest.mark.parametrize("backend", ["loky", "tensorlend"])
+def test_a_call_within_a_worker(installed, backend):
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(nested)(backend) for _ in range(2))
+    assert found == [[(True, False, float(np.arange(LARGE).sum()) * n) for n in range(3)]] * 2
+
+
+def marked():
+    return os.environ.get("MARKED")
+
+
+def mark(value):
+    os.environ["MARKED"] = value
+
+
+def test_the_initializer_of_the_program_is_called(installed):
+    with joblib.parallel_config("loky", n_jobs=2, initializer=mark, initargs=("yes",)):
+        assert joblib.Parallel()(joblib.delayed(marked)() for _ in range(4)) == ["yes"] * 4
+
+
 def test_an_array_is_copied_once_in_a_call_and_again_in_the_next(installed):
     array = np.zeros(LARGE)
     with joblib.Parallel(n_jobs=2) as parallel:

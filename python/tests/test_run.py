@@ -4,6 +4,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -194,6 +195,59 @@ def test_errors_and_exits_are_the_programs_own(tmp_path):
     assert failed.returncode == 1 and "line 2, in fails" in failed.stderr and "ValueError: no" in failed.stderr
     missing = subprocess.run([sys.executable, "-m", "tensorlend.run", "nothing.py"], capture_output=True, text=True, env=ENVIRONMENT)
     assert missing.returncode == 1 and "nothing.py" in missing.stderr and "Traceback" not in missing.stderr
+
+
+KILLED = """
+import multiprocessing, os, signal, sys
+import numpy as np
+
+def echo(inbox, outbox):
+    while True:
+        outbox.send(inbox.recv())
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    (inbox, here), (back, outbox) = context.Pipe(duplex=False), context.Pipe(duplex=False)
+    context.Process(target=echo, args=(inbox, outbox), daemon=True).start()
+    here.send(np.zeros(1 << 17))
+    assert len(back.recv()) == 1 << 17
+    os.killpg(0, int(sys.argv[2]))
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_killed_program_leaves_no_files(broker, tmp_path, method, by):
+    files = tmp_path / "files"
+    files.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorlend.run", program(tmp_path, KILLED), method, str(int(by))],
+        capture_output=True, text=True, timeout=600, start_new_session=True,
+        env={**ENVIRONMENT, "TENSORLEND_SOCKET": broker.address, "TMPDIR": str(files)},
+    )  # fmt: skip
+    assert done.returncode == -by, done.stderr
+    # multiprocessing makes this folder for its own sockets. Its process removes it, unless that is killed.
+    assert not [path for path in files.iterdir() if not path.name.startswith("pymp-")]
+
+
+def test_a_program_that_closes_all_files(tmp_path):
+    source = "import os\nos.closerange(3, 1000)\nopen('/dev/null')\nprint('done')\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "tensorlend.run", program(tmp_path, source)],
+        capture_output=True, text=True, timeout=600, env=ENVIRONMENT,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout == "done\n"
+    assert done.stderr == "tensorlend: the program has closed the file that counts what is lent\n"
+
+
+def test_a_process_with_an_empty_variable_sends_as_usual(tmp_path):
+    source = """
+import os, subprocess, sys
+program = "import multiprocessing.reduction, numpy, sys; print('tensorlend' in sys.modules)"
+print(subprocess.check_output([sys.executable, "-c", program], text=True, env={**os.environ, "TENSORLEND_RUN": ""}))
+"""
+    assert run(program(tmp_path, source)) == (0, 0.0)
 
 
 def test_without_a_daemon_the_program_goes_without(tmp_path):

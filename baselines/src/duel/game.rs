@@ -20,9 +20,10 @@ pub enum Game {
     StreamWake,
     /// tensorlend's stream to a receiver that sleeps in epoll. A sample is one way.
     StreamEpoll,
-    /// A lent tensor, which is created, sent, received with `recv`, and acknowledged. A sample is a round trip.
+    /// A lent tensor, which is created, written, sent, received with `recv`, read and acknowledged. The parties write and
+    /// read every byte. A sample is a round trip.
     Lend,
-    /// Works as [`Lend`](Self::Lend), with a copy of the producer's own array into the tensor. A
+    /// Works as [`Lend`](Self::Lend), but the producer writes its own array, and copies it into the tensor. A
     /// sample is a round trip.
     Put,
     /// Works as [`StreamLoan`](Self::StreamLoan), but each exchange is a sample.

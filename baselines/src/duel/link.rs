@@ -90,6 +90,8 @@ pub(super) struct Lender {
     /// The array that the first party copies into each tensor, if the game copies.
     own: Option<Vec<u8>>,
     bytes: usize,
+    sent: u64,
+    received: u64,
 }
 
 /// Bytes of an acknowledgement.
@@ -103,22 +105,27 @@ impl Lender {
         // Do the client's first wait before this process is pinned to one core, as in
         // `Sleeper::meet`.
         let _ = lines.into.recv_timeout(Duration::from_millis(1));
-        Ok(Self { lines, own: copies.then(|| payload::make(bytes)), bytes })
+        Ok(Self { lines, own: copies.then(|| payload::make(bytes)), bytes, sent: 0, received: 0 })
     }
 }
 
 impl PingPong for Lender {
     fn send(&mut self) -> Result<(), BaselineError> {
+        self.sent += 1;
+        if let Some(own) = &mut self.own {
+            payload::write_all(own, self.sent);
+        }
         let mut draft = self.lines.draft(self.bytes)?;
-        if let Some(own) = &self.own {
-            draft.bytes_mut().copy_from_slice(own);
+        match &self.own {
+            Some(own) => draft.bytes_mut().copy_from_slice(own),
+            None => payload::write_all(draft.bytes_mut(), self.sent),
         }
         self.lines.out.send(draft)?;
         Ok(())
     }
 
     fn receive(&mut self) -> Result<(), BaselineError> {
-        self.lines.into.recv()?;
-        Ok(())
+        self.received += 1;
+        payload::read_all(self.lines.into.recv()?.tensor()?.bytes(), self.received)
     }
 }

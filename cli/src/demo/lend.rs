@@ -1,9 +1,9 @@
 //! Exchanges through tensorlend, with the same timestamps as the baselines.
 //!
-//! At t0 the producer begins. At t1 its call has returned. At t2 the consumer holds the tensor,
-//! which is readable without a further call. At t3 the producer has the acknowledgement. put = t1 -
-//! t0, get = t2 - t1 (or 0), and round trip = t3 - t0. The acknowledgement is a tensor of 16 bytes
-//! that the consumer puts, at its usual cost.
+//! At t0 the producer begins to write the tensor. At t1 its call has returned. At t2 the consumer has
+//! read every byte of the tensor. At t3 the producer has the acknowledgement. put = t1 - t0, get =
+//! t2 - t1 (or 0), and round trip = t3 - t0. The acknowledgement is a tensor of 16 bytes that the
+//! consumer puts, at its usual cost.
 
 use super::children::Peer;
 use super::table::Method;
@@ -11,8 +11,8 @@ use super::{TIMEOUT, connect, socket_argument};
 use std::error::Error;
 use std::path::Path;
 use tensorlend::{Client, DType, Version};
+use tensorlend_baselines::{read_all, write_all};
 use tensorlend_os::clock::monotonic_ns;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// The stamp of a message that stops the consumer.
 const OVER: u64 = u64::MAX;
@@ -22,7 +22,7 @@ const OVER: u64 = u64::MAX;
 pub struct Samples {
     /// Time from the start until the producer's call returned.
     pub put: Vec<u64>,
-    /// Time from that return until the consumer held the tensor.
+    /// Time from that return until the consumer had read the tensor.
     pub get: Vec<u64>,
     /// Time from the start until the producer had the acknowledgement.
     pub round_trip: Vec<u64>,
@@ -32,9 +32,9 @@ pub struct Samples {
 pub struct Lender {
     client: Client,
     consumer: Peer,
-    payload: Vec<u8>,
+    /// The array that the producer copies into each tensor, if the method copies.
+    own: Option<Vec<u8>>,
     bytes: u64,
-    method: Method,
     names: Names,
     acknowledged: Version,
     round: u64,
@@ -52,69 +52,37 @@ impl Names {
 }
 
 impl Lender {
-    /// Starts the consumer, and passes one untimed tensor. This verifies the checksum and warms the
-    /// memory of both sides.
+    /// Starts the consumer, and passes three untimed tensors. They warm the three slots that
+    /// alternate: the current value's, the next value's, and a retired one.
     pub fn start(socket: Option<&Path>, bytes: u64, method: Method) -> Result<Self, Box<dyn Error>> {
         let socket = socket_argument(socket);
         let tag = format!("{}-{bytes}-{}", method.name(), std::process::id());
         let consumer = Peer::spawn(&["lend".to_owned(), socket.clone(), tag.clone()], false)?;
         let client = connect(&socket, "demo race")?;
-        let mut payload = vec![0; usize::try_from(bytes)?];
-        let mut state = bytes;
-        for chunk in payload.chunks_mut(8) {
-            // Fill with varying bytes, because a constant would hide a wrong offset.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            chunk.copy_from_slice(&state.to_le_bytes()[..chunk.len()]);
-        }
+        let own = if method == Method::Lend { None } else { Some(vec![0; usize::try_from(bytes)?]) };
         let names = Names::new(&tag);
-        let mut it = Self { client, consumer, payload, bytes, method, names, acknowledged: Version::NONE, round: 0 };
-        it.lap(true)?;
-        // Two more exchanges warm the three slots that alternate: the current value's, the next
-        // value's, and a retired one.
-        it.lap(false)?;
-        it.lap(false)?;
-        if method == Method::Lend {
-            // From now on, the producer writes the tensor in place. Only the first exchange needed
-            // the producer's own array.
-            it.payload = Vec::new();
+        let mut it = Self { client, consumer, own, bytes, names, acknowledged: Version::NONE, round: 0 };
+        for _ in 0..3 {
+            it.lap()?;
         }
         Ok(it)
     }
 
     /// Performs one exchange. Returns the times of its put, of its get and of the round trip.
-    fn lap(&mut self, whole: bool) -> Result<[u64; 3], Box<dyn Error>> {
+    fn lap(&mut self) -> Result<[u64; 3], Box<dyn Error>> {
         self.round += 1;
-        let stamp = self.round.to_le_bytes();
-        let sum = if whole {
-            self.payload[..8].copy_from_slice(&stamp);
-            xxh3_64(&self.payload)
-        } else {
-            0
-        };
-        let (t0, t1);
-        if self.method == Method::Lend {
-            let begun = monotonic_ns();
-            let mut draft = self.client.create(DType::U8, &[self.bytes])?;
-            let created = monotonic_ns() - begun;
-            // Copy the payload before the clock starts, because writing a tensor costs the same
-            // with every method.
-            if whole {
-                draft.bytes_mut().copy_from_slice(&self.payload);
-            }
-            draft.bytes_mut()[..8].copy_from_slice(&stamp);
-            draft.set_metadata(&sum.to_le_bytes())?;
-            t0 = monotonic_ns() - created;
-            draft.publish(&self.names.tensor)?;
-            t1 = monotonic_ns();
-        } else {
-            self.payload[..8].copy_from_slice(&stamp);
-            t0 = monotonic_ns();
-            let mut draft = self.client.create(DType::U8, &[self.bytes])?;
-            draft.bytes_mut().copy_from_slice(&self.payload);
-            draft.set_metadata(&sum.to_le_bytes())?;
-            draft.publish(&self.names.tensor)?;
-            t1 = monotonic_ns();
+        let t0 = monotonic_ns();
+        if let Some(own) = &mut self.own {
+            write_all(own, self.round);
         }
+        let mut draft = self.client.create(DType::U8, &[self.bytes])?;
+        match &self.own {
+            Some(own) => draft.bytes_mut().copy_from_slice(own),
+            None => write_all(draft.bytes_mut(), self.round),
+        }
+        draft.set_metadata(&self.round.to_le_bytes())?;
+        draft.publish(&self.names.tensor)?;
+        let t1 = monotonic_ns();
         let answer = self.client.wait_newer(&self.names.answer, self.acknowledged, Some(TIMEOUT))?;
         let t3 = monotonic_ns();
         self.acknowledged = answer.version();
@@ -130,7 +98,7 @@ impl Lender {
     /// Runs `rounds` timed exchanges, and adds their times to `samples`.
     pub fn run(&mut self, rounds: usize, samples: &mut Samples) -> Result<(), Box<dyn Error>> {
         for _ in 0..rounds {
-            let [put, get, round_trip] = self.lap(false)?;
+            let [put, get, round_trip] = self.lap()?;
             samples.put.push(put);
             samples.get.push(get);
             samples.round_trip.push(round_trip);
@@ -159,20 +127,16 @@ pub fn serve(args: &[String]) -> Result<(), Box<dyn Error>> {
     let mut seen = Version::NONE;
     loop {
         let lease = client.wait_newer(&names.tensor, seen, Some(TIMEOUT * 2))?;
-        let t2 = monotonic_ns();
         seen = lease.version();
-        let bytes = lease.bytes();
-        let mut stamp = u64::from_le_bytes(bytes[..8].try_into()?);
-        if stamp == OVER && lease.dtype() == DType::U64 {
-            client.put(&names.answer, &[t2, OVER])?;
+        if lease.dtype() == DType::U64 {
+            client.put(&names.answer, &[monotonic_ns(), OVER])?;
             return Ok(());
         }
-        let sum = u64::from_le_bytes(lease.metadata().try_into()?);
-        if sum != 0 && sum != xxh3_64(bytes) {
-            stamp = 0;
-        }
+        let number = u64::from_le_bytes(lease.metadata().try_into()?);
+        let found = if read_all(lease.bytes(), number).is_ok() { number } else { 0 };
+        let t2 = monotonic_ns();
         // Drop the lease before the acknowledgement, so that the producer finds the slot free.
         drop(lease);
-        client.put(&names.answer, &[t2, stamp])?;
+        client.put(&names.answer, &[t2, found])?;
     }
 }

@@ -70,9 +70,9 @@ pub struct Row {
     pub bytes: u64,
     /// The method by which the tensor was passed.
     pub method: Method,
-    /// Time from the start until the producer's call returned.
+    /// Time from the start, with the writes of the tensor, until the producer's call returned.
     pub put: Stat,
-    /// Time from that return until the consumer held the tensor.
+    /// Time from that return until the consumer had read the tensor.
     pub get: Stat,
     /// Time from the start until the producer had the acknowledgement.
     pub round_trip: Stat,
@@ -96,8 +96,8 @@ impl fmt::Display for LeftOut {
 }
 
 const LEGEND: &str = "\
-put         how long the producer is busy handing the tensor over
-get         how long from then until the consumer can read it, noticing it included
+put         how long the producer is busy: it writes every byte of the tensor, and hands it over
+get         how long from then until the consumer has read every byte
 round trip  put, get and the acknowledgement back at the producer
 x lend      its round trip divided by lend's
 ";
@@ -131,7 +131,7 @@ fn medians(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     }
     write!(out, "\n{LEGEND}")?;
     if rows.iter().any(|row| row.get.p50_ns == 0) {
-        writeln!(out, "get 0 ns    the consumer had it before the producer's call returned")?;
+        writeln!(out, "get 0 ns    the consumer had read it before the producer's call returned")?;
     }
     Ok(())
 }
@@ -224,11 +224,11 @@ size       method                                     put       get  round trip 
 256 MiB    serialize (bincode over ipc-channel)    306 ms    100 ms      406 ms      31x
            lend (tensorlend, in place)            13.0 ms    100 ns     13.0 ms     1.0x
 
-put         how long the producer is busy handing the tensor over
-get         how long from then until the consumer can read it, noticing it included
+put         how long the producer is busy: it writes every byte of the tensor, and hands it over
+get         how long from then until the consumer has read every byte
 round trip  put, get and the acknowledgement back at the producer
 x lend      its round trip divided by lend's
-get 0 ns    the consumer had it before the producer's call returned
+get 0 ns    the consumer had read it before the producer's call returned
 
 Fastest to slowest
 

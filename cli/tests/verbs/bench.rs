@@ -173,6 +173,12 @@ impl Running {
         self.child.id()
     }
 
+    /// Returns true if the child has ended. Panics after `DEADLINE`.
+    pub fn has_ended(&mut self) -> bool {
+        assert!(!self.left().is_zero(), "the child did not end in {DEADLINE:?}");
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits until the child ends. Panics after `DEADLINE`. The output lacks the lines that `line` returned before.
     pub fn done(mut self) -> Done {
         let status = loop {

@@ -1,8 +1,10 @@
-//! Tests that the output of `bench` is complete and consistent. No test checks a speed.
+//! Tests that the output of `bench` is complete and consistent, and that `demo` moves the bytes of which it prints times.
+//! No test checks a speed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
+use tensorlend::DType;
 
 use crate::bench::{Bench, Running, program};
 
@@ -146,6 +148,28 @@ fn only_what_was_asked_for_is_measured() {
 
     let done = Running::start(&mut program(&["bench", "--quick", "--only", "no such row"])).done();
     assert_eq!(done.status, 2, "{}", done.err);
+}
+
+#[test]
+fn the_demo_writes_every_byte_of_each_tensor_that_it_times() {
+    let bench = Bench::new();
+    let client = bench.client();
+    let mut demo = bench.start(&["demo", "--connect", "--max-mib", "1"]);
+    let mut seen: HashMap<String, HashSet<u8>> = HashMap::new();
+    while !demo.has_ended() {
+        for info in client.list("demo/race/*").unwrap() {
+            // The demo may have deleted the name. The consumer's acknowledgements are not bytes.
+            let Some(lease) = client.get(&info.name).ok().filter(|lease| lease.dtype() == DType::U8) else { continue };
+            let first = lease.bytes()[0];
+            assert!(lease.bytes().iter().all(|&byte| byte == first), "{} has bytes of several exchanges", info.name);
+            let method = info.name["demo/race/".len()..].split('-').next().unwrap_or_default();
+            seen.entry(method.to_owned()).or_default().insert(first);
+        }
+    }
+    demo.done().ok();
+    for method in ["put", "lend"] {
+        assert!(seen.get(method).is_some_and(|values| values.len() > 1), "{method}: {seen:?}");
+    }
 }
 
 /// A run with one row of tensorlend, as `bench --json` prints it.

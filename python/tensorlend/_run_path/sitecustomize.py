@@ -10,7 +10,7 @@ import sys
 
 def _start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
-    if "TENSORLEND_RUN" in os.environ:
+    if os.environ.get("TENSORLEND_RUN"):
         import tensorlend_run_hooks  # type: ignore[import-not-found, unused-ignore]
 
         tensorlend_run_hooks.watch()

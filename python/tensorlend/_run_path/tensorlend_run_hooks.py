@@ -2,9 +2,10 @@
 this module imports neither these modules nor tensorlend.
 
 `python -m tensorlend.run` uses this module in the program's process. `sitecustomize` of this
-directory uses it in Python processes that the program starts. TENSORLEND_RUN names a directory with
-a file of counters for each process. Only that process writes to its file. The file also preserves
-the counters of a process that was killed.
+directory uses it in Python processes that the program starts. TENSORLEND_RUN names a memory file of
+the program's process, which has a page of counters for each process. Only that process writes to its
+page. The page also preserves the counters of a process that was killed. The file ends with the
+processes that have it open or mapped, so it needs no cleanup.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 from typing import Any
 
 #: The environment variable that is set if a program runs under tensorlend.run. Its value is the
-#: directory of the counters.
+#: path of the file of counters.
 VARIABLE = "TENSORLEND_RUN"
 #: The environment variable that is set if a program runs under `tensorlend.run --weights`.
 WEIGHTS = "TENSORLEND_RUN_WEIGHTS"
@@ -38,6 +39,8 @@ NEEDS_OF_WEIGHTS = {
     "safetensors.numpy": {"safetensors.numpy"},
     "safetensors.torch": {"safetensors.torch"},
 }
+#: The name of the file of counters.
+_FILE = "tensorlend-run"
 _WATCHED = frozenset().union(*NEEDS.values(), *NEEDS_OF_WEIGHTS.values())
 
 _imported: set[str] = set()
@@ -46,9 +49,24 @@ _installed: set[str] = set()
 problems: list[str] = []
 
 
+def create_counters() -> str:
+    """Creates the file of counters. Returns its path, which is valid while this process lives."""
+    return f"/proc/{os.getpid()}/fd/{os.memfd_create(_FILE)}"
+
+
+def _open_counters(path: str) -> int:
+    """Opens the file of counters. Raises OSError if the program's process has ended or has closed the file."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    if not os.readlink(f"/proc/self/fd/{file}").startswith(f"/memfd:{_FILE}"):
+        # Another file has its number now.
+        os.close(file)
+        raise FileNotFoundError(path)
+    return file
+
+
 class _Counters:
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._memory: mmap.mmap | None = None
         os.register_at_fork(after_in_child=self._forget)
 
@@ -66,10 +84,7 @@ class _Counters:
     def _add(self, at: int, nbytes: int, lent: bool, reason: bytes) -> None:
         try:
             if self._memory is None:
-                with open(os.path.join(self._folder, str(os.getpid())), "w+b") as file:
-                    # A sparse file on a full disk would end the process with SIGBUS.
-                    os.posix_fallocate(file.fileno(), 0, COUNTERS.size)
-                    self._memory = mmap.mmap(file.fileno(), COUNTERS.size)
+                self._memory = self._new_page()
             *numbers, first = COUNTERS.unpack_from(self._memory)
             if lent:
                 numbers[at] += 1
@@ -78,23 +93,31 @@ class _Counters:
                 numbers[at + 2] += 1
             COUNTERS.pack_into(self._memory, 0, *numbers, first if first.strip(b"\0") else reason)
         except OSError:
-            # Ignore the error. The program has ended, and its directory was removed.
+            # Ignore the error. The program's process has ended, and prints no totals.
             return
+
+    def _new_page(self) -> mmap.mmap:
+        file = _open_counters(self._path)
+        try:
+            # The kernel appends one page at a time. A lock would not do, because a process that forks meanwhile would keep it.
+            if os.write(file, bytes(mmap.PAGESIZE)) != mmap.PAGESIZE:
+                raise OSError("no memory for the counters")
+            return mmap.mmap(file, COUNTERS.size, offset=os.lseek(file, 0, os.SEEK_CUR) - mmap.PAGESIZE)
+        finally:
+            os.close(file)
 
 
 _counters: _Counters | None = None
 
 
-def totals(folder: str) -> tuple[list[int], str]:
+def totals(path: str) -> tuple[list[int], str]:
     """Returns the sums of the counters of all processes, and one reason why a file could not be
-    lent.
+    lent. Raises OSError if the program has closed the file of counters.
     """
     sums, reason = [0] * 6, b""
-    for entry in os.scandir(folder):
-        with open(entry.path, "rb") as file:
-            text = file.read(COUNTERS.size)
-        if len(text) == COUNTERS.size:
-            *numbers, said = COUNTERS.unpack(text)
+    with open(_open_counters(path), "rb") as pages:
+        while len(text := pages.read(mmap.PAGESIZE)) == mmap.PAGESIZE:
+            *numbers, said = COUNTERS.unpack_from(text)
             sums = [total + number for total, number in zip(sums, numbers, strict=True)]
             reason = reason or said.rstrip(b"\0")
     return sums, reason.decode(errors="ignore")
@@ -137,7 +160,7 @@ def _install() -> None:
             continue
         _installed.add(transport)
         try:
-            if _counters is None and VARIABLE in os.environ:
+            if _counters is None and os.environ.get(VARIABLE):
                 _counters = _Counters(os.environ[VARIABLE])
             if transport in NEEDS_OF_WEIGHTS:
                 _replace_load_file(transport)

@@ -1,9 +1,6 @@
 //! The contender that sends a handle of shared memory. The handle is ipc-channel's
-//! `IpcSharedMemory`, which is filled once and sent again each time.
-//!
-//! One choice favors this contender. The bytes are copied into the memory before the clock starts,
-//! and never change. The timed part is the transfer of the descriptor, and the consumer's mapping.
-//! Because the bytes do not change, the stamp is a separate part of the message.
+//! `IpcSharedMemory`, which has no safe way to change its bytes. So the producer copies each tensor
+//! into new memory, and the consumer maps this memory.
 
 use ipc_channel::IpcError;
 use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory, channel};
@@ -13,9 +10,8 @@ use crate::lookout::Lookout;
 use crate::serialize::Answer;
 use crate::{BaselineError, Lap, now_ns, payload};
 
-/// The stamp and the memory.
-type Message = (u64, IpcSharedMemory);
-/// A response: the time at which the consumer held the memory, and its stamp or checksum.
+type Message = IpcSharedMemory;
+/// The bytes of an [`Answer`].
 type Reply = [u8; 16];
 /// The producer's ends of the two channels. The consumer makes the channels and sends these ends, because the consumer
 /// connects.
@@ -25,10 +21,7 @@ pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
     let (server, name) = IpcOneShotServer::<Hello>::new().map_err(|e| failed("making its socket", e))?;
     let meet = move |_: Lookout| {
         let (_, (sender, receiver)) = server.accept().map_err(|e| failed("waiting for the consumer", e))?;
-        let own = payload::make(bytes);
-        let memory = IpcSharedMemory::from_bytes(&own);
-        let checksum = payload::checksum(&own);
-        Ok(Box::new(Link { memory, checksum, sender, receiver, sequence: 0 }) as Box<dyn Producer>)
+        Ok(Box::new(Link { own: payload::make(bytes), sender, receiver, sequence: 0 }) as Box<dyn Producer>)
     };
     let dial = name.clone();
     let nudge = move || drop(IpcSender::<Hello>::connect(dial.clone()));
@@ -36,8 +29,7 @@ pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
 }
 
 struct Link {
-    memory: IpcSharedMemory,
-    checksum: u64,
+    own: Vec<u8>,
     sender: IpcSender<Message>,
     receiver: IpcReceiver<Reply>,
     sequence: u64,
@@ -45,7 +37,7 @@ struct Link {
 
 impl Link {
     fn send(&self) -> Result<(), BaselineError> {
-        self.sender.send((self.sequence, self.memory.clone())).map_err(|e| failed("sending", e))
+        self.sender.send(IpcSharedMemory::from_bytes(&self.own)).map_err(|e| failed("sending", e))
     }
 
     fn answer(&self) -> Result<Answer, BaselineError> {
@@ -56,8 +48,7 @@ impl Link {
 impl Producer for Link {
     fn verify(&mut self) -> Result<bool, BaselineError> {
         self.send()?;
-        self.sequence += 1;
-        Ok(self.answer()?.found == self.checksum)
+        Ok(self.answer()?.found == payload::checksum(&self.own))
     }
 
     fn wake(&mut self) -> Result<(), BaselineError> {
@@ -65,15 +56,16 @@ impl Producer for Link {
     }
 
     fn round(&mut self) -> Result<Lap, BaselineError> {
+        self.sequence += 1;
+
         let t0_ns = now_ns();
+        payload::write_all(&mut self.own, self.sequence);
         self.send()?;
         let t1_ns = now_ns();
         let answer = self.answer()?;
         let t3_ns = now_ns();
 
-        let stamp_ok = answer.found == self.sequence;
-        self.sequence += 1;
-        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.held_ns, t3_ns, stamp_ok })
+        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.read_ns, t3_ns, bytes_ok: answer.found == self.sequence })
     }
 
     fn rest(&mut self) -> Result<(), BaselineError> {
@@ -89,19 +81,16 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
         .map_err(|e| failed("connecting to the producer", e))?
         .send((to_me, from_me))
         .map_err(|e| failed("greeting the producer", e))?;
-    let mut first = true;
-    loop {
-        let (stamp, memory) = match receiver.recv() {
-            Ok(message) => message,
+    for number in 0.. {
+        let memory = match receiver.recv() {
+            Ok(memory) => memory,
             // The producer has closed its end, because there are no more exchanges.
             Err(IpcError::Disconnected) => return Ok(()),
             Err(error) => return Err(failed("receiving", error)),
         };
-        let held_ns = now_ns();
-        let found = if first { payload::checksum(&memory) } else { stamp };
-        first = false;
-        sender.send(Answer { held_ns, found }.to_bytes()).map_err(|_| BaselineError::ProducerGone)?;
+        sender.send(Answer::of(&memory, number)?.to_bytes()).map_err(|_| BaselineError::ProducerGone)?;
     }
+    Ok(())
 }
 
 fn failed(doing: &'static str, error: impl ToString) -> BaselineError {
