@@ -1,10 +1,9 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{OrRaise, argument, not_leased, raise};
 use crate::lease::Origin;
 use crate::library::Shown;
-use crate::names::not_leased;
 use crate::options::Options;
 use crate::shown::type_name;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};

@@ -9,7 +9,7 @@ use crate::device::draft::Wish;
 use crate::device::stream::Given;
 use crate::device::{DeviceDraft, DeviceLease, Target};
 use crate::draft::Draft;
-use crate::errors::{self, OrRaise, raise};
+use crate::errors::{self, OrRaise, not_leased, raise};
 use crate::given::{To, dataset_of, describe, describe_on, lifetime_of, no_stream, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
@@ -39,16 +39,6 @@ fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str, mode: Mode) 
         Some(value) => Ok(value),
         None => py.detach(|| client.get_value(name)),
     }
-}
-
-/// Returns the exception for a name that could not be leased. For the name of a list or a stream, it names their call.
-#[cold]
-pub fn not_leased(client: &tensorlend::Client, name: &str, error: Error) -> PyErr {
-    let kind = if error.is_not_found() { client.collection(name) } else { None };
-    let Some(kind) = kind else { return raise(error) };
-    let call = if kind == "list" { "get_all" } else { "subscribe" };
-    let text = format!("there is no tensor named {name:?}, but a {kind} has this name: read it with {call}");
-    errors::named("NotFoundError", text)
 }
 
 /// Refuses the bytes of an object, which only `get_object` reads.
