@@ -946,7 +946,7 @@ struct Client : Handle<tensorlend_client, tensorlend_client_free> {
     bool clear(const Name &list) const { return made<bool>(tensorlend_list_clear, get(), list.c_str()); }
     void rename_list(const Name &from, const Name &to) const { check(tensorlend_list_rename(get(), from.c_str(), to.c_str())); }
 
-    /// A queue. Its put() waits while `max_waiting` items wait; 0: no maximum.
+    /// A queue. Its put() waits while `max_waiting` items wait, for all of its producers; 0: their maximum, or none.
     Queue queue(const Name &name, uint64_t max_waiting = 0) const {
         return made<Queue>(tensorlend_queue_open, get(), name.c_str(), max_waiting);
     }

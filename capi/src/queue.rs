@@ -41,9 +41,10 @@ impl tensorlend_queue_item {
     }
 }
 
-/// Opens a queue, which exists once it has an item. `max_waiting` is the number of waiting items
-/// that this handle does not exceed: `tensorlend_queue_put` and `tensorlend_queue_put_many` wait
-/// for room. 0 means no maximum.
+/// Opens a queue, which exists once it has an item. `max_waiting` is the maximum number of waiting
+/// items: `tensorlend_queue_put` and `tensorlend_queue_put_many` wait for room. All producers share
+/// one maximum: while the queue has items, the daemon refuses a put with a different one. 0 is the
+/// maximum that another producer gave; without one, there is none.
 ///
 /// Errors: `TENSORLEND_ARGUMENT` for an invalid name, or a name of another machine, because a queue
 /// serves the processes of one machine.

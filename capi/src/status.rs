@@ -34,7 +34,7 @@ pub enum tensorlend_status {
     /// The parent of this process opened the client. Connect in the child.
     TENSORLEND_FORKED = 10,
     /// The daemon refuses the request. This user may not write, or may not join the namespace, or
-    /// another client produces the stream.
+    /// a client produces the stream already.
     TENSORLEND_REFUSED = 11,
     /// A system call failed.
     TENSORLEND_SYSTEM = 12,

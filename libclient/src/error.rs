@@ -149,13 +149,13 @@ pub enum Error {
     /// The name holds no value. Use [`crate::Client::wait_for`] to wait for a value.
     #[error("there is no tensor named {0:?}: see `tensorlend ls`, or wait for it with wait_for")]
     NotFound(String),
-    /// The namespace has no stream or list of this name. Use [`crate::SubscriptionBuilder::wait`] to wait for a
+    /// The namespace has no stream, list or model of this name. Use [`crate::SubscriptionBuilder::wait`] to wait for a
     /// stream.
     #[error("there is no {kind} named {name:?}: see `tensorlend ls`, or wait until there is one")]
     NoSuch {
-        /// `"stream"` or `"list"`.
+        /// `"stream"`, `"list"` or `"model"`.
         kind: &'static str,
-        /// The name of the stream or list.
+        /// The name of the stream, list or model.
         name: String,
     },
     /// The name holds a value of another kind. The kinds are: a tensor, a dataset, and a tensor on a device.

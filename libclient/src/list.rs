@@ -13,7 +13,7 @@ use crate::wait::{Deadline, Timeout, spin};
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use tensorlend_layout::directory::KEY_BYTES_MAX;
-use tensorlend_layout::name::list_key_in;
+use tensorlend_layout::name::{list_key_in, stream_key};
 use tensorlend_layout::wire::{APPEND_MAX, Reply, Request};
 use tensorlend_layout::word::{Cell, PARKED_ANY};
 use tensorlend_os::futex;
@@ -259,6 +259,18 @@ impl Client {
     /// ```
     pub fn length(&self, list: &str) -> u64 {
         list_state(self.session(), list).1
+    }
+
+    /// Returns the kind of collection that has this name: "list" or "stream". Returns `None` if there is none. Reads shared
+    /// memory, like [`crate::Client::length`]. For bindings, whose errors name the call that reads the collection.
+    #[doc(hidden)]
+    pub fn collection(&self, name: &str) -> Option<&'static str> {
+        let session = self.session();
+        let is_stream = || session.find(&stream_key(name)).is_some_and(|found| found.owner_word.is_live());
+        match list_state(session, name).0 {
+            0 => (!session.is_forked() && is_stream()).then_some("stream"),
+            _ => Some("list"),
+        }
     }
 
     /// Returns the list's id and length in items. The id changes when the list is cleared or renamed. Returns `None` if

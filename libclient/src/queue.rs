@@ -94,8 +94,9 @@ impl Client {
 }
 
 impl Queue {
-    /// Sets the number of waiting items that [`Queue::put`] and [`Queue::put_many`] of this handle do not exceed. They wait for
-    /// room. 0, the default, means no limit.
+    /// Sets the number of waiting items that [`Queue::put`] and [`Queue::put_many`] do not exceed. They wait for room. All
+    /// producers share one maximum: while the queue has items, the daemon refuses a put with a different one. 0, the default,
+    /// is the maximum that another producer gave; without one, there is none.
     /// Items that a consumer has claimed are not included.
     pub fn max_waiting(mut self, items: u64) -> Self {
         self.max = items;

@@ -112,6 +112,35 @@ fn messages_that_were_replaced_before_the_first_one_was_received_are_lost() {
 }
 
 #[test]
+fn a_stream_has_one_producer_in_its_own_client_too() {
+    let broker = broker();
+    let (producer, other) = (client(&broker), client(&broker));
+    let stream = producer.stream("s").open().unwrap();
+    let mut messages = other.subscribe("s").unwrap();
+    for second in [&producer, &other, &producer.clone()] {
+        let error = second.stream("s").open().unwrap_err();
+        assert_eq!(error.code(), "TL-0503");
+        assert!(error.to_string().contains("produces stream \"s\" already: close the stream there"), "{error}");
+    }
+    stream.send(draft(&producer, 0)).unwrap();
+    assert_eq!(value(&messages.recv_timeout(LONG).unwrap()), 0, "the first producer was not affected");
+    drop(stream);
+    let again = producer.stream("s").open().unwrap();
+    again.send(draft(&producer, 1)).unwrap();
+    assert_eq!(value(&messages.recv_timeout(LONG).unwrap()), 1);
+    // A deleted stream has no producer, even if a handle of it is left.
+    assert!(producer.delete_stream("s").unwrap());
+    let anew = producer.stream("s").open().unwrap();
+    assert!(matches!(again.send(draft(&producer, 2)), Err(Error::StreamEnded(_))));
+    drop(again);
+    assert!(producer.stream("s").open().is_err(), "the end of the old handle does not release the name");
+    anew.send(draft(&producer, 3)).unwrap();
+    // A stream that could not be opened leaves its name free.
+    assert!(producer.stream("t").capacity(0).open().is_err());
+    producer.stream("t").open().unwrap();
+}
+
+#[test]
 fn a_blocked_producer_goes_on_when_the_slow_subscriber_moves_or_leaves() {
     let broker = broker();
     let (producer, consumer) = (client(&broker), client(&broker));

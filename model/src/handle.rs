@@ -64,7 +64,7 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::Answer`] with the reason if the runner rejected the request, the model failed, or
-    /// its worker crashed or was stopped; [`Error::NotFound`] if there is no such model;
+    /// its worker crashed or was stopped; [`Error::NoSuch`] if there is no such model;
     /// [`Error::Timeout`]; [`Error::ServerGone`] if a runner ended without a reason and the request
     /// cannot be repeated.
     pub fn run(&mut self, request: ModelRequest, timeout: impl Into<Timeout>) -> Result<Dataset> {
@@ -137,7 +137,7 @@ impl Model {
             let model = match self.client().info(&model_bytes_name(&self.name)) {
                 Ok(info) => info.version,
                 Err(error) if error.is_not_found() => {
-                    return Err(Error::NotFound(model_bytes_name(&self.name)));
+                    return Err(Error::NoSuch { kind: "model", name: self.name.clone() });
                 }
                 Err(error) => return Err(error),
             };

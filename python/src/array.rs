@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::draft::Draft;
-use crate::errors::{self, OrRaise, argument};
+use crate::errors::{self, OrRaise, argument, raise};
 use crate::lease::Lease;
 use crate::strided::{Order, gather, order};
 use crate::view::{View, row_major};
@@ -109,11 +109,29 @@ impl Drop for Buffer {
 }
 
 /// Returns whether a type is exactly `numpy.ndarray`.
-fn is_ndarray(kind: &Bound<'_, PyType>) -> PyResult<bool> {
+pub fn is_ndarray(kind: &Bound<'_, PyType>) -> PyResult<bool> {
     static NDARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = kind.py();
     let ndarray = NDARRAY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.getattr("ndarray")?.unbind()))?;
     Ok(kind.is(ndarray))
+}
+
+/// Returns the array of an object with a dtype of `ml_dtypes` as unsigned integers, and that dtype. The buffer protocol does
+/// not support such a dtype. `failed` is its exception.
+fn unsigned<'py>(object: &Bound<'py, PyAny>, failed: PyErr) -> PyResult<(Bound<'py, PyAny>, DType)> {
+    let py = object.py();
+    // A TypeError means that the object cannot become an array.
+    if failed.is_instance_of::<PyTypeError>(py) {
+        return Err(failed);
+    }
+    let Ok(given) = object.getattr("dtype") else { return Err(failed) };
+    // Prefer an unknown dtype's error to `failed`, because the error names the dtype.
+    let dtype = dtype::parse(&given)?;
+    if dtype::is_native(dtype) {
+        return Err(failed);
+    }
+    let unsigned = if dtype.item_bytes() == 1 { "uint8" } else { "uint16" };
+    Ok((object.call_method1("view", (py.import("numpy")?.getattr(unsigned)?,))?, dtype))
 }
 
 /// Calls `numpy.asarray`.
@@ -181,22 +199,9 @@ impl Array {
         Ok(Self { dtype, shape, strides, start: buffer.0.buf.cast(), _owner: Owner::Buffer(buffer) })
     }
 
-    /// Makes an array from an object with a dtype of `ml_dtypes`. The buffer protocol does not
-    /// support such a dtype. `failed` is the buffer protocol's exception.
+    /// Makes an array from an object with a dtype of `ml_dtypes`. `failed` is the buffer protocol's exception.
     fn of_unsigned(object: &Bound<'_, PyAny>, failed: PyErr) -> PyResult<Self> {
-        let py = object.py();
-        // A TypeError means that the object cannot become an array.
-        if failed.is_instance_of::<PyTypeError>(py) {
-            return Err(failed);
-        }
-        let Ok(given) = object.getattr("dtype") else { return Err(failed) };
-        // Prefer an unknown dtype's error to `failed`, because the error names the dtype.
-        let dtype = dtype::parse(&given)?;
-        if dtype::is_native(dtype) {
-            return Err(failed);
-        }
-        let unsigned = if dtype.item_bytes() == 1 { "uint8" } else { "uint16" };
-        let array = object.call_method1("view", (py.import("numpy")?.getattr(unsigned)?,))?;
+        let (array, dtype) = unsigned(object, failed)?;
         Ok(Self { dtype, ..Self::of_buffer(&array)? })
     }
 
@@ -363,17 +368,63 @@ impl Source<'_> {
 }
 
 /// A writable contiguous buffer of a caller.
-pub struct Out(Buffer);
+pub struct Out {
+    buffer: Buffer,
+    /// The dtype of an array's elements; `None` for bytes of one dimension.
+    dtype: Option<DType>,
+}
 
 impl Out {
     /// Acquires the buffer of an array or another object. The buffer must be C-contiguous and writable.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self(Buffer::get(object, ffi::PyBUF_CONTIG)?))
+        let flags = ffi::PyBUF_CONTIG | ffi::PyBUF_FORMAT;
+        let (buffer, foreign) = match Buffer::get(object, flags) {
+            Ok(buffer) => (buffer, None),
+            Err(failed) => {
+                let (array, dtype) = unsigned(object, failed)?;
+                (Buffer::get(&array, flags)?, Some(dtype))
+            }
+        };
+        let is_bytes = buffer.0.itemsize == 1 && buffer.0.ndim <= 1 && foreign.is_none();
+        let dtype = match foreign {
+            None if is_bytes => None,
+            None => Some(dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?),
+            foreign => foreign,
+        };
+        Ok(Self { buffer, dtype })
+    }
+
+    /// Checks that the elements of a tensor fit into the buffer.
+    pub fn check(&self, name: &str, dtype: DType, shape: &[usize]) -> PyResult<()> {
+        let (found, out) = (dtype.numpy_name(), self.dtype.map(DType::numpy_name));
+        let is_stand_in =
+            |own: DType| !dtype::is_native(dtype) && own.code() == 1 && own.item_bytes() == dtype.item_bytes();
+        if let Some(out) = out
+            && self.dtype.is_some_and(|own| own != dtype && !is_stand_in(own))
+        {
+            return Err(errors::dtype(format!(
+                "{name:?} has elements of {found}, and `out` has elements of {out}: pass an array of {found}, or convert with \
+                 astype what get returns"
+            )));
+        }
+        let bytes = shape.iter().fold(dtype.item_bytes(), |bytes, &size| bytes.saturating_mul(size)) as u64;
+        let given = self.buffer.0.len as u64;
+        if bytes != given {
+            return Err(raise(Error::Length { name: name.to_owned(), found: bytes, given }));
+        }
+        let own: Vec<usize> = self.buffer.numbers(self.buffer.0.shape).iter().map(|&size| size as usize).collect();
+        if self.dtype.is_some() && own != shape {
+            let (found, own) = (shown::tuple(shape), shown::tuple(&own));
+            return Err(argument(format!(
+                "{name:?} has the shape {found}, and `out` has {own}: pass out.reshape({found})"
+            )));
+        }
+        Ok(())
     }
 
     /// Returns the bytes of the array.
     pub fn bytes(&mut self) -> &mut [u8] {
-        let (start, length) = (self.0.0.buf, self.0.0.len as usize);
+        let (start, length) = (self.buffer.0.buf, self.buffer.0.len as usize);
         if length == 0 || start.is_null() {
             return &mut [];
         }

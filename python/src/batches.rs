@@ -1,10 +1,11 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
 use crate::draft::lock;
-use crate::errors::{OrRaise, argument, raise};
+use crate::errors::{OrRaise, argument, not_leased, raise};
 use crate::lease::Origin;
 use crate::library::Shown;
 use crate::options::Options;
+use crate::shown::type_name;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -18,7 +19,8 @@ use tensorlend_os::fork;
 ///
 /// The iterator leases several values at once, ahead of their turn. Between two training steps, the
 /// code and data of a lease leave the processor's caches. If several leases are taken together,
-/// only the first one pays for the cache misses.
+/// only the first one pays for the cache misses. The iterator's length is the number of values that
+/// it has not returned yet, if the names have a length.
 ///
 /// Notes
 /// -----
@@ -32,6 +34,8 @@ pub struct Batches {
     shown: Shown,
     ahead: usize,
     forks: u64,
+    /// Number of values that the iterator has not returned yet; `None` if the names have no length.
+    left: Mutex<Option<usize>>,
     /// The state; `None` while a call uses the state. A call takes the state out and releases the
     /// lock, because drawing names runs arbitrary code.
     state: Mutex<Option<State>>,
@@ -82,9 +86,10 @@ impl Batches {
         if names.is_instance_of::<PyString>() {
             return Err(PyTypeError::new_err("names are an iterable of names: give a list, also of one"));
         }
+        let left = Mutex::new(names.len().ok());
         let names = Some(names.try_iter()?.unbind());
         let state = State { names, again: None, failed: None, ready: VecDeque::new() };
-        Ok(Self { client, options, shown, ahead, forks: fork::generation(), state: Mutex::new(Some(state)) })
+        Ok(Self { client, options, shown, ahead, forks: fork::generation(), left, state: Mutex::new(Some(state)) })
     }
 
     fn take(&self) -> PyResult<State> {
@@ -132,7 +137,10 @@ impl Batches {
             return self.one(py, name.to_str()?, its_turn);
         }
         if !names.is_instance_of::<PyTuple>() && !names.is_instance_of::<PyList>() {
-            return Err(PyTypeError::new_err("a batch is a name, or a tuple of names"));
+            return Err(PyTypeError::new_err(format!(
+                "a batch must be a name (str) or a tuple of names, not {}",
+                type_name(names)
+            )));
         }
         let several: Vec<Bound<'_, PyString>> = names.extract()?;
         let all =
@@ -146,7 +154,10 @@ impl Batches {
         let found = if self.client.lends_devices() { py.detach(here) } else { here() };
         let value = match found.or_raise()? {
             Some(value) => value,
-            None if its_turn => py.detach(|| self.client.get_value(name)).or_raise()?,
+            None if its_turn => {
+                let found = py.detach(|| self.client.get_value(name));
+                found.map_err(|error| not_leased(&self.client, name, error))?
+            }
             None => return Ok(None),
         };
         let origin = || Origin { options: self.options.clone(), name: name.into(), named: true, member: None };
@@ -170,7 +181,23 @@ impl Batches {
             None => self.fill(py, &mut state),
         };
         *lock(&self.state) = Some(state);
+        if let (Ok(Some(_)), Some(left)) = (&next, &mut *lock(&self.left)) {
+            *left = left.saturating_sub(1);
+        }
         next
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let left = *lock(&self.left);
+        left.ok_or_else(|| {
+            PyTypeError::new_err("these batches have no length, because their names have none: pass a list")
+        })
+    }
+
+    // Without this method, an iterator that has returned its last value would be false.
+    #[allow(clippy::unused_self, reason = "Python calls it as a method")]
+    fn __bool__(&self) -> bool {
+        true
     }
 
     /// Ends the iteration, and releases the values that were leased ahead.

@@ -10,6 +10,7 @@ use crate::mailbox::Mailboxes;
 use crate::options::Options;
 use crate::wait::{Awaited, closed};
 use crate::{event_loop, listing, metadata, shown, wait};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::path::PathBuf;
@@ -194,6 +195,14 @@ impl Client {
 
 #[pymethods]
 impl Client {
+    #[new]
+    #[pyo3(signature = (*_arguments, **_options))]
+    fn new(_arguments: &Bound<'_, PyTuple>, _options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Err(PyTypeError::new_err(
+            "a Client is made by tensorlend.connect(), or by the connect method of tensorlend.embedded()",
+        ))
+    }
+
     /// The namespace's name.
     #[getter]
     fn namespace(&self, py: Python<'_>) -> PyResult<String> {
@@ -243,6 +252,15 @@ impl Client {
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
         self.close(py);
         false
+    }
+
+    fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._aio")?.call_method1("entered", (slf,))
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __aexit__<'py>(slf: &Bound<'py, Self>, _exception: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlend._aio")?.call_method1("left", (slf,))
     }
 
     /// Returns the nodes that this machine's gateway knows.

@@ -10,7 +10,7 @@ use crate::{export, metadata, shown, torch};
 use dlpark::python::ExportRequest;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyIterator, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyDict, PyIterator, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 pub use tensorlend_os::mutex::lock;
@@ -19,7 +19,8 @@ pub use tensorlend_os::mutex::lock;
 /// invisible until it is published.
 ///
 /// As a context manager, a draft with a name is published at the end of the block. An exception in
-/// the block drops the draft. `draft[...]` reads and writes elements as its numpy array does.
+/// the block drops the draft. A block must publish, send or drop a draft without a name.
+/// `draft[...]` reads and writes elements as its numpy array does.
 /// `Draft[np.float32]` is its type in annotations.
 ///
 /// Notes
@@ -59,6 +60,11 @@ impl Draft {
             return Ok(());
         }
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))
+    }
+
+    /// Returns the lifetime that the draft's name will have.
+    pub fn lasting(&self) -> Lasting {
+        self.lasting
     }
 
     /// Returns the draft's view, or the exception for a closed draft.
@@ -111,6 +117,15 @@ fn freeze(array: &Bound<'_, PyAny>) -> PyResult<()> {
 #[cold]
 fn gone() -> PyErr {
     raise(closed("the draft was published or dropped already: create another one"))
+}
+
+/// Returns the error for a `with` block that ends with an open draft without a name. The draft stays open.
+#[cold]
+pub fn unnamed() -> PyErr {
+    argument(
+        "the block ends, and the draft has no name and was not published: create it with name=, or call publish, send or drop \
+         in the block. The draft is still open",
+    )
 }
 
 tensor_getters!(Draft);
@@ -266,10 +281,11 @@ impl Draft {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        let open = lock(&self.state).is_some();
         match &self.name {
-            Some(name) if open && kind.is_none() => drop(self.lasting.publish(py, self.take(py)?.into(), name)?),
-            _ => self.let_go(),
+            _ if !kind.is_none() => self.let_go(),
+            _ if lock(&self.state).is_none() => {}
+            Some(name) => drop(self.lasting.publish(py, self.take(py)?.into(), name)?),
+            None => return Err(unnamed()),
         }
         Ok(false)
     }
@@ -312,6 +328,32 @@ impl Draft {
     /// Writes elements, as an assignment to the draft's numpy array does.
     fn __setitem__(slf: &Bound<'_, Self>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         Self::array(slf)?.set_item(key, value)
+    }
+
+    /// Calls a function of numpy with the arrays of drafts among its arguments, so that `out=draft` writes in place.
+    #[pyo3(signature = (ufunc, method, *inputs, **options))]
+    fn __array_ufunc__<'py>(
+        slf: &Bound<'py, Self>,
+        ufunc: &Bound<'py, PyAny>,
+        method: &str,
+        inputs: &Bound<'py, PyTuple>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let arrays = |given: &Bound<'py, PyTuple>| {
+            let each = given.iter().map(|one| match one.cast::<Self>().ok().map(Self::array) {
+                Some(array) => array,
+                None => Ok(one),
+            });
+            PyTuple::new(py, each.collect::<PyResult<Vec<_>>>()?)
+        };
+        let options = options.map(PyDictMethods::copy).transpose()?;
+        if let Some(options) = &options
+            && let Some(out) = options.get_item("out")?
+        {
+            options.set_item("out", arrays(out.cast::<PyTuple>()?)?)?;
+        }
+        ufunc.getattr(method)?.call(arrays(inputs)?, options.as_ref())
     }
 
     fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {

@@ -188,9 +188,9 @@ pub fn of_typestr(typestr: &str) -> PyResult<DType> {
 
 /// Parses a buffer's format with its item size.
 pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
-    let refuse = |why: &str| errors::dtype(format!("elements of format {format:?} {why}: use one of {KNOWN}"));
+    let refuse = |why: &str| errors::dtype(format!("elements of format {format:?} {why} use one of {KNOWN}"));
     let kind = match format.as_bytes().first() {
-        Some(b'>' | b'!') if item_bytes > 1 => return Err(refuse("are not in this machine's byte order")),
+        Some(b'>' | b'!') if item_bytes > 1 => return Err(refuse("are not in this machine's byte order:")),
         Some(b'@' | b'=' | b'<' | b'>' | b'!' | b'|') => &format[1..],
         _ => format,
     };
@@ -201,16 +201,20 @@ pub fn of_format(format: &str, item_bytes: usize) -> PyResult<DType> {
         "b" | "h" | "i" | "l" | "q" | "n" => 0,
         "e" | "f" | "d" => 2,
         "Zf" | "Zd" => 5,
-        _ if kind.starts_with('O') => return Err(refuse("are Python objects, which other processes cannot read")),
+        _ if kind.starts_with('O') => {
+            return Err(refuse(
+                "are Python objects, which other processes cannot read: publish the value with put_object, or",
+            ));
+        }
         _ if kind.starts_with('T') || kind.contains('{') => {
-            return Err(refuse("are structures: give each field a tensor of its own, as a dataset"));
+            return Err(refuse("are structures: give each field a tensor of its own, as a dataset, and"));
         }
         _ if kind.ends_with(['s', 'w', 'u', 'p']) => {
-            return Err(refuse("are text: encode it, and lend its bytes as uint8"));
+            return Err(refuse("are text: publish the value with put_object, or lend its encoded bytes as uint8, or"));
         }
-        _ => return Err(refuse("cannot be lent")),
+        _ => return Err(refuse("cannot be lent:")),
     };
-    DType::from_codes(code, bits, 1).ok_or_else(|| refuse("cannot be lent"))
+    DType::from_codes(code, bits, 1).ok_or_else(|| refuse("cannot be lent:"))
 }
 
 /// Converts an element type to DLPack's type.

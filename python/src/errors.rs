@@ -3,7 +3,7 @@
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
-use tensorlend::{Error, LimitKind, Refusal};
+use tensorlend::{Client, Error, LimitKind, Refusal};
 
 /// Prefix of the text of an error that [`closed`] made. The client library has no variant for such
 /// an error.
@@ -38,6 +38,16 @@ pub fn raise(error: Error) -> PyErr {
         Ok(()) => raised,
         Err(failed) => failed,
     })
+}
+
+/// Returns the exception for a name that could not be leased. For the name of a list or a stream, it names their call.
+#[cold]
+pub fn not_leased(client: &Client, name: &str, error: Error) -> PyErr {
+    let kind = if error.is_not_found() { client.collection(name) } else { None };
+    let Some(kind) = kind else { return raise(error) };
+    let call = if kind == "list" { "get_all" } else { "subscribe" };
+    let text = format!("there is no tensor named {name:?}, but a {kind} has this name: read it with {call}");
+    named("NotFoundError", text)
 }
 
 fn class(error: &Error) -> &'static str {

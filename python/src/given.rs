@@ -1,14 +1,18 @@
 //! Conversion of values that a caller passes to drafts: arrays, drafts, and mappings of them.
 
-use crate::array::Array;
+use crate::arguments;
+use crate::array::{Array, is_ndarray};
 use crate::device::array::{DeviceArray, from_host};
 use crate::device::{DeviceDraft, Target};
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
-use crate::{metadata, shown};
+use crate::lasting::Lasting;
+use crate::metadata;
+use crate::shown::type_name;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
-use tensorlend::{DType, DatasetDraft, Error, MemberDraft, ValueDraft};
+use tensorlend::{DatasetDraft, Error, MemberDraft, ValueDraft};
 
 /// The arguments `device=` and `stream=` of a call: the target memory, and the CUDA stream with pending work on the
 /// value.
@@ -43,19 +47,95 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
             "a dict holds several tensors: publish it with put_dataset, where each has a name and is an array",
         ));
     }
+    check_plain(value)?;
     if Array::may_be_on_device(value)?
-        && let Some(array) = DeviceArray::of(value, to.stream)?
+        && let Some(array) = DeviceArray::of(value, to.stream).map_err(|error| without_elements(value, error))?
     {
         if matches!(to.target, Target::Host) {
             return Err(argument("the array is on a device: copy it to the host first (to_host, .cpu(), .get())"));
         }
         return array.draft(py, client, to.target).map(|draft| Some(draft.into()));
     }
-    let array = Array::of(value)?;
+    let array = Array::of(value).map_err(|error| without_elements(value, error))?;
     match to.target.device() {
         Some(on) => from_host(py, client, &array, on).map(|draft| Some(draft.into())),
         None => array.draft(py, client).map(|draft| Some(draft.into())),
     }
+}
+
+/// Refuses a value with more than elements: labels or a mask, which a conversion to an array would drop. Looks at the
+/// attributes of the value's class, so it imports no library.
+fn check_plain(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let (py, kind) = (value.py(), value.get_type());
+    if is_ndarray(&kind)? || kind.module().is_ok_and(|module| module == "builtins" || module == "torch") {
+        return Ok(());
+    }
+    let labels = [intern!(py, "columns"), intern!(py, "iloc"), intern!(py, "dims")];
+    for label in labels {
+        if kind.hasattr(label)? {
+            return Err(errors::dtype(format!(
+                "a {} has labels, which are no part of a tensor: publish it with put_object, or pass its values alone (.to_numpy())",
+                type_name(value)
+            )));
+        }
+    }
+    if kind.hasattr(intern!(py, "filled"))?
+        && let Some(mask) = value.getattr_opt(intern!(py, "mask"))?
+        && mask.call_method0(intern!(py, "any"))?.is_truthy()?
+    {
+        return Err(errors::dtype(
+            "elements of the array are masked, and a tensor has no mask: pass array.filled(value), publish data and mask as a \
+             dataset, or use put_object",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the error for a value whose conversion has failed. Tensors that store no elements, or not all of them, have a
+/// text of their own.
+#[cold]
+fn without_elements(value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = value.py();
+    let is_meta = value.getattr(intern!(py, "is_meta")).and_then(|is_meta| is_meta.is_truthy());
+    if is_meta.unwrap_or(false) {
+        return errors::dtype("a tensor on the device \"meta\" has no elements: create it on another device");
+    }
+    let layout = value.getattr(intern!(py, "layout")).and_then(|layout| layout.str().map(|text| text.to_string()));
+    let layout = layout.unwrap_or_default();
+    if (layout.starts_with("torch.") && layout != "torch.strided") || value.hasattr("tocoo").unwrap_or(false) {
+        return errors::dtype(
+            "a sparse tensor does not store all of its elements: pass a dense one (.to_dense(), .toarray()), or publish its \
+             indices and values as a dataset",
+        );
+    }
+    error
+}
+
+/// Refuses a CUDA stream for a draft in host memory, where no stream of the device writes in order with the publication.
+pub fn no_stream(stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    match stream {
+        Some(_) => Err(argument("stream= is for a tensor on a device: pass device=, or leave stream out")),
+        None => Ok(()),
+    }
+}
+
+/// Returns the lifetime with which a draft was created.
+pub fn lifetime_of(value: &Bound<'_, PyAny>) -> Lasting {
+    if let Ok(draft) = value.cast::<Draft>() {
+        return draft.get().lasting();
+    }
+    value.cast::<DeviceDraft>().map(|draft| draft.get().lasting()).unwrap_or_default()
+}
+
+/// Refuses a draft that was created with a lifetime, for a call whose values have none.
+fn check_lifetime(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if lifetime_of(value).is_limited() {
+        return Err(argument(
+            "the draft was created with ttl or ephemeral, which only a name has: create it without them for a message, an item \
+             or a dataset",
+        ));
+    }
+    Ok(())
 }
 
 /// Takes the caller's draft, after waiting for all work on the draft.
@@ -95,6 +175,17 @@ fn of_member(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     error
 }
 
+/// Refuses a value that is no tensor of a dataset.
+fn check_member(value: &Bound<'_, PyAny>) -> PyResult<()> {
+    if value.is_instance_of::<PyDict>() {
+        return Err(errors::dtype(
+            "a dataset has one level: give each tensor of the inner dict a name such as \"a/b\", or publish the whole dict with \
+             put_object",
+        ));
+    }
+    check_lifetime(value)
+}
+
 /// Returns a draft of a dataset. The arguments `device=` and `stream=` apply to each tensor.
 pub fn dataset_of(
     client: &tensorlend::Client,
@@ -106,8 +197,10 @@ pub fn dataset_of(
     let metadata = metadata::checked(metadata)?;
     let mut members = Vec::new();
     for pair in tensors.items()? {
-        let (name, value): (String, Bound<'_, PyAny>) = pair.extract()?;
-        let copy = copied(client, &value, to).map_err(|error| of_member(value.py(), &name, error))?;
+        let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+        let name = arguments::name(&name)?.to_owned();
+        let copy = check_member(&value).and_then(|()| copied(client, &value, to));
+        let copy = copy.map_err(|error| of_member(value.py(), &name, error))?;
         members.push((name, value, copy));
     }
     let mut dataset = client.dataset().timestamp(timestamp);
@@ -134,7 +227,7 @@ pub fn drafted(
 ) -> PyResult<ValueDraft> {
     match value.cast::<PyMapping>() {
         Ok(tensors) => dataset_of(client, tensors, to, metadata, timestamp).map(Into::into),
-        Err(_) => tensor_of(client, value, to, metadata, timestamp),
+        Err(_) => check_lifetime(value).and_then(|()| tensor_of(client, value, to, metadata, timestamp)),
     }
 }
 
@@ -177,27 +270,4 @@ pub fn describe(draft: &mut tensorlend::Draft, metadata: Option<&[u8]>, timestam
         draft.set_timestamp(timestamp);
     }
     Ok(())
-}
-
-/// Converts strides from bytes to elements.
-pub fn elements(bytes: &[i64], dtype: DType) -> PyResult<Vec<i64>> {
-    let item = dtype.item_bytes() as i64;
-    if bytes.iter().any(|stride| stride % item != 0) {
-        let (bytes, name) = (shown::tuple(bytes), dtype.numpy_name());
-        return Err(argument(format!(
-            "strides of {bytes} bytes: each must be a multiple of the {item} bytes of an element of {name}, as numpy's strides are"
-        )));
-    }
-    Ok(bytes.iter().map(|stride| stride / item).collect())
-}
-
-/// Parses a shape: one size, or a sequence of sizes.
-pub fn sizes(shape: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let sizes = shape.extract::<i64>().map(|one| vec![one]).or_else(|_| shape.extract::<Vec<i64>>())?;
-    sizes
-        .into_iter()
-        .map(|size| {
-            u64::try_from(size).map_err(|_| argument(format!("a size of {size} elements: sizes are 0 or more")))
-        })
-        .collect()
 }

@@ -13,6 +13,7 @@
 //! `python/tests/stubs.py` copies them into the stub.
 #![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
 
+mod arguments;
 mod array;
 mod batches;
 mod client;

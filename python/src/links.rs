@@ -1,5 +1,6 @@
 //! The methods of `Client` for streams and services.
 
+use crate::arguments;
 use crate::client::Client;
 use crate::errors::OrRaise;
 use crate::lease::Mode;
@@ -24,7 +25,11 @@ impl Client {
     /// list of (str, int)
     ///     Name and number of subscribers of each.
     #[pyo3(signature = (glob="*"))]
-    fn streams(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
+    fn streams(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] glob: &str,
+    ) -> PyResult<Vec<(String, u64)>> {
         let client = self.session(py)?;
         let found = py.detach(|| client.streams(glob)).or_raise()?;
         Ok(found.into_iter().map(|one| (one.name, one.count)).collect())
@@ -37,7 +42,8 @@ impl Client {
     /// name : str
     ///     The stream's name.
     /// capacity : int, default 8
-    ///     Number of messages, the latest ones, that the stream keeps for subscribers that lag.
+    ///     Number of messages, the latest ones, that the stream keeps for subscribers that lag. It is rounded up to a power
+    ///     of two, from 1 to 65,536.
     /// policy : {"block", "drop-oldest", "error"}, default "block"
     ///     The effect of a subscriber that lags by more messages. "block": the producer waits for
     ///     this subscriber. "drop-oldest": the subscriber loses its oldest messages. "error":
@@ -50,12 +56,20 @@ impl Client {
     ///
     /// Raises
     /// ------
+    /// ArgumentError
+    ///     The capacity or the policy is invalid.
     /// ConflictError
-    ///     Another client that is connected produces the stream.
+    ///     This client, or another one that is connected, produces the stream.
     /// LimitError
     ///     A limit of the daemon's configuration is reached.
     #[pyo3(signature = (name, *, capacity=8, policy="block"))]
-    fn stream(&self, py: Python<'_>, name: &str, capacity: u32, policy: &str) -> PyResult<Stream> {
+    fn stream(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::number)] capacity: u32,
+        policy: &str,
+    ) -> PyResult<Stream> {
         let client = self.session(py)?;
         let builder = client.stream(name).capacity(capacity).policy(Stream::policy(policy)?);
         let stream = py.detach(|| builder.open()).or_raise()?;
@@ -97,7 +111,7 @@ impl Client {
     fn subscribe(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         start: &str,
         pollable: bool,
         wait: Option<f64>,
@@ -156,7 +170,7 @@ impl Client {
     #[pyo3(signature = (name, *, start="newest", pollable=false, wait=None, mode="read"))]
     fn subscribe_async<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         start: &str,
         pollable: bool,
         wait: Option<f64>,
@@ -181,7 +195,7 @@ impl Client {
     /// ------
     /// ConflictError
     ///     Another client that is connected produces the stream.
-    fn delete_stream(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+    fn delete_stream(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete_stream(name)).or_raise()
     }
@@ -206,7 +220,12 @@ impl Client {
     /// LimitError
     ///     A limit of the daemon's configuration is reached.
     #[pyo3(signature = (service, *, mode="read"))]
-    fn serve(&self, py: Python<'_>, service: &str, mode: &str) -> PyResult<Server> {
+    fn serve(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] service: &str,
+        mode: &str,
+    ) -> PyResult<Server> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
         let server = py.detach(|| client.serve(service).pollable().open()).or_raise()?;
         let awaited = self.awaited(&client);
@@ -237,7 +256,13 @@ impl Client {
     /// LimitError
     ///     A limit of the daemon's configuration is reached.
     #[pyo3(signature = (service, *, capacity=8, mode="read"))]
-    fn caller(&self, py: Python<'_>, service: &str, capacity: u32, mode: &str) -> PyResult<Caller> {
+    fn caller(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] service: &str,
+        #[pyo3(from_py_with = arguments::number)] capacity: u32,
+        mode: &str,
+    ) -> PyResult<Caller> {
         let (mode, client) = (Mode::parse(mode)?, self.session(py)?);
         let caller = client.caller(service).capacity(capacity).pollable().open().or_raise()?;
         let awaited = self.awaited(&client);

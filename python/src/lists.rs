@@ -1,5 +1,6 @@
 //! The methods of `Client` for lists.
 
+use crate::arguments;
 use crate::client::Client;
 use crate::errors::{OrRaise, argument};
 use crate::given::{To, drafted};
@@ -7,6 +8,7 @@ use crate::lease::Mode;
 use crate::received::show;
 use crate::wait::{timeout, wait};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::PyList;
 use tensorlend::Length;
 
@@ -34,7 +36,11 @@ impl Client {
     /// list of (str, int)
     ///     Name and length of each list.
     #[pyo3(signature = (glob="*"))]
-    fn lists(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<(String, u64)>> {
+    fn lists(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] glob: &str,
+    ) -> PyResult<Vec<(String, u64)>> {
         let client = self.session(py)?;
         let found = py.detach(|| client.lists(glob)).or_raise()?;
         Ok(found.into_iter().map(|one| (one.name, one.count)).collect())
@@ -56,7 +62,7 @@ impl Client {
     /// ------
     /// RemoteError
     ///     The node cannot be reached or refuses, or this machine's gateway does not respond.
-    fn fetch_list(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
+    fn fetch_list(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<u64> {
         let client = self.session(py)?;
         py.detach(|| client.fetch_list(name)).or_raise()
     }
@@ -98,7 +104,7 @@ impl Client {
     fn append(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         item: &Bound<'_, PyAny>,
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
@@ -132,9 +138,14 @@ impl Client {
     ///     One of the names has no value.
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
-    fn append_names(&self, py: Python<'_>, name: &str, names: Vec<String>) -> PyResult<u64> {
+    fn append_names(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::names)] names: Vec<PyBackedStr>,
+    ) -> PyResult<u64> {
         let client = self.session(py)?;
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
         py.detach(|| client.append_names(name, &names)).or_raise()
     }
 
@@ -149,7 +160,7 @@ impl Client {
     /// -------
     /// int
     ///     Number of items; 0 if the list does not exist.
-    fn length(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
+    fn length(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<u64> {
         Ok(self.session(py)?.length(name))
     }
 
@@ -180,7 +191,14 @@ impl Client {
     /// DisconnectedError
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (name, length, op=">=", timeout=None))]
-    fn wait_length(&self, py: Python<'_>, name: &str, length: u64, op: &str, timeout: Option<f64>) -> PyResult<u64> {
+    fn wait_length(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::number)] length: u64,
+        op: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
         let wanted = wanted(length, op)?;
         let (client, limit) = (self.session(py)?, self::timeout(timeout)?);
         wait(py, &self.awaited(&client), limit, |slice| client.wait_length(name, wanted, Some(slice)))
@@ -215,7 +233,7 @@ impl Client {
     #[pyo3(signature = (name, length, op=">=", timeout=None))]
     fn wait_length_async<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         length: u64,
         op: &str,
         timeout: Option<f64>,
@@ -243,7 +261,12 @@ impl Client {
     /// NotFoundError
     ///     There is no such list.
     #[pyo3(signature = (name, *, mode="read"))]
-    fn get_all<'py>(&self, py: Python<'py>, name: &str, mode: &str) -> PyResult<Bound<'py, PyList>> {
+    fn get_all<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        mode: &str,
+    ) -> PyResult<Bound<'py, PyList>> {
         self.get_range(py, name, 0, u64::MAX, mode)
     }
 
@@ -274,7 +297,7 @@ impl Client {
     fn get_range<'py>(
         &self,
         py: Python<'py>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         start: u64,
         stop: u64,
         mode: &str,
@@ -301,7 +324,7 @@ impl Client {
     /// -------
     /// bool
     ///     False if the list did not exist.
-    fn clear(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+    fn clear(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.clear(name)).or_raise()
     }
@@ -319,7 +342,12 @@ impl Client {
     /// ------
     /// NotFoundError
     ///     There is no such list.
-    fn rename_list(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
+    fn rename_list(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] source: &str,
+        #[pyo3(from_py_with = arguments::name)] destination: &str,
+    ) -> PyResult<()> {
         let client = self.session(py)?;
         py.detach(|| client.rename_list(source, destination)).or_raise()
     }

@@ -1,5 +1,6 @@
 //! The class `Model`: a model that runners serve.
 
+use crate::arguments;
 use crate::dataset::Dataset;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed};
@@ -87,7 +88,7 @@ impl Model {
     pub fn run(
         &self,
         py: Python<'_>,
-        inputs: &Bound<'_, PyMapping>,
+        #[pyo3(from_py_with = arguments::mapping)] inputs: &Bound<'_, PyMapping>,
         outputs: Option<&Bound<'_, PyAny>>,
         prepare: Option<&Bound<'_, PyMapping>>,
         timeout: Option<f64>,
@@ -96,7 +97,8 @@ impl Model {
         let (mode, patience) = (Mode::parse(mode)?, self::timeout(timeout)?);
         let mut request = ModelRequest::new();
         for pair in inputs.items()? {
-            let (input, value): (String, Bound<'_, PyAny>) = pair.extract()?;
+            let (input, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
+            let input = arguments::name(&input)?.to_owned();
             request = match value.extract::<String>() {
                 Ok(tensor) => request.input_from(&input, &tensor),
                 Err(_) => request.input(&input, brought(&self.client, &input, &value)?),
@@ -154,7 +156,7 @@ impl Model {
     )]
     fn run_async<'py>(
         slf: &Bound<'py, Self>,
-        inputs: &Bound<'py, PyMapping>,
+        #[pyo3(from_py_with = arguments::mapping)] inputs: &Bound<'py, PyMapping>,
         outputs: Option<&Bound<'py, PyAny>>,
         prepare: Option<&Bound<'py, PyMapping>>,
         timeout: Option<f64>,

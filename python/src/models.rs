@@ -1,5 +1,6 @@
 //! The methods of `Client` for models.
 
+use crate::arguments;
 use crate::client::Client;
 use crate::dataset::Dataset;
 use crate::errors::OrRaise;
@@ -45,7 +46,7 @@ impl Client {
     fn put_model(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         model: PyBackedBytes,
         batch_max: u32,
         batch_min: Option<u32>,
@@ -73,8 +74,8 @@ impl Client {
     /// ------
     /// NotFoundError
     ///     There is no such model.
-    fn get_model(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
-        self.get(py, &tensorlend_model::model_bytes_name(name), "read", None, None)
+    fn get_model(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<Py<PyAny>> {
+        self.get(py, &tensorlend_model::model_bytes_name(name), "read", None, None, None)
     }
 
     /// Removes a model.
@@ -88,7 +89,7 @@ impl Client {
     /// -------
     /// bool
     ///     False if the model did not exist.
-    fn delete_model(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+    fn delete_model(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
         let models = Models::new(&self.session(py)?);
         py.detach(|| models.delete(name)).or_raise()
     }
@@ -105,7 +106,7 @@ impl Client {
     /// list of str
     ///     The names.
     #[pyo3(signature = (glob="*"))]
-    fn models(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<String>> {
+    fn models(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] glob: &str) -> PyResult<Vec<String>> {
         let models = Models::new(&self.session(py)?);
         let found = py.detach(|| models.list(glob)).or_raise()?;
         Ok(found.into_iter().map(|model| model.name).collect())
@@ -122,7 +123,11 @@ impl Client {
     /// -------
     /// list of dict
     ///     The metrics of each runner.
-    fn model_statistics<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn model_statistics<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let models = Models::new(&self.session(py)?);
         let all = py.detach(|| models.statistics(name)).or_raise()?;
         all.iter().map(|one| metadata::to_dict(py, &one.encode())).collect()
@@ -144,7 +149,7 @@ impl Client {
     /// ------
     /// ArgumentError
     ///     The name is invalid.
-    fn model(&self, py: Python<'_>, name: &str) -> PyResult<Model> {
+    fn model(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<Model> {
         let client = self.session(py)?;
         let awaited = self.awaited(&client);
         Model::of(client, awaited, name, self.origin(&tensorlend_model::model_service(name), false))
@@ -189,8 +194,8 @@ impl Client {
     fn run_model(
         &self,
         py: Python<'_>,
-        name: &str,
-        inputs: &Bound<'_, PyMapping>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::mapping)] inputs: &Bound<'_, PyMapping>,
         outputs: Option<&Bound<'_, PyAny>>,
         prepare: Option<&Bound<'_, PyMapping>>,
         timeout: Option<f64>,
@@ -237,8 +242,8 @@ impl Client {
     #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn run_model_async<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
-        inputs: &Bound<'py, PyMapping>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::mapping)] inputs: &Bound<'py, PyMapping>,
         outputs: Option<&Bound<'py, PyAny>>,
         prepare: Option<&Bound<'py, PyMapping>>,
         timeout: Option<f64>,

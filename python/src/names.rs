@@ -1,5 +1,6 @@
 //! The methods of `Client` for named values: publish, get, wait, list, remove.
 
+use crate::arguments::{self, elements, sizes};
 use crate::array::{Out, beside, bytes_of};
 use crate::batches::Batches;
 use crate::client::Client;
@@ -8,8 +9,8 @@ use crate::device::draft::Wish;
 use crate::device::stream::Given;
 use crate::device::{DeviceDraft, DeviceLease, Target};
 use crate::draft::Draft;
-use crate::errors::{self, OrRaise, raise};
-use crate::given::{To, dataset_of, describe, describe_on, elements, sizes, tensor_of};
+use crate::errors::{self, OrRaise, not_leased, raise};
+use crate::given::{To, dataset_of, describe, describe_on, lifetime_of, no_stream, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
 use crate::library::Shown;
@@ -17,26 +18,36 @@ use crate::listing::{self, Info};
 use crate::received::{show, unknown_kind};
 use crate::version::Version;
 use crate::wait::{timeout, wait};
-use crate::{dtype, metadata};
+use crate::{dtype, metadata, objects};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::{PyDict, PyMapping};
+use pyo3::types::{PyDict, PyIterator, PyList, PyMapping};
 use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
 
 /// Leases the value of a name. Releases the interpreter's lock if the daemon lends device memory,
 /// because the driver may be slow. Also releases the lock if this machine has no such value,
 /// because the gateway may have to fetch the value.
-fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str, mode: Mode) -> PyResult<Value> {
+fn look_up(py: Python<'_>, client: &tensorlend::Client, name: &str, mode: Mode) -> Result<Value, Error> {
     if matches!(mode, Mode::CopyOnWrite) {
         // The private mapping has pages of its own, so the mapping of the leased memory needs none.
         return tensorlend::lazily(|| look_up(py, client, name, Mode::Read));
     }
     if client.lends_devices() {
-        return py.detach(|| client.get_value(name)).or_raise();
+        return py.detach(|| client.get_value(name));
     }
-    match client.get_here(name).or_raise()? {
+    match client.get_here(name)? {
         Some(value) => Ok(value),
-        None => py.detach(|| client.get_value(name)).or_raise(),
+        None => py.detach(|| client.get_value(name)),
+    }
+}
+
+/// Refuses the bytes of an object, which only `get_object` reads.
+fn check_not_object(name: &str, value: &Value) -> PyResult<()> {
+    match value {
+        Value::Tensor(lease) if objects::is_object(lease) => Err(errors::dtype(format!(
+            "{name:?} holds an object, not a tensor: use get_object, or get_value for its bytes"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -78,8 +89,10 @@ pub fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
     )))
 }
 
-fn is_on_device(error: &Error) -> bool {
-    matches!(error, Error::Kind { found: ValueKind::DeviceTensor, .. })
+/// Parses an argument for which None is a value, and Ellipsis is the default.
+#[allow(clippy::unnecessary_wraps, reason = "pyo3 calls it")]
+fn given(object: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
+    Ok((!object.is(object.py().Ellipsis())).then(|| object.clone().unbind()))
 }
 
 /// Returns the version of a Version, a lease or a dataset; `Version::NONE` if none is given.
@@ -155,7 +168,7 @@ impl Client {
     fn put(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         value: &Bound<'_, PyAny>,
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
@@ -164,7 +177,10 @@ impl Client {
         device: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Version> {
-        let lasting = Lasting::new(ttl, ephemeral)?;
+        let mut lasting = Lasting::new(ttl, ephemeral)?;
+        if !lasting.is_limited() {
+            lasting = lifetime_of(value);
+        }
         let to = To::parse(device, stream)?;
         let client = self.session(py)?;
         let draft = tensor_of(&client, value, &to, metadata, timestamp)?;
@@ -195,7 +211,7 @@ impl Client {
     ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
     ///     None and "cpu" are host memory.
     /// stream : int or stream or None, default None
-    ///     The CUDA stream that will write a tensor on a device.
+    ///     The CUDA stream that will write a tensor on a device; None for host memory.
     ///
     /// Returns
     /// -------
@@ -249,6 +265,7 @@ impl Client {
             let describe = |draft: &mut tensorlend::DeviceDraft| describe_on(draft, metadata.as_deref(), timestamp);
             return Ok(Py::new(py, DeviceDraft::create(py, &client, wish, describe)?)?.into_any());
         }
+        no_stream(stream)?;
         let mut draft = beside(py, bytes, || client.create_spec(spec)).or_raise()?;
         describe(&mut draft, metadata.as_deref(), timestamp)?;
         Ok(Py::new(py, Draft::new(draft, &client, name, lasting))?.into_any())
@@ -271,11 +288,13 @@ impl Client {
     ///     The CUDA stream that will read a tensor on a device: a handle, or a stream of torch, cupy, numba or
     ///     cuda.core. If the tensor was published early, the stream waits for the producer's work. With None, the
     ///     call itself waits.
+    /// default : object, optional
+    ///     The result if the name has no value. Without it, the call raises NotFoundError.
     ///
     /// Returns
     /// -------
-    /// Lease or DeviceLease
-    ///     The lease; a DeviceLease if the tensor is on a device.
+    /// Lease, DeviceLease or object
+    ///     The lease, a DeviceLease if the tensor is on a device; or `default`.
     ///
     /// Raises
     /// ------
@@ -284,7 +303,7 @@ impl Client {
     /// ArgumentError
     ///     The name holds a dataset: use `get_dataset`.
     /// DTypeError
-    ///     The tensor has elements of another type than `dtype`.
+    ///     The tensor has elements of another type than `dtype`, or the name holds an object: use `get_object`.
     /// LimitError
     ///     This client holds its maximum number of leases.
     ///
@@ -293,24 +312,35 @@ impl Client {
     /// >>> _ = client.put("x", np.arange(3))
     /// >>> client.get("x").numpy()
     /// array([0, 1, 2])
-    #[pyo3(signature = (name, *, mode="read", dtype=None, stream=None))]
+    #[pyo3(
+        signature = (name, *, mode="read", dtype=None, stream=None, default=None),
+        text_signature = "($self, name, *, mode='read', dtype=None, stream=None, default=...)"
+    )]
+    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     pub fn get(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         mode: &str,
         dtype: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = given)] default: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let (mode, dtype) = (Mode::parse(mode)?, dtype.map(dtype::parse).transpose()?);
         let client = self.session(py)?;
         let given = stream.map(|stream| Given::parse(Some(stream))).transpose()?;
         let early = || py.detach(|| client.get_device_early(name));
-        let value = match given.as_ref().map(|_| early()) {
-            None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name, mode)?,
-            Some(other) => Value::Device(other.or_raise()?),
+        let found = match given.as_ref().map(|_| early()) {
+            None | Some(Err(Error::Kind { .. })) => look_up(py, &client, name, mode),
+            Some(other) => other.map(Value::Device),
+        };
+        let value = match (found, default) {
+            (Ok(value), _) => value,
+            (Err(error), Some(default)) if error.is_not_found() => return Ok(default),
+            (Err(error), _) => return Err(not_leased(&client, name, error)),
         };
         expect(&value, dtype, name)?;
+        check_not_object(name, &value)?;
         match value {
             Value::Tensor(lease) => {
                 Ok(Py::new(py, Lease::of(py, lease, mode, &client, self.origin(name, true))?)?.into_any())
@@ -350,10 +380,15 @@ impl Client {
     /// ArgumentError
     ///     The name holds one tensor: use `get`.
     #[pyo3(signature = (name, *, mode="read"))]
-    fn get_dataset(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Dataset> {
+    fn get_dataset(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        mode: &str,
+    ) -> PyResult<Dataset> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        match look_up(py, &client, name, mode)? {
+        match look_up(py, &client, name, mode).map_err(|error| not_leased(&client, name, error))? {
             Value::Dataset(dataset) => Dataset::of(py, dataset, mode, &client, self.origin(name, true)),
             other => Err(is_no_dataset(name, &other)),
         }
@@ -379,10 +414,15 @@ impl Client {
     /// NotFoundError
     ///     The name has no value.
     #[pyo3(signature = (name, *, mode="read"))]
-    fn get_value(&self, py: Python<'_>, name: &str, mode: &str) -> PyResult<Py<PyAny>> {
+    fn get_value(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        mode: &str,
+    ) -> PyResult<Py<PyAny>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
-        let value = look_up(py, &client, name, mode)?;
+        let value = look_up(py, &client, name, mode).map_err(|error| not_leased(&client, name, error))?;
         show(py, &client, value, mode, self.origin(name, true))
     }
 
@@ -410,7 +450,7 @@ impl Client {
     /// LimitError
     ///     This client holds its maximum number of leases.
     /// TypeError
-    ///     `names` is one name.
+    ///     `names` is one name, or has an item that is no str.
     ///
     /// Examples
     /// --------
@@ -418,13 +458,22 @@ impl Client {
     /// >>> [value.shape for value in client.get_many(["a", "b"])]
     /// [(2,), (3,)]
     #[pyo3(signature = (names, *, mode="read"))]
-    fn get_many(&self, py: Python<'_>, names: Vec<PyBackedStr>, mode: &str) -> PyResult<Vec<Py<PyAny>>> {
+    fn get_many(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::names)] names: Vec<PyBackedStr>,
+        mode: &str,
+    ) -> PyResult<Vec<Py<PyAny>>> {
         let mode = Mode::parse(mode)?;
         let client = self.session(py)?;
         // Release the interpreter's lock: the values may be many, on a slow device, or on another machine.
-        let values = py.detach(|| client.get_many(&names).into_iter().collect::<Result<Vec<Value>, Error>>());
+        let values = py.detach(|| {
+            let found = client.get_many(&names).into_iter().zip(&names);
+            found.map(|(value, name)| value.map_err(|error| (name, error))).collect::<Result<Vec<Value>, _>>()
+        });
         let shown = |(value, name): (Value, &PyBackedStr)| show(py, &client, value, mode, self.origin(name, true));
-        values.or_raise()?.into_iter().zip(&names).map(shown).collect()
+        let values = values.map_err(|(name, error)| not_leased(&client, name, error))?;
+        values.into_iter().zip(&names).map(shown).collect()
     }
 
     /// Returns an iterator over the values of names, in their order.
@@ -462,21 +511,21 @@ impl Client {
         py: Python<'_>,
         names: &Bound<'_, PyAny>,
         library: Option<&str>,
-        ahead: usize,
+        #[pyo3(from_py_with = arguments::number)] ahead: usize,
         mode: &str,
     ) -> PyResult<Batches> {
         let shown = Shown::parse(library, mode)?;
         Batches::new(self.session(py)?, self.options().clone(), names, shown, ahead)
     }
 
-    /// Copies the tensor's elements, in C order, into a buffer.
+    /// Copies the tensor's elements, in C order, into an array or a buffer.
     ///
     /// Parameters
     /// ----------
     /// name : str
     ///     The tensor's name.
     /// out : buffer
-    ///     A writable, contiguous buffer of exactly the tensor's length in bytes.
+    ///     A writable, contiguous array of the tensor's dtype and shape, or a buffer of bytes of exactly its length.
     ///
     /// Returns
     /// -------
@@ -488,19 +537,30 @@ impl Client {
     /// NotFoundError
     ///     The name has no value.
     /// ArgumentError
-    ///     The buffer has another length.
-    fn get_into(&self, py: Python<'_>, name: &str, out: &Bound<'_, PyAny>) -> PyResult<Version> {
+    ///     The array has another shape, or the buffer another length.
+    /// DTypeError
+    ///     The array has elements of another type.
+    fn get_into(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<Version> {
         let client = self.session(py)?;
         let mut out = Out::of(out)?;
+        let value = look_up(py, &client, name, Mode::Read).map_err(|error| not_leased(&client, name, error))?;
+        check_not_object(name, &value)?;
+        match &value {
+            Value::Tensor(lease) => out.check(name, lease.dtype(), lease.shape())?,
+            Value::Device(lease) => out.check(name, lease.dtype(), lease.shape())?,
+            _ => return Err(is_dataset(name)),
+        }
         let bytes = out.bytes();
-        let copied = py.detach(|| match client.get_into(name, bytes) {
-            Err(error) if is_on_device(&error) => {
-                let lease = client.get_device(name)?;
-                lease.copy_to_bytes(bytes).map(|()| lease.version())
-            }
-            other => other,
+        let copied = py.detach(|| match &value {
+            Value::Device(lease) => lease.copy_to_bytes(bytes),
+            other => other.as_tensor().map_or(Ok(()), |tensor| tensor.copy_to(bytes)),
         });
-        copied.or_raise().map(Version)
+        copied.or_raise().map(|()| Version(value.version()))
     }
 
     /// Waits until the name has a value, and leases this value.
@@ -535,7 +595,7 @@ impl Client {
     fn wait_for(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         timeout: Option<f64>,
         mode: &str,
         dtype: Option<&Bound<'_, PyAny>>,
@@ -574,7 +634,7 @@ impl Client {
     #[pyo3(signature = (name, timeout=None, *, mode="read", dtype=None))]
     fn wait_for_async<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         timeout: Option<f64>,
         mode: &str,
         dtype: Option<&Bound<'py, PyAny>>,
@@ -617,7 +677,7 @@ impl Client {
     fn wait_newer(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         seen: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         mode: &str,
@@ -664,7 +724,7 @@ impl Client {
     #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read", dtype=None))]
     fn wait_newer_async<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         seen: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
         mode: &str,
@@ -684,12 +744,39 @@ impl Client {
     /// -------
     /// bool
     ///     True if the name has a value.
-    fn exists(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+    fn exists(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
         self.session(py)?.exists(name).or_raise()
     }
 
-    fn __contains__(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+    fn __contains__(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
         self.exists(py, name)
+    }
+
+    /// Leases the value that the name holds now: a tensor or a dataset.
+    fn __getitem__(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<Py<PyAny>> {
+        let client = self.session(py)?;
+        let value = look_up(py, &client, name, Mode::Read).map_err(|error| not_leased(&client, name, error))?;
+        check_not_object(name, &value)?;
+        show(py, &client, value, Mode::Read, self.origin(name, true))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        PyList::new(py, self.names(py, "*")?)?.try_iter()
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.names(py, "*")?.len())
+    }
+
+    // Without this method, a client of a namespace without names would be false.
+    #[allow(clippy::unused_self, reason = "Python calls it as a method")]
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    /// Returns the names, which IPython completes in `client[`.
+    fn _ipython_key_completions_(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.names(py, "*")
     }
 
     /// Returns the version of the name's value, without a lease.
@@ -703,7 +790,7 @@ impl Client {
     /// -------
     /// Version or None
     ///     The version; None if the name has no value.
-    fn version(&self, py: Python<'_>, name: &str) -> PyResult<Option<Version>> {
+    fn version(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<Option<Version>> {
         Ok(self.session(py)?.version(name).or_raise()?.map(Version))
     }
 
@@ -723,7 +810,7 @@ impl Client {
     /// ------
     /// PermissionError
     ///     This user may not write to the namespace.
-    fn delete(&self, py: Python<'_>, name: &str) -> PyResult<bool> {
+    fn delete(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
         let client = self.session(py)?;
         py.detach(|| client.delete(name)).or_raise()
     }
@@ -741,7 +828,12 @@ impl Client {
     /// ------
     /// NotFoundError
     ///     The source has no value.
-    fn rename(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<()> {
+    fn rename(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] source: &str,
+        #[pyo3(from_py_with = arguments::name)] destination: &str,
+    ) -> PyResult<()> {
         let client = self.session(py)?;
         py.detach(|| client.rename(source, destination)).or_raise()
     }
@@ -766,7 +858,12 @@ impl Client {
     ///     The source has no value.
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
-    fn copy(&self, py: Python<'_>, source: &str, destination: &str) -> PyResult<Version> {
+    fn copy(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] source: &str,
+        #[pyo3(from_py_with = arguments::name)] destination: &str,
+    ) -> PyResult<Version> {
         let client = self.session(py)?;
         py.detach(|| client.copy(source, destination)).or_raise().map(Version)
     }
@@ -783,7 +880,7 @@ impl Client {
     /// list of str
     ///     The names, sorted.
     #[pyo3(signature = (glob="*"))]
-    fn names(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<String>> {
+    fn names(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] glob: &str) -> PyResult<Vec<String>> {
         let client = self.session(py)?;
         py.detach(|| client.names(glob)).or_raise()
     }
@@ -804,7 +901,7 @@ impl Client {
     /// list of Info
     ///     The descriptions, sorted by name.
     #[pyo3(signature = (glob="*"))]
-    fn list(&self, py: Python<'_>, glob: &str) -> PyResult<Vec<Info>> {
+    fn list(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] glob: &str) -> PyResult<Vec<Info>> {
         listing::list(py, &self.session(py)?, glob)
     }
 
@@ -824,7 +921,7 @@ impl Client {
     /// ------
     /// NotFoundError
     ///     The name has no value.
-    fn info(&self, py: Python<'_>, name: &str) -> PyResult<Info> {
+    fn info(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<Info> {
         self.session(py)?.info(name).or_raise().map(Info)
     }
 
@@ -844,7 +941,11 @@ impl Client {
     /// ------
     /// RemoteError
     ///     This machine's gateway does not respond.
-    fn placement<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+    fn placement<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let client = self.session(py)?;
         let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
         let dict = PyDict::new(py);
@@ -874,7 +975,11 @@ impl Client {
     /// RemoteError
     ///     This machine's gateway does not respond.
     #[pyo3(signature = (glob="*"))]
-    fn remote_names<'py>(&self, py: Python<'py>, glob: &str) -> PyResult<Bound<'py, PyAny>> {
+    fn remote_names<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = arguments::name)] glob: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session(py)?;
         let found = py.detach(|| client.remote_names(glob)).or_raise()?;
         metadata::to_dict(py, &found.encode())
@@ -903,7 +1008,7 @@ impl Client {
     fn put_remote(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         value: &Bound<'_, PyAny>,
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
@@ -963,8 +1068,8 @@ impl Client {
     fn put_dataset(
         &self,
         py: Python<'_>,
-        name: &str,
-        tensors: &Bound<'_, PyMapping>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::mapping)] tensors: &Bound<'_, PyMapping>,
         metadata: Option<&Bound<'_, PyAny>>,
         timestamp: u64,
         ttl: Option<f64>,
@@ -1046,7 +1151,7 @@ impl Client {
     #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_object<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         obj: &Bound<'py, PyAny>,
         metadata: Option<&Bound<'py, PyAny>>,
         timestamp: u64,
@@ -1086,7 +1191,7 @@ impl Client {
     #[pyo3(signature = (name, *, trust_pickle=false, lazy=false, mode="read"))]
     fn get_object<'py>(
         slf: &Bound<'py, Self>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         trust_pickle: bool,
         lazy: bool,
         mode: &str,

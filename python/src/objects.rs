@@ -11,10 +11,12 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tensorlend::DType;
+use tensorlend::{DType, Tensor};
 
 /// Length of the header in bytes. The rows follow the header.
 const HEADER_BYTES: usize = 64;
+/// The first bytes of the header.
+const MAGIC: &[u8] = b"TLOBJECT";
 /// Maximum number of items of a list. The writer splits longer lists.
 const LIST_MAX: usize = 512;
 /// Maximum nesting of lists and dicts in one msgpack value.
@@ -30,6 +32,12 @@ const TUPLE: i8 = 1;
 const KEYS: usize = 256;
 /// Maximum length of a cached key, in bytes.
 const KEY_BYTES_MAX: usize = 48;
+
+/// Returns whether a tensor contains an object.
+pub fn is_object(tensor: &Tensor) -> bool {
+    let is_plain = tensor.dtype() == DType::U8 && tensor.shape().len() == 1 && tensor.nbytes() >= HEADER_BYTES;
+    is_plain && tensor.bytes().get(tensor.byte_offset()..).is_some_and(|bytes| bytes.starts_with(MAGIC))
+}
 
 /// The rows of an object in a lease's memory.
 #[pyclass(frozen, name = "_Rows", module = "tensorlend._native")]

@@ -1,5 +1,6 @@
 //! Queues: each item goes to one of several consumers.
 
+use crate::arguments;
 use crate::client::Client;
 use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
@@ -30,7 +31,8 @@ impl Client {
     /// name : str
     ///     The queue's name, which is the name of a list. The first item creates the list.
     /// maxsize : int, default 0
-    ///     The number of waiting items from which `put` of this object waits; 0 for no maximum.
+    ///     Maximum number of waiting items, at which `put` waits. All producers share one maximum: while the queue has items,
+    ///     `put` with a different maximum raises ArgumentError. 0 is the maximum that another producer gave, or none.
     ///
     /// Returns
     /// -------
@@ -42,7 +44,11 @@ impl Client {
     /// ArgumentError
     ///     The name is invalid, or of another machine.
     #[pyo3(signature = (name, *, maxsize=0))]
-    fn queue(slf: &Bound<'_, Self>, name: &str, maxsize: u64) -> PyResult<Queue> {
+    fn queue(
+        slf: &Bound<'_, Self>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        #[pyo3(from_py_with = arguments::number)] maxsize: u64,
+    ) -> PyResult<Queue> {
         let py = slf.py();
         let client = slf.get().session(py)?;
         let queue = py.detach(|| client.queue(name)).or_raise()?.max_waiting(maxsize);
@@ -548,7 +554,12 @@ impl Queue {
     /// QueueItems
     ///     The iterator.
     #[pyo3(signature = (timeout=None, *, prefetch=1, mode="read"))]
-    fn items(slf: &Bound<'_, Self>, timeout: Option<f64>, prefetch: u8, mode: &str) -> PyResult<QueueItems> {
+    fn items(
+        slf: &Bound<'_, Self>,
+        timeout: Option<f64>,
+        #[pyo3(from_py_with = arguments::number)] prefetch: u8,
+        mode: &str,
+    ) -> PyResult<QueueItems> {
         let queue = slf.get();
         ours(queue.forks)?;
         if !(1..=64).contains(&prefetch) {

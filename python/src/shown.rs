@@ -16,6 +16,16 @@ pub fn tuple(sizes: impl IntoIterator<Item = impl ToString>) -> String {
     }
 }
 
+/// Returns the name of an object's type, for errors.
+pub fn type_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().qualname().map_or_else(|_| "another type".to_owned(), |name| name.to_string())
+}
+
+/// Returns an object as Python's repr shows it, without the end of a long text.
+pub fn short(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| type_name(object), |text| text.to_string().chars().take(60).collect())
+}
+
 /// Returns a number with its noun, such as "1 byte" or "2 bytes".
 pub fn count(number: impl Into<u64>, noun: &str) -> String {
     let number = number.into();

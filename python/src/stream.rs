@@ -1,5 +1,6 @@
 //! The producer's end of a stream.
 
+use crate::arguments::sizes;
 use crate::array::{beside, bytes_of};
 use crate::device::draft::Wish;
 use crate::device::stream::Given;
@@ -7,7 +8,7 @@ use crate::device::{DeviceDraft, Target};
 use crate::draft::{Draft, lock};
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
-use crate::given::{To, drafted, sizes};
+use crate::given::{To, drafted, no_stream};
 use crate::lasting::Lasting;
 use crate::shown;
 use crate::wait::{Awaited, in_thread, options, timeout, wait};
@@ -302,6 +303,7 @@ impl Stream {
             let wish = Wish { spec, on, stream, name: None, lasting: Lasting::default() };
             return Ok(Py::new(py, DeviceDraft::create(py, &self.client, wish, |_| Ok(()))?)?.into_any());
         }
+        no_stream(stream)?;
         let draft = beside(py, bytes, || self.client.create_spec(spec)).or_raise()?;
         Ok(Py::new(py, Draft::new(draft, &self.client, None, Lasting::default()))?.into_any())
     }

@@ -34,6 +34,16 @@ def _end_waits() -> None:
         thread.join(5)
 
 
+async def entered(client: _native.Client) -> _native.Client:
+    """Enters `async with client`."""
+    return client
+
+
+async def left(client: _native.Client) -> None:
+    """Leaves `async with client`, which closes the client."""
+    await asyncio.to_thread(client.close)
+
+
 async def wait_newer(
     client: _native.Client, name: str, seen: Any, timeout: float | None, mode: str, dtype: Any
 ) -> _native._AnyValue:

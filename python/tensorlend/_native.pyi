@@ -7,8 +7,8 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from types import GenericAlias, TracebackType
-from typing import Any, Generic, Literal, NoReturn, final, overload
+from types import EllipsisType, GenericAlias, TracebackType
+from typing import Any, Generic, Literal, Never, NoReturn, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -251,6 +251,8 @@ class Client:
     and Ctrl-C ends them.
     """
 
+    # It raises a TypeError that names `connect`.
+    def __new__(cls, *_arguments: Never, **_options: Never) -> Self: ...
     @property
     def namespace(self) -> str:
         """The namespace's name."""
@@ -261,10 +263,7 @@ class Client:
 
     @property
     def daemon_version(self) -> str:
-        """The daemon's version: the release, the commit and its date, and the newest protocol and layout.
-
-        `tensorlend.__build__` is the same for this package.
-        """
+        """The daemon's version."""
 
     @property
     def closed(self) -> bool:
@@ -280,6 +279,8 @@ class Client:
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
+    def __aenter__(self) -> Coroutine[Any, Any, Self]: ...
+    def __aexit__(self, *_exception: object) -> Coroutine[Any, Any, None]: ...
     def __reduce__(self) -> tuple[Callable[..., Client], tuple[Any, ...]]: ...
     def _repr_html_(self) -> str: ...
     def put(
@@ -383,7 +384,7 @@ class Client:
             The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch.
             None and "cpu" are host memory.
         stream : int or stream or None, default None
-            The CUDA stream that will write a tensor on a device.
+            The CUDA stream that will write a tensor on a device; None for host memory.
 
         Returns
         -------
@@ -471,7 +472,13 @@ class Client:
     ) -> DeviceDraft: ...
     @overload
     def get(
-        self, name: str, *, mode: Mode = "read", dtype: _DTypeOf[_S], stream: CudaStream | None = None
+        self,
+        name: str,
+        *,
+        mode: Mode = "read",
+        dtype: _DTypeOf[_S],
+        stream: CudaStream | None = None,
+        default: EllipsisType = ...,
     ) -> Lease[_S] | DeviceLease[_S]:
         """Leases the tensor that the name holds now, without a copy. Later publications do not change
         this tensor.
@@ -490,11 +497,13 @@ class Client:
             The CUDA stream that will read a tensor on a device: a handle, or a stream of torch, cupy, numba or
             cuda.core. If the tensor was published early, the stream waits for the producer's work. With None, the
             call itself waits.
+        default : object, optional
+            The result if the name has no value. Without it, the call raises NotFoundError.
 
         Returns
         -------
-        Lease or DeviceLease
-            The lease; a DeviceLease if the tensor is on a device.
+        Lease, DeviceLease or object
+            The lease, a DeviceLease if the tensor is on a device; or `default`.
 
         Raises
         ------
@@ -503,7 +512,7 @@ class Client:
         ArgumentError
             The name holds a dataset: use `get_dataset`.
         DTypeError
-            The tensor has elements of another type than `dtype`.
+            The tensor has elements of another type than `dtype`, or the name holds an object: use `get_object`.
         LimitError
             This client holds its maximum number of leases.
 
@@ -516,8 +525,22 @@ class Client:
 
     @overload
     def get(
-        self, name: str, *, mode: Mode = "read", dtype: AnyDType | None = None, stream: CudaStream | None = None
+        self, name: str, *, mode: Mode = "read", dtype: _DTypeOf[_S], stream: CudaStream | None = None, default: _T
+    ) -> Lease[_S] | DeviceLease[_S] | _T: ...
+    @overload
+    def get(
+        self,
+        name: str,
+        *,
+        mode: Mode = "read",
+        dtype: AnyDType | None = None,
+        stream: CudaStream | None = None,
+        default: EllipsisType = ...,
     ) -> _Leased: ...
+    @overload
+    def get(
+        self, name: str, *, mode: Mode = "read", dtype: AnyDType | None = None, stream: CudaStream | None = None, default: _T
+    ) -> _Leased | _T: ...
     def get_dataset(self, name: str, *, mode: Mode = "read") -> Dataset:
         """Leases the dataset that the name holds now. One lease holds all of its tensors.
 
@@ -589,7 +612,7 @@ class Client:
         LimitError
             This client holds its maximum number of leases.
         TypeError
-            `names` is one name.
+            `names` is one name, or has an item that is no str.
 
         Examples
         --------
@@ -642,14 +665,14 @@ class Client:
         self, names: Iterable[_BatchNames], library: Literal["torch"], *, ahead: int = 16, mode: Mode = "read"
     ) -> Batches[_TorchTensor | tuple[_TorchTensor | tuple[_TorchTensor, ...], ...]]: ...
     def get_into(self, name: str, out: Buffer) -> Version:
-        """Copies the tensor's elements, in C order, into a buffer.
+        """Copies the tensor's elements, in C order, into an array or a buffer.
 
         Parameters
         ----------
         name : str
             The tensor's name.
         out : buffer
-            A writable, contiguous buffer of exactly the tensor's length in bytes.
+            A writable, contiguous array of the tensor's dtype and shape, or a buffer of bytes of exactly its length.
 
         Returns
         -------
@@ -661,7 +684,9 @@ class Client:
         NotFoundError
             The name has no value.
         ArgumentError
-            The buffer has another length.
+            The array has another shape, or the buffer another length.
+        DTypeError
+            The array has elements of another type.
         """
 
     @overload
@@ -859,6 +884,11 @@ class Client:
         """
 
     def __contains__(self, name: str, /) -> bool: ...
+    def __getitem__(self, name: str, /) -> _AnyValue: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def _ipython_key_completions_(self) -> _Names: ...
     def version(self, name: str) -> Version | None:
         """Returns the version of the name's value, without a lease.
 
@@ -1376,7 +1406,8 @@ class Client:
         name : str
             The stream's name.
         capacity : int, default 8
-            Number of messages, the latest ones, that the stream keeps for subscribers that lag.
+            Number of messages, the latest ones, that the stream keeps for subscribers that lag. It is rounded up to a power
+            of two, from 1 to 65,536.
         policy : {"block", "drop-oldest", "error"}, default "block"
             The effect of a subscriber that lags by more messages. "block": the producer waits for
             this subscriber. "drop-oldest": the subscriber loses its oldest messages. "error":
@@ -1389,8 +1420,10 @@ class Client:
 
         Raises
         ------
+        ArgumentError
+            The capacity or the policy is invalid.
         ConflictError
-            Another client that is connected produces the stream.
+            This client, or another one that is connected, produces the stream.
         LimitError
             A limit of the daemon's configuration is reached.
         """
@@ -1552,7 +1585,8 @@ class Client:
         name : str
             The queue's name, which is the name of a list. The first item creates the list.
         maxsize : int, default 0
-            The number of waiting items from which `put` of this object waits; 0 for no maximum.
+            Maximum number of waiting items, at which `put` waits. All producers share one maximum: while the queue has items,
+            `put` with a different maximum raises ArgumentError. 0 is the maximum that another producer gave, or none.
 
         Returns
         -------
@@ -3112,7 +3146,8 @@ class Draft(Generic[_S_co]):
     invisible until it is published.
 
     As a context manager, a draft with a name is published at the end of the block. An exception in
-    the block drops the draft. `draft[...]` reads and writes elements as its numpy array does.
+    the block drops the draft. A block must publish, send or drop a draft without a name.
+    `draft[...]` reads and writes elements as its numpy array does.
     `Draft[np.float32]` is its type in annotations.
 
     Notes
@@ -3248,6 +3283,7 @@ class Draft(Generic[_S_co]):
 
     def __len__(self) -> int: ...
     def __getitem__(self, key: Any, /) -> Any: ...
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any: ...
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
     def __iter__(self) -> Iterator[Any]: ...
     def __class_getitem__(cls, item: Any) -> GenericAlias: ...
@@ -3448,6 +3484,7 @@ class Lease(Generic[_S_co]):
         """Ends the lease now, or when the last array that views the tensor is gone."""
 
     def _immutable(self) -> CapsuleType: ...
+    def __arrow_array__(self, type: Any = None) -> Any: ...
     def __jax_array__(self) -> Any: ...
     def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> npt.NDArray[Any]: ...
     def __len__(self) -> int: ...
@@ -3479,7 +3516,8 @@ class DeviceDraft(Generic[_S_co]):
     The tensor is invisible until it is published. `torch.from_dlpack(draft)`,
     `cupy.from_dlpack(draft)` and `numba.cuda.as_cuda_array(draft)` give access to the memory in
     place. As a context manager, a draft with a name is published at the end of the block. An
-    exception in the block drops the draft.
+    exception in the block drops the draft. A block must publish, send or drop a draft without a
+    name.
 
     Notes
     -----
@@ -4117,7 +4155,8 @@ class Batches(Iterator[_T_co]):
 
     The iterator leases several values at once, ahead of their turn. Between two training steps, the
     code and data of a lease leave the processor's caches. If several leases are taken together,
-    only the first one pays for the cache misses.
+    only the first one pays for the cache misses. The iterator's length is the number of values that
+    it has not returned yet, if the names have a length.
 
     Notes
     -----
@@ -4137,6 +4176,8 @@ class Batches(Iterator[_T_co]):
             Another thread is taking a value.
         """
 
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *_exception: object) -> Literal[False]: ...
     def __class_getitem__(cls, item: Any) -> GenericAlias: ...

@@ -123,7 +123,7 @@ def get_version(client: _native.Client, name: str, words: tuple[int, int], mode:
     """Leases the value of a name if it has this version. Returns None if another value has replaced
     it.
     """
-    lease = client.get(name, mode=mode)
+    lease = client.get_value(name, mode=mode)
     return lease if _is_of(lease, words) else None
 
 
@@ -206,6 +206,6 @@ def _lease(
     mode: Mode,
 ) -> _native.Lease | _native.DeviceLease:
     client = client_for(address, namespace)
-    value = client.get(name, mode=mode) if member is None else client.get_dataset(name, mode=mode)
+    value = client.get_value(name, mode=mode)
     _check(value, name, words)
     return value[member or ""] if isinstance(value, _native.Dataset) else value

@@ -1,9 +1,14 @@
 """Type aliases and protocols for the package's signatures."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_T_co = TypeVar("_T_co", covariant=True)
 
 #: Access to a leased tensor. "read" maps the producer's pages read-only. "cow" copies a page when
 #: this process writes to it.
@@ -40,8 +45,30 @@ class SupportsCudaArrayInterface(Protocol):
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
 
-#: Values that can be put, sent and appended: arrays, buffers, tensors, and anything that numpy converts to an array.
-Value: TypeAlias = npt.ArrayLike | SupportsDLPack | SupportsArrayInterface | SupportsCudaArrayInterface
+class SupportsArray(Protocol):
+    """An object that numpy converts to an array."""
+
+    def __array__(self) -> Any: ...
+
+
+class Nested(Protocol[_T_co]):
+    """A sequence, with sequences in it or not. A str is none, because it contains str alone."""
+
+    def __len__(self, /) -> int: ...
+    def __getitem__(self, index: int, /) -> "_T_co | Nested[_T_co]": ...
+    def __contains__(self, value: object, /) -> bool: ...
+    def __iter__(self, /) -> "Iterator[_T_co | Nested[_T_co]]": ...
+    def __reversed__(self, /) -> "Iterator[_T_co | Nested[_T_co]]": ...
+    def count(self, value: Any, /) -> int: ...
+    def index(self, value: Any, /) -> int: ...
+
+
+#: A number, an array or a buffer.
+_Item: TypeAlias = "complex | Buffer | SupportsArray"
+
+#: Values that can be put, sent and appended: numbers, arrays, buffers, tensors, and sequences that numpy converts to an array.
+#: Text is no tensor.
+Value: TypeAlias = "_Item | Nested[_Item] | SupportsDLPack | SupportsArrayInterface | SupportsCudaArrayInterface"
 
 
 class TorchDType(Protocol):

@@ -337,7 +337,15 @@ def get_object(
     """
     if lazy:
         return _opened(client, name, trust_pickle, mode, None)
-    return _decoder(client.get(name, mode=mode), trust_pickle, False).value()
+    return _decoder(_leased(client, name, mode), trust_pickle, False).value()
+
+
+def _leased(client: _native.Client, name: str, mode: Mode) -> Any:
+    """Leases the bytes of an object."""
+    value = client.get_value(name, mode=mode)
+    if isinstance(value, _native.Dataset):
+        raise ArgumentError(f"{name!r} holds a dataset, not an object: use get_dataset")
+    return value
 
 
 def _is_sequence(obj: Any) -> bool:
@@ -414,7 +422,7 @@ def _opened(
     client: _native.Client, name: str, trust_pickle: bool, mode: Mode, version: _native.Version | None
 ) -> Frozen[Any]:
     """Opens an object through this client, and returns it as the type that other processes see."""
-    lease = client.get(name, mode=mode)
+    lease = _leased(client, name, mode)
     if version is not None and lease.version != version:
         raise NotFoundError(f"{name!r} was overwritten while it was frozen")
     # The bytes are trusted if this process has just published this version. No other process can

@@ -41,6 +41,16 @@ def test_async_for_ends_with_the_stream(client, stream):
     assert asyncio.run(asyncio.wait_for(consume(), 60)) == list(range(100))
 
 
+def test_async_with(broker):
+    async def work():
+        async with broker.connect() as client:
+            client.put("x", 1)
+            assert not client.closed
+        return client
+
+    assert asyncio.run(work()).closed
+
+
 def test_recv_async(client, stream):
     subscription = subscribe(client)
 

@@ -37,6 +37,16 @@ def test_all_of_them_in_their_order(client, ahead, count):
         assert rows.dtype == np.float32 and rows.tolist() == [number] * 5 and not rows.flags.writeable
 
 
+def test_their_number(client):
+    for number in range(3):
+        client.put(f"n/{number}", number)
+    batches = client.batches([f"n/{number}" for number in range(3)], "numpy")
+    assert len(batches) == 3 and int(next(batches)) == 0 and len(batches) == 2
+    assert [int(value) for value in batches] == [1, 2] and len(batches) == 0 and batches
+    with pytest.raises(TypeError, match="no length, because their names have none"):
+        len(client.batches(name for name in ["n/0"]))
+
+
 def test_nothing_is_copied(client):
     (name,) = publish(client, 1)
     ((rows, label),) = client.batches([name], "numpy")

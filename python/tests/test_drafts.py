@@ -26,12 +26,41 @@ def test_a_draft_is_dropped_by_an_exception(client):
     assert "x" not in client and not draft.is_open
 
 
-def test_a_draft_without_a_name_is_not_published_on_leaving(client):
-    with client.create(3):
-        pass
+def test_a_block_does_not_drop_what_was_written(client):
+    with pytest.raises(tensorlend.ArgumentError, match="no name and was not published: create it with name="), client.create(3) as draft:
+        draft[:] = 7
+    draft.publish("x")
+    assert client.get("x").numpy().tolist() == [7] * 3, "the draft stayed open"
     with client.create(3) as draft:
-        draft.publish("x")
-    assert [info.name for info in client.list()] == ["x"]
+        draft.publish("y")
+    with client.create(3) as draft:
+        draft.drop()
+    with pytest.raises(ZeroDivisionError), client.create(3) as draft:
+        1 / 0  # noqa: B018
+    assert not draft.is_open and client.names() == ["x", "y"]
+
+
+def test_functions_of_numpy_write_into_a_draft(client):
+    with client.create((2, 3), np.float32, name="x") as draft:
+        found = np.add(np.ones((2, 3), "f4"), 2, out=draft)
+        assert found is draft.array
+        np.multiply(draft, draft, out=draft)
+        assert np.add.reduce(draft, axis=None) == 54 and (np.arange(3) + draft).shape == (2, 3)
+        np.exp(draft, out=draft, where=[[True, False, False]] * 2)
+    assert client.get("x").numpy()[:, 1:].tolist() == [[9, 9]] * 2 and client.get("x")[0, 0] > 8000
+    with pytest.raises(tensorlend.ClosedError):
+        np.add(1, 2, out=draft)
+
+
+def test_a_lifetime_of_a_draft_is_kept_or_refused(client):
+    client.put("x", client.create(3, ttl=100, ephemeral=True))
+    assert client.info("x").ephemeral and client.info("x").ttl > 90
+    client.put("x", client.create(3, ttl=100), ttl=10)
+    assert client.info("x").ttl <= 10
+    stream, queue = client.stream("s"), client.queue("q")
+    for call in [stream.send, queue.put, lambda draft: client.append("l", draft), lambda draft: client.put_dataset("d", {"a": draft})]:
+        with pytest.raises(tensorlend.ArgumentError, match="created with ttl or ephemeral"):
+            call(client.create(3, ttl=100))
 
 
 def test_published_once(client):

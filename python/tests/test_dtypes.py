@@ -66,8 +66,7 @@ def test_without_ml_dtypes_there_are_unsigned_integers(client, monkeypatch):
         np.asarray(draft)[:] = 0x3F80
     monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
     assert client.get("x").numpy().tolist() == [0x3F80] * 2
-    with client.create(2, "bfloat16") as draft:
-        assert draft.array.dtype == "uint16"
+    assert client.create(2, "bfloat16").array.dtype == "uint16"
 
 
 @pytest.mark.parametrize(

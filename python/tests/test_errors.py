@@ -90,6 +90,85 @@ def test_every_kind_of_limit_is_known_here():
     assert kinds and kinds == [str(kind) for kind in tensorlend.LimitKind]
 
 
+class Tensor:
+    """A tensor as torch has it, of which DLPack exports nothing."""
+
+    def __init__(self, layout, is_meta):
+        self.layout, self.is_meta = layout, is_meta
+
+    def __dlpack__(self, **_):
+        raise BufferError("cannot be exported")
+
+    def __dlpack_device__(self):
+        raise ValueError("Unknown device type meta for Dlpack")
+
+
+def frame():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    return pandas.DataFrame({"a": ["x", "y"]})
+
+
+def data_array():
+    return pytest.importorskip("xarray", reason="xarray is not installed").DataArray([1, 2], dims=["x"])
+
+
+def sparse():
+    return pytest.importorskip("scipy.sparse", reason="scipy is not installed").coo_array(np.eye(2))
+
+
+#: Calls with a wrong argument: each error says what is wrong in words of the argument, or what to do.
+WRONG = {
+    "get(5)": (lambda client: client.get(5), TypeError, "a name must be a str, not int"),
+    "put(array, name)": (lambda client: client.put(np.zeros(3), "x"), TypeError, "a name must be a str, not ndarray"),
+    "names(5)": (lambda client: client.names(5), TypeError, "a name must be a str, not int"),
+    "stream(5)": (lambda client: client.stream(5), TypeError, "a name must be a str, not int"),
+    "get_many(name)": (lambda client: client.get_many("x"), TypeError, "must be a list or a tuple, not one str: put the name into a list"),
+    "get_many([5])": (lambda client: client.get_many([5]), TypeError, "a name must be a str, not int"),
+    "get_many(5)": (lambda client: client.get_many(5), TypeError, "must be a list or a tuple of str, not int"),
+    "append_names(name)": (lambda client: client.append_names("l", "x"), TypeError, "put the name into a list"),
+    "batches([5])": (lambda client: next(client.batches([5])), TypeError, r"must be a name \(str\) or a tuple of names, not int"),
+    "create(3.5)": (lambda client: client.create(3.5, "f4"), TypeError, "a shape must be an int or a sequence of ints .*, not 3.5"),
+    "create((2, 3.5))": (lambda client: client.create((2, 3.5)), TypeError, r"a shape must be an int .*, not \(2, 3.5\)"),
+    "create(text)": (lambda client: client.create("ab"), TypeError, "a shape must be an int .*, not 'ab'"),
+    "create(None)": (lambda client: client.create(None), TypeError, "a shape must be an int .*, not None"),
+    "Client()": (lambda client: tensorlend.Client(), TypeError, r"made by tensorlend.connect\(\)"),
+    "Client(address)": (lambda client: tensorlend.Client("/x", label="a"), TypeError, r"made by tensorlend.connect\(\)"),
+    "client[name]": (lambda client: client["x"], KeyError, 'there is no tensor named "x"'),
+    "client[5]": (lambda client: client[5], TypeError, "a name must be a str, not int"),
+    "put(text)": (lambda client: client.put("x", "text"), TypeError, "are text: publish the value with put_object"),
+    "put(None)": (lambda client: client.put("x", None), TypeError, "are Python objects, .*: publish the value with put_object"),
+    "put(object)": (lambda client: client.put("x", object()), TypeError, "are Python objects, .*: publish the value with put_object"),
+    "put(dict)": (lambda client: client.put("x", {"a": 1}), TypeError, "publish it with put_dataset"),
+    "put(frame of text)": (lambda client: client.put("x", frame()), TypeError, "a DataFrame has labels, .*: publish it with put_object"),
+    "put(DataArray)": (lambda client: client.put("x", data_array()), TypeError, "a DataArray has labels, .*: publish it with put_object"),
+    "put(sparse)": (lambda client: client.put("x", sparse()), TypeError, r"a sparse tensor .*: pass a dense one .*\.toarray\(\)"),
+    "put(sparse of torch)": (lambda client: client.put("x", Tensor("torch.sparse_coo", False)), TypeError, r"a sparse tensor .*\.to_dense\(\)"),
+    "put(meta)": (lambda client: client.put("x", Tensor("torch.strided", True)), TypeError, '"meta" has no elements'),
+    "put_dataset(nested)": (lambda client: client.put_dataset("d", {"a": {"b": 1}}), TypeError, 'tensor "a" of the dataset: .* a name such as "a/b"'),
+    "put_dataset(array)": (lambda client: client.put_dataset("d", np.zeros(3)), TypeError, "must be a mapping of names to arrays, .* not ndarray"),
+    "put_dataset({1: })": (lambda client: client.put_dataset("d", {1: 1}), TypeError, "a name must be a str, not int"),
+    "get(list)": (lambda client: (client.append("l", 1), client.get("l")), KeyError, 'no tensor named "l", but a list has this name: read it with get_all'),
+    "get(stream)": (lambda client: (client.stream("s"), client.get("s")), KeyError, "but a stream has this name: read it with subscribe"),
+    "get_many([list])": (lambda client: (client.append("l", 1), client.get_many(["l"])), KeyError, "read it with get_all"),
+    "run_model(name)": (lambda client: client.run_model("m"), TypeError, "'inputs'"),
+    "run_model(array)": (lambda client: client.run_model("m", np.zeros(3)), TypeError, "must be a mapping of names to arrays"),
+    "run_model(missing)": (lambda client: client.run_model("m", {"x": 1}, timeout=0), KeyError, 'there is no model named "m"'),
+    "stream(capacity=0)": (lambda client: client.stream("s", capacity=0), ValueError, "a stream holds 1 to 65536 messages, not 0"),
+    "stream(capacity=-1)": (lambda client: client.stream("s", capacity=-1), ValueError, "the number -1 is out of range"),
+    "stream(capacity=1.5)": (lambda client: client.stream("s", capacity=1.5), TypeError, "a number must be an int, not float"),
+    "queue(maxsize=None)": (lambda client: client.queue("q", maxsize=None), TypeError, "a number must be an int, not NoneType"),
+    "create(stream=)": (lambda client: client.create(3, stream=1), ValueError, "stream= is for a tensor on a device: pass device="),
+    "items(prefetch=300)": (lambda client: client.queue("q").items(prefetch=300), ValueError, "the number 300 is too large"),
+}
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_a_wrong_argument_is_named_or_its_remedy(client, call):
+    wrong, kind, says = WRONG[call]
+    with pytest.raises(kind, match=says):
+        wrong(client)
+
+
 def test_objects_are_made_by_a_client_only():
     names = "Client Dataset Device DeviceDraft DeviceLease Draft Embedded Info Lease LegacyExport Message Stream Subscription"
     for name in names.split():

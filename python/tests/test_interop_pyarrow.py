@@ -37,6 +37,20 @@ def test_arrays_in_place(client):
     assert client.get("y").numpy().tolist() == list(range(1000))
 
 
+def test_arrays_of_a_lease(client):
+    client.put("x", np.arange(1000, dtype="int32"))
+    lease = client.get("x")
+    array = pa.array(lease)
+    assert array.type == pa.int32() and array.to_pylist() == list(range(1000))
+    assert array.buffers()[1].address == lease.__array_interface__["data"][0], "it is no copy"
+    assert pa.array(lease, pa.float64()).type == pa.float64() and pa.chunked_array([lease]).length() == 1000
+    client.put("flags", [True, False])
+    assert pa.array(client.get("flags")).to_pylist() == [True, False]
+    client.put("matrix", np.zeros((2, 2)))
+    with pytest.raises(pa.ArrowInvalid, match="1-dimensional"):
+        pa.array(client.get("matrix"))
+
+
 def test_a_buffer_keeps_the_memory(client):
     place = Place(client)
     place.draft.array[:] = 5

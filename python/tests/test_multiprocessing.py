@@ -352,8 +352,8 @@ def test_a_sender_that_is_killed(broker, client, length, step, left):
 @pytest.mark.parametrize(
     ("length", "step", "left"),
     [
-        *[(HUGE, "before get", 1), (HUGE, "after get", 1), (HUGE, "before delete", 1), (HUGE, "after delete", 0)],
-        *[(LARGE, "before get", 1), (LARGE, "after get", 1), (LARGE, "before _send_receipt", 1), (LARGE, "after _send_receipt", 0)],
+        *[(HUGE, "before get_value", 1), (HUGE, "after get_value", 1), (HUGE, "before delete", 1), (HUGE, "after delete", 0)],
+        *[(LARGE, "before get_value", 1), (LARGE, "after get_value", 1), (LARGE, "before _send_receipt", 1), (LARGE, "after _send_receipt", 0)],
     ],
 )
 def test_a_receiver_that_is_killed(broker, installed, length, step, left):

@@ -147,6 +147,37 @@ def test_get_into_what_does_not_fit(client):
         client.get_into("x", 48)
 
 
+def test_get_into_an_array_of_another_type_or_shape(client):
+    client.put("x", np.arange(6.0).reshape(2, 3))
+    for out in [np.zeros(12, "f4"), np.zeros((2, 3), "i8"), np.zeros((2, 3), "c8"), np.zeros((2, 3), "f4")]:
+        with pytest.raises(tensorlend.DTypeError, match=f"has elements of float64, and `out` has elements of {out.dtype}"):
+            client.get_into("x", out)
+        assert not out.any()
+    for out in [np.zeros((3, 2)), np.zeros(6)]:
+        with pytest.raises(tensorlend.ArgumentError, match=r"has the shape \(2, 3\), and `out` has \("):
+            client.get_into("x", out)
+        assert not out.any()
+    with pytest.raises(tensorlend.ArgumentError, match="holds a dataset, not a tensor"):
+        client.put_dataset("d", {"a": 1})
+        client.get_into("d", bytearray(8))
+
+
+def test_a_client_is_a_mapping_of_its_names(client):
+    assert len(client) == 0 and list(client) == [] and client, "a client without names is still true"
+    client.put("b", [1])
+    client.put_dataset("a", {"u": 1})
+    assert len(client) == 2 and list(client) == ["a", "b"] == client._ipython_key_completions_() and "b" in client
+    assert client["b"].numpy().tolist() == [1] and client["a"]["u"].numpy() == 1
+    with pytest.raises(KeyError, match="nothing"):
+        client["nothing"]
+    assert client.get("nothing", default=None) is None and client.get("nothing", default=3, dtype=float) == 3
+    assert client.get("b", default=None).numpy().tolist() == [1]
+    with pytest.raises(tensorlend.NotFoundError):
+        client.get("nothing")
+    with pytest.raises(tensorlend.ArgumentError, match="holds a dataset"):
+        client.get("a", default=None)
+
+
 def test_modes(client):
     client.put("x", [1, 2])
     assert client.get("x", mode="cow").mode == "cow"
@@ -298,3 +329,43 @@ def test_many_names_of_which_one_fails(client):
     for names in ["a", 1, ["a", 1]]:
         with pytest.raises(TypeError):
             client.get_many(names)
+
+
+def masked(mask):
+    return np.ma.MaskedArray([1.0, 2.0], mask=mask)
+
+
+def test_a_mask_is_not_dropped(client):
+    client.put("x", masked([False, False]))
+    client.put("y", np.ma.MaskedArray([1.0, 2.0]))
+    assert client.get("x").numpy().tolist() == client.get("y").numpy().tolist() == [1.0, 2.0]
+    stream = client.stream("s")
+    for call in [lambda array: client.put("z", array), lambda array: client.put_dataset("d", {"a": array}), stream.send]:
+        with pytest.raises(tensorlend.DTypeError, match=r"are masked, and a tensor has no mask: pass array.filled\(value\)"):
+            call(masked([False, True]))
+    assert "z" not in client and "d" not in client
+    client.put_object("z", masked([False, True]))
+    assert client.get_object("z", trust_pickle=True).mask.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("library", "make"),
+    [
+        ("pandas", lambda pandas: pandas.DataFrame({"a": [1, 2]})),
+        ("pandas", lambda pandas: pandas.Series([1, 2], index=["x", "y"])),
+        ("polars", lambda polars: polars.DataFrame({"a": [1, 2]})),
+        ("pyarrow", lambda pyarrow: pyarrow.table({"a": [1, 2]})),
+        ("xarray", lambda xarray: xarray.DataArray([1, 2], dims=["x"], coords={"x": [10, 20]})),
+        ("xarray", lambda xarray: xarray.Dataset({"a": ("x", [1, 2])})["a"]),
+    ],
+    ids=["DataFrame", "Series", "polars", "pyarrow", "xarray", "Dataset"],
+)
+def test_labels_are_not_dropped(client, library, make):
+    value = make(pytest.importorskip(library, reason=f"{library} is not installed"))
+    for call in [lambda: client.put("x", value), lambda: client.put_dataset("x", {"a": value}), lambda: client.append("x", value)]:
+        with pytest.raises(tensorlend.DTypeError, match=r"has labels, which are no part of a tensor: publish it with put_object, or"):
+            call()
+    assert len(client) == 0 and client.length("x") == 0
+    if library == "pandas":
+        client.put("x", value.to_numpy())
+        assert client.get("x").numpy().ravel().tolist() == [1, 2]

@@ -65,7 +65,7 @@ def gone(client, pattern="frozen/*"):
 )  # fmt: skip
 def test_plain_values_need_no_pickle(client, value):
     client.put_object("x", value)
-    assert client.info("x").name == "x" and not client.get("x").metadata["pickle"]
+    assert client.info("x").name == "x" and not client.get_value("x").metadata["pickle"]
     found = client.get_object("x")
     assert found == value and type(found) is type(value)
     assert client.get_object("x", lazy=True).thaw() == value
@@ -87,7 +87,7 @@ def test_arrays_are_views(client, array):
     assert found.flags.f_contiguous == array.flags.f_contiguous or not array.flags.c_contiguous
     if array.size:
         assert not found.flags.writeable
-        first, last = address(np.asarray(client.get("x"))), client.info("x").nbytes
+        first, last = address(np.asarray(client.get_value("x"))), client.info("x").nbytes
         assert first <= address(found) < first + last and address(found) % 64 == 0
 
 
@@ -149,7 +149,7 @@ def test_other_objects(client):
 def test_pickles_are_opened_by_those_who_trust_them(client):
     points = [Point(1, np.arange(1000.0)), {"when": datetime.date(2026, 11, 23)}]
     client.put_object("x", points)
-    assert client.get("x").metadata == {"object": "list", "items": 2, "pickle": True}
+    assert client.get_value("x").metadata == {"object": "list", "items": 2, "pickle": True}
     with pytest.raises(UntrustedPickleError, match=r"would import .*test_objects\.Point.*trust_pickle=True if you trust its publisher"):
         client.get_object("x")
     lazy = client.get_object("x", lazy=True)
@@ -308,7 +308,7 @@ def test_without_a_client(script):
 
 def bytes_of(client, value):
     client.put_object("made", value)
-    return np.array(client.get("made"))
+    return np.array(client.get_value("made"))
 
 
 def refused(client, data, trust=False):
@@ -493,7 +493,7 @@ def scribbled(random_, depth=0):
 def test_rust_decodes_as_msgpack_does(client):
     """Whole texts, damaged ones and noise: the same value, or an error of both."""
     client.put_object("x", [np.arange(1000)])
-    lease = client.get("x")
+    lease = client.get_value("x")
     ours, theirs = (kind(lease, trust_pickle=False, own=False) for kind in (decode.Decoder, Reference))
     randomly = random.Random(20261125)
     values = errors = 0
@@ -521,7 +521,7 @@ def test_rust_nests_as_deep_as_msgpack_does(client, head, inner, depth):
         # There msgpack refuses an empty list or dict, and reads other values.
         depth -= 2
     client.put_object("x", [1])
-    lease = client.get("x")
+    lease = client.get_value("x")
     ours, theirs = (kind(lease, trust_pickle=False, own=False) for kind in (decode.Decoder, Reference))
     for around in (0, 1, 2, layout.DEPTH_MAX, layout.DEPTH_MAX + 1):
         text = nested(around, layout.Ext.TUPLE, head * depth + inner)
@@ -542,10 +542,10 @@ def test_arrow(client):
     # Of another publisher, only plain numbers are viewed.
     client.put_object("numbers", pa.table({"n": list(range(1000))}))
     for name, numbers in (("numbers", client.get_object("numbers")["n"]), ("x", found["table"]["n"])):
-        assert is_in(client.get(name), numbers.chunk(0).buffers()[1].address) == (name == "numbers")
+        assert is_in(client.get_value(name), numbers.chunk(0).buffers()[1].address) == (name == "numbers")
     frozen = freeze(table, client=client)
     assert frozen.thaw().equals(table)
-    assert all(is_in(client.get(frozen.name), frozen.thaw()[n].chunk(0).buffers()[-1].address) for n in ("n", "text", "l"))
+    assert all(is_in(client.get_value(frozen.name), frozen.thaw()[n].chunk(0).buffers()[-1].address) for n in ("n", "text", "l"))
     client.put_object("x", pa.table({"e": pa.array([], pa.string())}))
     assert client.get_object("x").num_rows == 0
 
@@ -558,14 +558,72 @@ def test_frames_of_pandas(client):
     found = client.get_object("x")["frame"]
     pd.testing.assert_frame_equal(found, frame)
     numbers = freeze(frame[["n", "x"]].reset_index(drop=True), client=client)
-    assert is_in(client.get(numbers.name), address(numbers.thaw()["x"].to_numpy())), "numbers without nulls are not copied"
+    assert is_in(client.get_value(numbers.name), address(numbers.thaw()["x"].to_numpy())), "numbers without nulls are not copied"
     client.put_object("numbers", frame[["n", "x"]])
-    assert is_in(client.get("numbers"), address(client.get_object("numbers")["x"].to_numpy()))
+    assert is_in(client.get_value("numbers"), address(client.get_object("numbers")["x"].to_numpy()))
     odd = pd.DataFrame({"o": [Fails, 3]})
     client.put_object("x", odd)
     with pytest.raises(UntrustedPickleError):
         client.get_object("x")
     assert client.get_object("x", trust_pickle=True)["o"][1] == 3
+
+
+def test_what_arrow_would_change_in_a_frame_of_pandas_is_kept(client):
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    days, holidays = pd.date_range("2020-01-01", periods=2, freq="D"), pd.offsets.CustomBusinessDay(holidays=["2020-01-02"])
+    plain = [
+        pd.DataFrame({"a": [1, 2]}, index=days),
+        pd.DataFrame({"a": [1, 2]}, index=days.tz_localize("Europe/Berlin")),
+        pd.DataFrame({"a": [1, 2]}, index=pd.timedelta_range("1h", periods=2, freq="h")),
+        pd.DataFrame({"a": [1]}, index=pd.date_range("2020", periods=1, freq="MS")),
+        pd.DataFrame({"a": pd.Categorical(["x", "y"], ordered=True), "b": ["x", None], "c": pd.array([1, None], "Int64")}),
+    ]
+    pickled = [
+        pd.DataFrame({"a": [1, 2]}, index=pd.date_range("2020-01-01", periods=2, freq=holidays)),
+        pd.DataFrame([[1, 2]], columns=days),
+        pd.DataFrame([[1, 2]], columns=["a", 1]),
+        pd.DataFrame({"a": [[1, 2], [3]], "b": [{"x": 1}, {"y": 2}], "c": [(1,), (2,)]}),
+        pd.DataFrame({"a": pd.Series([1, None], dtype=object)}),
+        pd.DataFrame({"a": [1]}).set_flags(allows_duplicate_labels=False),
+    ]
+    for frame in plain + pickled:
+        client.put_object("x", frame)
+        assert client.get_value("x").metadata["pickle"] == any(frame is one for one in pickled)
+        found = client.get_object("x", trust_pickle=True)
+        pd.testing.assert_frame_equal(found, frame, check_freq=True, check_flags=True)
+        assert found.map(type).equals(frame.map(type))
+        assert getattr(found.index, "freq", None) == getattr(frame.index, "freq", None)
+
+
+def test_what_arrow_cannot_hold_of_polars_is_pickled_or_refused(client):
+    pl = pytest.importorskip("polars", reason="polars is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    wide = pl.DataFrame({"a": pl.Series([1 << 100], dtype=pl.Int128)})
+    client.put_object("x", wide)
+    assert client.get_object("x", trust_pickle=True).equals(wide)
+    # polars exports the addresses of objects, which are of no use elsewhere.
+    frame = pl.DataFrame({"a": pl.Series([{1}], dtype=pl.Object)})
+    with pytest.raises(Exception, match="(?i)object"):
+        client.put_object("y", frame)
+    assert "y" not in client
+
+
+def test_the_name_of_an_object_is_no_tensor(client):
+    client.put_object("x", {"a": 1})
+    for call in [client.get, client.__getitem__, lambda name: client.get(name, default=None), lambda name: client.get(name, mode="cow")]:
+        with pytest.raises(tensorlend.DTypeError, match='"x" holds an object, not a tensor: use get_object'):
+            call("x")
+    with pytest.raises(tensorlend.DTypeError, match="use get_object"):
+        client.get_into("x", bytearray(client.info("x").nbytes))
+    client.put_dataset("d", {"a": 1})
+    with pytest.raises(tensorlend.ArgumentError, match="'d' holds a dataset, not an object: use get_dataset"):
+        client.get_object("d")
+    # Its bytes are a value, and a lease on them can be sent.
+    value = client.get_value("x")
+    assert bytes(value)[:8] == b"TLOBJECT" and pickle.loads(pickle.dumps(value)).version == value.version
+    client.put("bytes", np.zeros(1000, np.uint8), metadata={"object": "value"})
+    assert client.get("bytes").nbytes == 1000
 
 
 def test_frames_of_polars(client):
@@ -659,7 +717,7 @@ def test_tensors_of_torch(client):
     client.put_object("x", {"t": tensors})
     found = client.get_object("x")["t"]
     assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(found, tensors, strict=True))
-    first, length = client.get("x").torch().data_ptr(), client.info("x").nbytes
+    first, length = client.get_value("x").torch().data_ptr(), client.info("x").nbytes
     assert all(first <= tensor.data_ptr() < first + length for tensor in found if tensor.numel())
     parameter = torch.nn.Parameter(torch.ones(2))
     client.put_object("x", parameter)

@@ -140,6 +140,18 @@ def test_put_many(client, jobs):
     assert [int(job.numpy()) for job in jobs.items(timeout=0)] == [2, 3]
 
 
+def test_producers_share_one_maximum(broker, client, jobs):
+    client.queue("jobs", maxsize=2).put(1)
+    with broker.connect() as other:
+        with pytest.raises(tensorlend.ArgumentError, match='queue "jobs" has given it a maximum of 2 waiting items, and this one gives 3'):
+            other.queue("jobs", maxsize=3).put(2)
+        other.queue("jobs").put(2)
+        with pytest.raises(tensorlend.TimeoutError, match='queue "jobs"'):
+            other.queue("jobs").put(3, timeout=0.01)
+        assert [int(job.numpy()) for job in jobs.items(timeout=0)] == [1, 2]
+        other.queue("jobs", maxsize=3).put_many([1, 2, 3])
+
+
 def test_objects(jobs):
     job = {"path": "a", "sizes": [1, 2], "array": np.arange(3)}
     jobs.put_object(job)

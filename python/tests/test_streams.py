@@ -102,12 +102,29 @@ def test_policies(client):
 
 
 def test_a_stream_that_cannot_be(client):
-    with pytest.raises(tensorlend.ArgumentError, match="at most 65536 messages"):
+    with pytest.raises(tensorlend.ArgumentError, match="1 to 65536 messages"):
         client.stream("s", capacity=65537)
+    with pytest.raises(tensorlend.ArgumentError, match="1 to 65536 messages, not 0"):
+        client.stream("s", capacity=0)
     with pytest.raises(tensorlend.ArgumentError, match="at least one byte"):
         client.stream("")
-    with pytest.raises(OverflowError):
+    with pytest.raises(tensorlend.ArgumentError, match="the number -1 is out of range"):
         client.stream("s", capacity=-1)
+
+
+def test_a_stream_has_one_producer(broker, client):
+    stream, frames = client.stream("s"), client.subscribe("s", start="next")
+    with broker.connect() as other:
+        for second in [client, other]:
+            with pytest.raises(tensorlend.ConflictError, match='a client produces stream "s" already: close the stream there'):
+                second.stream("s")
+        stream.send([1])
+        assert frames.recv(30).numpy().tolist() == [1], "the first producer goes on"
+        stream.close()
+        with client.stream("s") as again:
+            again.send([2])
+            assert frames.recv(30).numpy().tolist() == [2]
+        other.stream("s").close()
 
 
 def test_a_stream_that_is_not_there(client):

@@ -29,6 +29,10 @@ def publish(client: tensorlend.Client) -> tensorlend.Version:
     assert_type(client.create(3, np.dtype(np.int16)), Draft[np.int16])
     assert_type(client.create(3, np.float32, device="cuda:0"), tensorlend.DeviceDraft[np.float32])
     client.put("list", [1.0, 2.0], metadata={"epoch": 3}, ttl=60)
+    client.put("lists", [[1, 2], (3, True)])
+    client.put("arrays", [np.zeros(3), np.ones(3)])
+    for value in (3, 1j, range(3), b"bytes", bytearray(3), memoryview(b"x"), np.float32(1), client.create(3)):
+        client.put("one", value)
     return client.put("weights", np.zeros(3))
 
 
@@ -46,6 +50,10 @@ def read(client: tensorlend.Client) -> None:
     assert_type(typed, Lease[np.float32] | DeviceLease[np.float32])
     if isinstance(typed, Lease):
         mean(typed)
+    assert_type(client.get("weights", default=None), Lease[Any] | DeviceLease[Any] | None)
+    assert_type(client.get("weights", dtype=np.float32, default=3), Lease[np.float32] | DeviceLease[np.float32] | int)
+    assert_type(client["weights"], Lease[Any] | DeviceLease[Any] | tensorlend.Dataset)
+    assert_type([name for name in client], list[str])
     assert_type(client.wait_for("weights", 10, dtype=np.float64).numpy(), npt.NDArray[np.float64])
     value = client.get_value("weights")
     if isinstance(value, tensorlend.Dataset):

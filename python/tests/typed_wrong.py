@@ -11,6 +11,9 @@ def mistakes(client: tensorlend.Client, lease: Lease[np.float32]) -> None:
     client.get("x").missing  # mistake
     client.get("x", mode="write")  # mistake
     client.put("x", np.zeros(3), device=object())  # mistake
+    client.put("x", "text")  # mistake
+    client.put("x", None)  # mistake
+    client.put("x", {"a": 1})  # mistake
     client.create(3, dtype=object())  # mistake
     client.create(3, np.float32, stream="zero")  # mistake
     client.wait_for("x", "10")  # mistake

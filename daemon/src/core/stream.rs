@@ -251,14 +251,14 @@ impl Streams {
     ) -> Answer {
         let RingRequest { producer: catalogue, ref name, capacity, .. } = ring;
         name::check(name)?;
-        if capacity > CAPACITY_MAX {
-            return Err(Refusal::Bad(format!("a stream holds at most {CAPACITY_MAX} messages, not {capacity}")));
+        if !(1..=CAPACITY_MAX).contains(&capacity) {
+            return Err(Refusal::Bad(format!("a stream holds 1 to {CAPACITY_MAX} messages, not {capacity}")));
         }
         self.stream_place(parts, bindings, catalogue, name)?;
         if !bindings.names_ready(parts, 1, &stream_key(name)) {
             return Ok(Outcome::Later(Wait::Names));
         }
-        let capacity = capacity.max(1).next_power_of_two();
+        let capacity = capacity.next_power_of_two();
         let bytes = length::ring(capacity);
         let charge =
             parts.env.accounts.charge_sheet(parts.members.me(catalogue).uid, parts.context.ledger.id(), bytes)?;

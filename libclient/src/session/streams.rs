@@ -1,23 +1,27 @@
-//! A session's cursors for its subscriptions, and the rings that its producers have closed.
+//! A session's cursors for its subscriptions, the streams that it produces, and the rings that its producers have closed.
 
 use crate::alloc::Allocator;
+use crate::error::{Error, Result};
 use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::stream::RingEntry;
-use tensorlend_layout::wire::Item;
+use tensorlend_layout::wire::{Item, Refusal};
 use tensorlend_layout::word::{Cell, OwnerWord};
 use tensorlend_os::mutex::lock;
 
-/// Cursors and closed rings of one session.
+/// Cursors, open streams and closed rings of one session.
 pub struct StreamTable {
     peers: Arc<PeerTable>,
     alloc: Arc<Allocator>,
     descriptors: Arc<Descriptors>,
     /// Numbers of the cursors that are free.
     cursors: Mutex<Vec<u16>>,
+    /// Streams that this client produces, or opens at present. The daemon does not refuse a client's second producer of a
+    /// stream, because it cannot know whether the client has closed the first one.
+    produced: Mutex<Vec<Produced>>,
     /// Streams that were closed here and still hold messages.
     closed: Mutex<Vec<ClosedRing>>,
 }
@@ -25,7 +29,7 @@ pub struct StreamTable {
 impl StreamTable {
     pub fn new(alloc: Arc<Allocator>, peers: Arc<PeerTable>, descriptors: Arc<Descriptors>) -> Self {
         let cursors = Mutex::new((0..CURSORS as u16).rev().collect());
-        Self { peers, alloc, descriptors, cursors, closed: Mutex::default() }
+        Self { peers, alloc, descriptors, cursors, produced: Mutex::default(), closed: Mutex::default() }
     }
 
     /// Takes a free cursor of this client's lease table.
@@ -38,6 +42,36 @@ impl StreamTable {
     /// Frees a cursor that no stream lists.
     pub fn give_cursor(&self, cursor: u16) {
         lock(&self.cursors).push(cursor);
+    }
+
+    /// Reserves the name of a stream that this client opens, until [`StreamTable::release`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if this client produces the stream already.
+    pub fn reserve(&self, name: &str) -> Result<()> {
+        let mut produced = lock(&self.produced);
+        produced.retain(|one| one.word.is_none_or(|word| leads(&self.peers, word)));
+        if produced.iter().any(|one| one.name == name) {
+            return Err(Error::Refused {
+                doing: format!("open stream {name:?}"),
+                refusal: Refusal::StreamTaken(name.to_owned()),
+            });
+        }
+        produced.push(Produced { name: name.to_owned(), word: None });
+        Ok(())
+    }
+
+    /// Records that the daemon has opened a stream whose name this client has reserved.
+    pub fn opened(&self, name: &str, word: NameWord) {
+        let mut produced = lock(&self.produced);
+        if let Some(one) = produced.iter_mut().find(|one| one.name == name) {
+            one.word = Some(word);
+        }
+    }
+
+    /// Releases a name that this client has reserved. `word` is `None` if the stream was not opened.
+    pub fn release(&self, name: &str, word: Option<NameWord>) {
+        lock(&self.produced).retain(|one| one.name != name || one.word != word);
     }
 
     /// Adds a ring that a producer has closed.
@@ -61,13 +95,27 @@ impl StreamTable {
     }
 }
 
+/// The directory's entry of a name, and its owner word while the name leads to a certain stream.
+pub type NameWord = (u32, OwnerWord);
+
+/// Returns whether a name still leads to the stream for which the word was read.
+fn leads(peers: &PeerTable, (entry, word): NameWord) -> bool {
+    peers.directory.names.get(entry as usize).is_some_and(|entry| entry.owner_word.read() == word.0)
+}
+
+/// A stream that this client produces.
+struct Produced {
+    name: String,
+    /// `None` before the daemon has opened the stream.
+    word: Option<NameWord>,
+}
+
 /// The ring of a stream that its producer has closed. Its messages stay until no client can reach them by the stream's name.
 pub struct ClosedRing {
     pub entries: Records<RingEntry>,
     pub index: u32,
     pub id: u64,
-    /// The directory's entry of the stream's name, and its owner word while the name leads to this stream.
-    pub name: (u32, OwnerWord),
+    pub name: NameWord,
     pub sent: u64,
 }
 
@@ -76,8 +124,7 @@ impl ClosedRing {
     pub fn is_gone(&self, peers: &PeerTable) -> bool {
         let directory = &peers.directory;
         // A subscriber leases the messages by the owner word. The daemon changes the words of the stream's line before it.
-        let (entry, owner_word) = self.name;
-        if directory.names.get(entry as usize).is_some_and(|entry| entry.owner_word.read() == owner_word.0) {
+        if leads(peers, self.name) {
             return false;
         }
         leases::scan_fence();

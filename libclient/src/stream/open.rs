@@ -38,7 +38,7 @@ impl StreamBuilder {
     }
 
     /// Sets the number of messages that the stream holds for subscribers that lag or join late. It is rounded up to a
-    /// power of two, at most 65,536. Default: 8. The memory of these messages stays in use.
+    /// power of two, from 1 to 65,536. Default: 8. The memory of these messages stays in use.
     pub fn capacity(mut self, messages: u32) -> Self {
         self.capacity = messages;
         self
@@ -52,7 +52,7 @@ impl StreamBuilder {
     }
 
     /// Opens the stream, with message numbers from 0. Subscribers of a former stream of this name move to the new stream,
-    /// if the former producer has ended or is this client. Blocks for a round trip to the daemon.
+    /// if the former producer has closed it or ended. Blocks for a round trip to the daemon.
     ///
     /// ```
     /// # let daemon = tensorlend_daemon::embedded()?;
@@ -60,6 +60,7 @@ impl StreamBuilder {
     /// # let other = tensorlend::Client::builder().socket(daemon.socket()).connect()?;
     /// let camera = client.stream("camera").open()?;
     /// assert!(other.stream("camera").open().is_err()); // one producer at a time
+    /// assert!(client.stream("camera").open().is_err());
     /// drop(camera);
     /// let camera = other.stream("camera").open()?;
     /// assert_eq!((camera.name(), camera.sent()), ("camera", 0));
@@ -68,12 +69,23 @@ impl StreamBuilder {
     ///
     /// # Errors
     /// * [`crate::Error::Name`] for an invalid name.
-    /// * [`crate::Error::Refused`] if another client has the stream open, if the capacity is above 65,536, or if this
-    ///   client has no right to write. Also if a limit of the daemon, the namespace or the user is reached.
+    /// * [`crate::Error::Refused`] if this or another client has the stream open, if the capacity is 0 or above 65,536, or
+    ///   if this client has no right to write. Also if a limit of the daemon, the namespace or the user is reached.
     pub fn open(self) -> Result<Stream> {
         check_name(&self.name)?;
         self.session.check()?;
         self.session.streams().retire_closed();
+        if let Err(taken) = self.session.streams().reserve(&self.name) {
+            // The end of the session also ends the stream, and is the error to report then.
+            self.session.control.call(&Request::Ping, "open stream", &self.name)?;
+            return Err(taken);
+        }
+        let (session, name) = (self.session.clone(), self.name.clone());
+        self.open_reserved().inspect_err(|_| session.streams().release(&name, None))
+    }
+
+    /// Opens the stream, whose name this client has reserved.
+    fn open_reserved(self) -> Result<Stream> {
         let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
         let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
         let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
@@ -102,6 +114,7 @@ impl StreamBuilder {
         self.session.streams().retire_closed();
         let Self { session, name, .. } = self;
         let entry = (entry, OwnerWord(owner_word));
+        session.streams().opened(&name, entry);
         Ok(Stream::opened(Writer { session, name, entry, head, entries, policy, index: stream, id }))
     }
 }

@@ -367,6 +367,7 @@ impl Drop for Stream {
         let Writer { ref entries, index, id, entry, .. } = self.writer;
         let ring = ClosedRing { entries: entries.clone(), index, id, name: entry, sent };
         self.writer.session.streams().close(ring);
+        self.writer.session.streams().release(&self.writer.name, Some(entry));
         // The request makes the daemon start the stream's grace period. A new daemon instead reads the word when this
         // client reconnects.
         if self.writer.session.control.reaches() {

@@ -4,7 +4,7 @@ use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
 use super::{Target, array, export};
 use crate::array::Array;
-use crate::draft::lock;
+use crate::draft::{lock, unnamed};
 use crate::errors::{OrRaise, argument, raise};
 use crate::getters::tensor_getters;
 use crate::lasting::Lasting;
@@ -20,7 +20,8 @@ use tensorlend::{On, TensorSpec};
 /// The tensor is invisible until it is published. `torch.from_dlpack(draft)`,
 /// `cupy.from_dlpack(draft)` and `numba.cuda.as_cuda_array(draft)` give access to the memory in
 /// place. As a context manager, a draft with a name is published at the end of the block. An
-/// exception in the block drops the draft.
+/// exception in the block drops the draft. A block must publish, send or drop a draft without a
+/// name.
 ///
 /// Notes
 /// -----
@@ -99,6 +100,11 @@ impl DeviceDraft {
             return Ok(());
         }
         Err(argument("the draft was made by another client: create it with this one, or publish it there"))
+    }
+
+    /// Returns the lifetime that the draft's name will have.
+    pub fn lasting(&self) -> Lasting {
+        self.lasting
     }
 
     fn view(&self) -> PyResult<Arc<DeviceView>> {
@@ -367,10 +373,10 @@ impl DeviceDraft {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
         match &self.name {
-            Some(name) if self.is_open() && kind.is_none() => {
-                self.lasting.publish(py, self.take(py, true)?.into(), name)?;
-            }
-            _ => self.end(py),
+            _ if !kind.is_none() => self.end(py),
+            _ if !self.is_open() => {}
+            Some(name) => drop(self.lasting.publish(py, self.take(py, true)?.into(), name)?),
+            None => return Err(unnamed()),
         }
         Ok(false)
     }

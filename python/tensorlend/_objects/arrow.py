@@ -11,6 +11,9 @@ from typing import Any
 from tensorlend._objects import library
 from tensorlend._objects.layout import Frame
 
+#: The key of the frequency of a frame's index in the metadata of the schema.
+_FREQUENCY = b"tensorlend.freq"
+
 Written = tuple[Frame, int, Callable[[memoryview], None]]
 
 
@@ -57,18 +60,66 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
     if isinstance(value, pa.ChunkedArray):
         return Frame.CHUNKED, pa.table({"": value})
     kind = type(value).__name__
-    if module == "polars" and kind == "DataFrame":
-        # polars exports its data through the Arrow C data interface.
-        return Frame.POLARS, pa.table(value)
-    if module == "polars" and kind == "Series":
-        return Frame.SERIES, pa.table(value.to_frame())
-    if module == "pandas" and kind == "DataFrame":
+    if module == "polars" and kind in ("DataFrame", "Series"):
+        frame = value if kind == "DataFrame" else value.to_frame()
+        if any(str(dtype) == "Object" for dtype in frame.dtypes):
+            # polars would export the addresses of the objects.
+            return None
         try:
-            return Frame.PANDAS, pa.Table.from_pandas(value)
+            # polars exports its data through the Arrow C data interface.
+            table = pa.table(frame)
+        except pa.ArrowException:
+            # Arrow has no integers of 128 bits.
+            return None
+        return Frame.POLARS if kind == "DataFrame" else Frame.SERIES, table
+    if module == "pandas" and kind == "DataFrame":
+        if value.columns.nlevels == 1 and value.columns.inferred_type.startswith("mixed"):
+            # Arrow would convert the labels to text, with a warning.
+            return None
+        try:
+            table = pa.Table.from_pandas(value)
         except (pa.ArrowException, TypeError, ValueError):
             # Arrow cannot represent columns of objects.
             return None
+        return (Frame.PANDAS, _with_frequency(value, table)) if _is_restored(value, table) else None
     return None
+
+
+def _is_restored(frame: Any, table: Any) -> bool:
+    """Returns whether pandas makes the same frame from its Arrow table. Arrow changes the types of some objects, for example
+    lists, and of some labels.
+    """
+    pa = library.arrow()
+
+    empty = _empty(table.schema).to_pandas()
+    found, kept = ([*each.dtypes, *_index_types(each.index), *_index_types(each.columns)] for each in (empty, frame))
+    # An Arrow table has the categories in its data, not in its schema.
+    same = all(one == other or one.name == other.name == "category" for one, other in zip(found, kept, strict=True))
+    nested = any(pa.types.is_nested(field.type) for field in table.schema)
+    labels = empty.columns.equals(frame.columns) and getattr(frame.columns, "freq", None) is None
+    return same and labels and not nested and empty.flags == frame.flags and _frequency(frame.index) is not None
+
+
+def _index_types(index: Any) -> list[Any]:
+    return list(index.dtypes) if index.nlevels > 1 else [index.dtype]
+
+
+def _frequency(index: Any) -> str | None:
+    """Returns the text of the frequency of an index; empty if it has none, and None if no text describes the frequency."""
+    freq = getattr(index, "freq", None)
+    if freq is None or index.dtype.kind not in "mM":
+        return ""
+    offset = importlib.import_module("pandas.tseries.frequencies").to_offset
+    try:
+        return str(freq.freqstr) if offset(freq.freqstr) == freq else None
+    except ValueError:
+        return None
+
+
+def _with_frequency(frame: Any, table: Any) -> Any:
+    """Returns the table of a frame with the frequency of the frame's index, which Arrow does not store."""
+    freq = _frequency(frame.index)
+    return table.replace_schema_metadata({**table.schema.metadata, _FREQUENCY: freq}) if freq else table
 
 
 def read(kind: int, memory: memoryview, *, own: bool) -> Any:
@@ -205,7 +256,11 @@ def _shown(frame: Frame, table: Any) -> Any:
         column = table.column(0)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if frame is Frame.PANDAS:
-        return table.to_pandas(split_blocks=True)
+        shown = table.to_pandas(split_blocks=True)
+        freq = (table.schema.metadata or {}).get(_FREQUENCY)
+        if freq:
+            shown.index.freq = freq.decode()
+        return shown
     polars = importlib.import_module("polars")
     data = polars.from_arrow(table, rechunk=False)
     return data if frame is Frame.POLARS else data.to_series(0)

@@ -42,7 +42,8 @@ pub enum QueueRequest {
         list: String,
         /// The cells, fresh and filled, in order. From 1 to [`super::APPEND_MAX`], and at most `max`.
         cells: Vec<u32>,
-        /// Maximum number of waiting items; 0: no maximum.
+        /// Maximum number of waiting items. While the list has items, the daemon refuses a different maximum. 0: the maximum that
+        /// another client gave; without one, no maximum.
         max: u64,
     },
     /// Deletes the items of `done` that this client has claimed, as [`QueueRequest::Done`] does. Then claims the first items

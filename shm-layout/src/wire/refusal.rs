@@ -81,8 +81,8 @@ pub enum Refusal {
         "{0:?} belongs to a client that is still connected, and only that client can do this: do it there, or close that client first"
     )]
     NotQuiet(String),
-    /// Another client produces this stream.
-    #[error("another client produces stream {0:?}: close the stream there, or use another name")]
+    /// This or another client produces the stream.
+    #[error("a client produces stream {0:?} already: close the stream there, or use another name")]
     StreamTaken(String),
     /// A malformed or impossible request.
     #[error(

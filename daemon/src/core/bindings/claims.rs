@@ -24,6 +24,8 @@ pub struct Claims {
     /// Ids of lists whose maximum has refused items. For each list, the largest number of waiting items at which a refused
     /// request would have had room.
     refused: BTreeMap<u64, u64>,
+    /// Maximum number of waiting items of each list to which a producer has given a maximum.
+    maxima: BTreeMap<u64, u64>,
     /// After a restart, the time until which the daemon grants no item while former clients have
     /// not reconnected. They may still have claims.
     asserted_until_ns: Option<u64>,
@@ -142,6 +144,20 @@ impl Claims {
         *known = room_at.max(*known);
     }
 
+    /// Returns the maximum of a list; 0 if no producer has given one.
+    pub fn maximum(&self, list: u64) -> u64 {
+        self.maxima.get(&list).copied().unwrap_or_default()
+    }
+
+    /// Sets the maximum of a list; 0 for none.
+    pub fn set_maximum(&mut self, list: u64, max: u64) {
+        if max > 0 {
+            self.maxima.insert(list, max)
+        } else {
+            self.maxima.remove(&list)
+        };
+    }
+
     /// Returns true if refused items of a list have room now. Then forgets all refusals of the list.
     pub fn take_refused(&mut self, list: u64, waiting: u64) -> bool {
         let has_room = self.refused.get(&list).is_some_and(|&room_at| waiting <= room_at);
@@ -172,7 +188,10 @@ impl Claims {
         for item in self.granted.keys().chain(&self.given_back) {
             assert!(exists(*item), "{item:?} exists");
         }
-        assert!(self.refused.keys().all(|&list| is_list(list)), "refused items were for lists");
+        assert!(
+            self.refused.keys().chain(self.maxima.keys()).all(|&list| is_list(list)),
+            "refused items were for lists"
+        );
         assert!(self.given_back.iter().all(|item| !self.granted.contains_key(item)), "a claimed item does not wait");
     }
 }

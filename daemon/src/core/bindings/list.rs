@@ -370,6 +370,7 @@ impl Bindings {
         self.lists.places.push(list.place);
         // The items' claims end with the items.
         self.claims.take_refused(list.id, 0);
+        self.claims.set_maximum(list.id, 0);
         // From here on, no client that looks the list up finds its items. No client learns the
         // list's id any more, and no other list gets the id.
         let left = if list.end <= self.names.live() {

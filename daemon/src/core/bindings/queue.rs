@@ -71,13 +71,21 @@ impl Bindings {
     }
 
     fn queue_put(&mut self, parts: &mut Parts<'_>, catalogue: u16, (list, cells, max): (&str, &[u32], u64)) -> Answer {
-        let count = cells.len() as u64;
-        let max = if max > 0 { max } else { u64::MAX };
-        if !(1..=max.min(APPEND_MAX as u64)).contains(&count) {
-            let why = format!("a request puts 1 to {} items into this queue, not {count}", max.min(APPEND_MAX as u64));
+        // All producers share one maximum, until the queue has no items.
+        let known = self.lists.id_and_items(list).filter(|&(_, items)| items > 0);
+        let known = known.map_or(0, |(id, _)| self.claims.maximum(id));
+        if max > 0 && known > 0 && max != known {
+            return Err(Refusal::Bad(format!(
+                "a producer of queue {list:?} has given it a maximum of {known} waiting items, and this one gives {max}"
+            )));
+        }
+        let (count, max) = (cells.len() as u64, max.max(known));
+        let most = if max > 0 { max } else { u64::MAX };
+        if !(1..=most.min(APPEND_MAX as u64)).contains(&count) {
+            let why = format!("a request puts 1 to {} items into this queue, not {count}", most.min(APPEND_MAX as u64));
             return Err(Refusal::Bad(why));
         }
-        let room_at = max - count;
+        let room_at = most - count;
         if self.queue_size(list).0 > room_at {
             if let Some((id, _)) = self.lists.id_and_items(list) {
                 self.claims.note_refused(id, room_at);
@@ -85,7 +93,11 @@ impl Bindings {
             return Ok(Outcome::Reply(Reply::Queue(QueueReply::Full)));
         }
         let items = NewItems { catalogue, cells, life: LifeWord::FOREVER };
-        self.list_append(parts, list, items)
+        let answer = self.list_append(parts, list, items)?;
+        if let Some((id, _)) = self.lists.id_and_items(list) {
+            self.claims.set_maximum(id, max);
+        }
+        Ok(answer)
     }
 
     /// Notes that claims which wait for this queue may be granted.

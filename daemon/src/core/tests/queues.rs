@@ -170,6 +170,27 @@ fn a_queue_with_a_maximum_refuses_items_while_that_many_wait() {
 }
 
 #[test]
+fn producers_of_a_queue_share_one_maximum() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    assert_eq!(put_max(&mut w, &a, 0, 2), Reply::Appended { first: 0 });
+    let refused = put_max(&mut w, &b, 0, 3);
+    assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("a maximum of 2")), "{refused:?}");
+    assert_eq!(put_max(&mut w, &b, 0, 0), Reply::Appended { first: 1 }, "a producer without a maximum has the queue's");
+    assert_eq!(put_max(&mut w, &b, 1, 0), Reply::Queue(QueueReply::Full));
+    let claims: Vec<_> = (0..2).map(|_| claim(&mut w, &b).unwrap()).collect();
+    assert!(matches!(put_max(&mut w, &b, 1, 3), Reply::Refused(_)), "claimed items may come back");
+    assert!(claims.into_iter().all(|claim| done(&mut w, &b, claim)));
+    assert_eq!(put_max(&mut w, &b, 1, 3), Reply::Appended { first: 2 }, "an empty queue has no maximum");
+    w.core.check();
+    clear(&mut w, &a);
+    w.core.check();
+    w.hang_up(&a);
+    w.hang_up(&b);
+    w.assert_empty();
+}
+
+#[test]
 fn several_items_are_appended_together_or_not_at_all() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
@@ -196,12 +217,13 @@ fn several_items_are_appended_together_or_not_at_all() {
     let wakes = w.wakes;
     let third = claim(&mut w, &b).unwrap();
     assert_eq!(w.wakes, wakes + 1, "there is room for one item");
-    for (cells, max) in [(vec![], 0), (vec![5; 3], 2), (vec![5; APPEND_MAX + 1], 0)] {
+    for (cells, max) in [(vec![], 0), (vec![5; 4], 3), (vec![5; 4], 0), (vec![5; APPEND_MAX + 1], 0)] {
         let refused = ask(&mut w, &a, put(&cells, max));
         assert!(matches!(&refused, Reply::Refused(Refusal::Bad(why)) if why.contains("1 to")), "{refused:?}");
     }
     // The third cell is none of the client's: the request fails as a whole.
-    let refused = ask(&mut w, &a, put(&[5, u32::MAX], 0));
+    let other = QueueRequest::Put { list: "other".into(), cells: vec![5, u32::MAX], max: 0 };
+    let refused = ask(&mut w, &a, other);
     assert!(matches!(refused, Reply::Refused(_)), "{refused:?}");
     assert_eq!(size(&mut w, &a), (2, 3));
     assert!([first, second, third].into_iter().all(|claim| done(&mut w, &b, claim)));
