@@ -26,7 +26,7 @@ pub fn names(given: &Bound<'_, PyAny>) -> PyResult<Vec<PyBackedStr>> {
     let items = given.try_iter().map_err(|_| {
         PyTypeError::new_err(format!("several names must be a list or a tuple of str, not {}", type_name(given)))
     })?;
-    items.map(|item| item.and_then(|item| name(&item).and_then(|_| Ok(item.extract()?)))).collect()
+    items.map(|item| item.and_then(|item| name(&item).and_then(|_| item.extract()))).collect()
 }
 
 /// Parses a number that is at most the maximum of its type.
