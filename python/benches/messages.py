@@ -1,6 +1,6 @@
-"""An array through a queue of multiprocessing: as a pickle, as torch sends it, and as a lease.
+"""An array through a queue of multiprocessing: as a pickle, and as a lease.
 
-python benches/messages.py [--rounds N] [--torch]
+python benches/messages.py [--rounds N]
 
 The contenders take turns. The floor is the hop of a number, which has no array. The pipe is the hop of a pickle of 100 bytes without a
 queue. A hop is from `put` until the receiver, a forked process, has looked at a byte of each page and answered with an empty message. At the end, the script
@@ -33,8 +33,7 @@ def look(inbox: Any, answers: Any) -> None:
         if isinstance(value, int):
             answers.send_bytes(b"0")
             continue
-        array = value if isinstance(value, np.ndarray) else value.numpy()
-        answers.send_bytes(bytes([int(array[::PAGE].sum()) % 256]))
+        answers.send_bytes(bytes([int(value[::PAGE].sum()) % 256]))
 
 
 def pass_on(inbox: Any, answers: Any) -> None:
@@ -47,7 +46,6 @@ def pass_on(inbox: Any, answers: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--torch", action="store_true")
     arguments = parser.parse_args()
     client = tensorlend.embedded().connect()
     installs: dict[str, Any] = {
@@ -55,19 +53,6 @@ def main() -> None:
         "lease, mode cow": lambda: tensorlend.multiprocessing.install(client=client, smallest=0),
         "lease, mode read": lambda: tensorlend.multiprocessing.install(client=client, smallest=0, mode="read"),
     }
-    library: Any = np
-    if arguments.torch:
-        import torch
-
-        from tensorlend import torch as lent
-
-        torch.set_num_threads(1)
-        library = torch
-        installs = {
-            "torch": lent.uninstall,
-            "lease, mode cow": lambda: lent.install(client=client, smallest=0),
-            "lease, mode read": lambda: lent.install(client=client, smallest=0, mode="read"),
-        }
     installs |= {"floor": lambda: None, "pipe": lambda: None}
     context = multiprocessing.get_context("fork")
     inbox = context.Queue()
@@ -85,8 +70,7 @@ def main() -> None:
         for number in range(arguments.rounds + 5):
             for name, install in installs.items():
                 install()
-                # torch moves what it sends to shared memory, and a tensor that is there already costs less: each is new.
-                array = library.ones(nbytes, dtype=library.uint8)
+                array = np.ones(nbytes, dtype=np.uint8)
                 if name in ("floor", "pipe"):
                     array = 1 if name == "floor" else b"x" * 85
                 send, back = hops.get(name, (inbox.put, here))
@@ -105,7 +89,7 @@ def main() -> None:
         install()
         before = client.stat()["requests"]
         for _ in range(COUNTED):
-            inbox.put(library.ones(1 << 20, dtype=library.uint8))
+            inbox.put(np.ones(1 << 20, dtype=np.uint8))
             here.recv_bytes()
         # One of the requests is the one that reads the number.
         print(f"{name}: {(client.stat()['requests'] - before - 1) / COUNTED:.2f} requests for each message of 1 MB")
