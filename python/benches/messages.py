@@ -1,6 +1,6 @@
-"""An array through a queue of multiprocessing: as a pickle, as torch sends it, and as a lease.
+"""An array through a queue of multiprocessing: as a pickle, and as a lease.
 
-python benches/messages.py [--rounds N] [--torch]
+python benches/messages.py [--rounds N]
 
 The contenders take turns. The floor is the hop of a number, which has no array. The pipe is the hop of a pickle of 100 bytes without a
 queue. In a hop the sender writes every byte of a new array, and calls `put`. The receiver, a forked process, reads every byte, and answers with the
@@ -33,9 +33,8 @@ def look(inbox: Any, answers: Any) -> None:
         if isinstance(value, int):
             answers.send_bytes(b"0")
             continue
-        array = value if isinstance(value, np.ndarray) else value.numpy()
         # Earlier messages have smaller values, so the least byte is that of an earlier message, if there is one.
-        answers.send_bytes(bytes([int(array.min())]))
+        answers.send_bytes(bytes([int(value.min())]))
 
 
 def pass_on(inbox: Any, answers: Any) -> None:
@@ -48,7 +47,6 @@ def pass_on(inbox: Any, answers: Any) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--torch", action="store_true")
     arguments = parser.parse_args()
     client = tensorlend.embedded().connect()
     installs: dict[str, Any] = {
@@ -56,19 +54,6 @@ def main() -> None:
         "lease, mode cow": lambda: tensorlend.multiprocessing.install(client=client, smallest=0),
         "lease, mode read": lambda: tensorlend.multiprocessing.install(client=client, smallest=0, mode="read"),
     }
-    library: Any = np
-    if arguments.torch:
-        import torch
-
-        from tensorlend import torch as lent
-
-        torch.set_num_threads(1)
-        library = torch
-        installs = {
-            "torch": lent.uninstall,
-            "lease, mode cow": lambda: lent.install(client=client, smallest=0),
-            "lease, mode read": lambda: lent.install(client=client, smallest=0, mode="read"),
-        }
     installs |= {"floor": lambda: None, "pipe": lambda: None}
     context = multiprocessing.get_context("fork")
     inbox = context.Queue()
@@ -92,8 +77,7 @@ def main() -> None:
                 if name in ("floor", "pipe"):
                     send(1 if name == "floor" else b"x" * 85)
                 else:
-                    # torch moves what it sends to shared memory, and a tensor that is there already costs less: each is new.
-                    send(library.full((nbytes,), value, dtype=library.uint8))
+                    send(np.full(nbytes, value, dtype=np.uint8))
                 found = back.recv_bytes()
                 assert name in ("floor", "pipe") or found == bytes([value]), "the receiver read another message"
                 if number >= 5:
@@ -108,7 +92,7 @@ def main() -> None:
         install()
         before = client.stat()["requests"]
         for _ in range(COUNTED):
-            inbox.put(library.ones(1 << 20, dtype=library.uint8))
+            inbox.put(np.ones(1 << 20, dtype=np.uint8))
             here.recv_bytes()
         # One of the requests is the one that reads the number.
         print(f"{name}: {(client.stat()['requests'] - before - 1) / COUNTED:.2f} requests for each message of 1 MB")

@@ -1,7 +1,18 @@
-"""Sends torch's tensors through torch.multiprocessing as leases."""
+"""Lends the batches that workers of torch's DataLoader send. Torch sends all other tensors.
+
+torch shares the memory of each tensor that it sends: sender and receiver see each other's writes, and views of one storage
+stay views of one storage. A leased tensor is a copy, so it may replace only a tensor that nothing but its message refers to. A
+worker drops its batch after the send. If at the end of `fetch` only the batch refers to a tensor and its storage, then no
+program can distinguish the receiver's copy from the tensor itself.
+"""
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from multiprocessing import util
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +20,12 @@ import torch
 import torch.multiprocessing
 from torch.multiprocessing import reductions
 from torch.utils.data import get_worker_info
+from torch.utils.data._utils import fetch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from tensorlend import _transit
+from tensorlend._errors import Error
+from tensorlend.loader.torch_kit import covers, is_leaf
 from tensorlend.multiprocessing import SMALLEST as SMALLEST_ARRAY
 from tensorlend.multiprocessing import TTL
 from tensorlend.multiprocessing import install as _install_arrays
@@ -27,17 +41,26 @@ SMALLEST = 128 * 1024
 
 _settings: _transit.Settings | None = None
 
+#: Attributes of a tensor: the draft that the tensor views, and the content of the message that lends the tensor.
+_DRAFT, _MESSAGE = "_tensorlend_draft", "_tensorlend_message"
+
+_FETCHERS: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
+_usual_fetches = [fetcher.fetch for fetcher in _FETCHERS]
 _usual_collate = default_collate_fn_map[torch.Tensor]
+
+#: The lent tensors of this worker's batches, and whether the worker withdraws them at its end. A trainer that has left its loop
+#: early does not receive the last batches.
+_waiting = _transit.Waiting()
+_withdraws = False
 
 
 def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: float = TTL, mode: Mode = "cow") -> None:
-    """Sends CPU tensors through torch.multiprocessing and DataLoader as leases. Also sends arrays
-    as `tensorlend.multiprocessing.install` does.
+    """Sends the batches of DataLoader's workers as leases. Also sends arrays as
+    `tensorlend.multiprocessing.install` does.
 
-    The receiver's tensor is a private copy-on-write view of the sent tensor. Neither side sees
-    later writes of the other side. Torch still sends tensors that share their memory: those of
-    `share_memory_()`, parameters, and those that require a gradient. It also sends tensors of fewer
-    than `smallest` bytes, sparse tensors, and tensors on devices.
+    A tensor of a batch is lent if only the batch refers to the tensor and to its memory. Torch sends other tensors, such as
+    samples that a data set caches and views, and all tensors that a program sends by torch.multiprocessing. Torch also sends
+    tensors of fewer than `smallest` bytes, sparse tensors, and tensors on devices.
 
     Parameters
     ----------
@@ -56,10 +79,12 @@ def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: floa
     _settings = _transit.settings(client, smallest, ttl, mode)
     ForkingPickler.register(torch.Tensor, _reduce)
     default_collate_fn_map[torch.Tensor] = _collate
+    for fetcher, usual in zip(_FETCHERS, _usual_fetches, strict=True):
+        fetcher.fetch = _marking(usual)
 
 
 def uninstall() -> None:
-    """Undoes `install`. Tensors travel as torch sends them again, and arrays as pickles. Messages
+    """Undoes `install`. Batches travel as torch sends them again, and arrays as pickles. Messages
     in flight can still be received.
     """
     global _settings
@@ -67,42 +92,89 @@ def uninstall() -> None:
     _uninstall_arrays()
     ForkingPickler.register(torch.Tensor, reductions.reduce_tensor)
     default_collate_fn_map[torch.Tensor] = _usual_collate
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and not tensor.requires_grad
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
-
-
-def _is_expanded(tensor: torch.Tensor) -> bool:
-    """Returns whether the tensor takes less memory than its elements."""
-    return tensor.nbytes > tensor.untyped_storage().nbytes()
-
-
-def _is_shared(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_shared())  # type: ignore[no-untyped-call]
+    for fetcher, usual in zip(_FETCHERS, _usual_fetches, strict=True):
+        fetcher.fetch = usual
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
-    by = _settings
-    if by is not None and _is_plain(tensor) and tensor.nbytes >= by.smallest and not _is_expanded(tensor) and not _is_shared(tensor):
-        reduced = _transit.lend(tensor, by, "torch")
-        if reduced is not None:
-            return reduced
-    return reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+    message = vars(tensor).pop(_MESSAGE, None)
+    return message if message is not None else reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]
 
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Stacks tensors in a worker, without allocating the batch in /dev/shm as torch's own function does."""
-    if _settings is None or get_worker_info() is None or not all(map(_is_plain, batch)):
+    """Stacks tensors in a worker, in lent memory. torch's own function stacks them in a file in /dev/shm."""
+    by, first = _settings, batch[0]
+    if by is None or get_worker_info() is None or not is_leaf(first) or first.nbytes * len(batch) < by.smallest:
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
-    if sum(tensor.nbytes for tensor in batch) < _settings.smallest:
+    if not all(is_leaf(tensor) and tensor.shape == first.shape and tensor.dtype == first.dtype for tensor in batch):
         return _usual_collate(batch, collate_fn_map=collate_fn_map)
-    return torch.stack(batch, 0)
+    try:
+        draft = by.client.create((len(batch), *first.shape), first.dtype)
+    except Error:
+        _transit.count(first.nbytes * len(batch), False)
+        return _usual_collate(batch, collate_fn_map=collate_fn_map)
+    stacked = torch.stack(batch, 0, out=draft.torch())
+    vars(stacked)[_DRAFT] = draft
+    return stacked
+
+
+def _marking(usual: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns a fetcher's method that also lends the tensors of the batch that only the batch refers to."""
+
+    @wraps(usual)
+    def fetch(self: Any, index: Any) -> Any:
+        by = _settings
+        if by is None or get_worker_info() is None:
+            return usual(self, index)
+        batch = [usual(self, index)]
+        for tensor in _only_within(batch):
+            if is_leaf(tensor) and tensor.nbytes >= by.smallest and _is_whole(tensor):
+                vars(tensor)[_MESSAGE] = _transit.lend(vars(tensor).pop(_DRAFT, tensor), by, "torch", _waiting)
+        global _withdraws
+        if not _withdraws:
+            _withdraws = True
+            util.Finalize(None, _waiting.withdraw, exitpriority=0)
+        return batch.pop()
+
+    return fetch
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Returns whether the tensor is all that uses its memory."""
+    if _users(tensor) != _ONE_USER:
+        return False
+    draft = vars(tensor).get(_DRAFT)
+    if draft is not None:
+        return covers(tensor, draft)
+    # A storage that torch has not allocated is not resizable. Its memory may belong to an array of numpy.
+    storage = tensor.untyped_storage()
+    return storage.resizable() and storage.nbytes() == tensor.nbytes and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _users(tensor: torch.Tensor) -> tuple[int, int]:
+    """Returns the numbers of references to a tensor's storage, in torch and in Python."""
+    storage = tensor.untyped_storage()
+    return torch._C._storage_Use_Count(storage._cdata), sys.getrefcount(storage)
+
+
+def _only_within(container: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors within lists, tuples and dicts, if no object outside of `container` refers to them."""
+    for value, references in _referents(container):
+        if references == _ONE_REFERENCE:
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, (list, tuple, dict)):
+                yield from _only_within(value)
+
+
+def _referents(container: Any) -> list[tuple[Any, int]]:
+    """Returns the values in a container, and the number of references to each."""
+    values = gc.get_referents(container)
+    references = [sys.getrefcount(value) for value in values]
+    return list(zip(values, references, strict=True))
+
+
+#: The numbers of references to an object that only one container holds, and to the storage of one tensor. They depend on the
+#: interpreter and on torch.
+((_, _ONE_REFERENCE),) = _referents([object()])
+_ONE_USER = _users(torch.empty(1))

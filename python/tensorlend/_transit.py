@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import util
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +43,14 @@ LEASES_MAX = 3072
 #: Maximum bytes of an array in a mailbox. Requests are a small part of the time of a larger message.
 MAIL_MAX = 4 << 20
 
+#: Maximum bytes of the arrays that a process has lent and that wait for their receivers. A message of a lent array is so short
+#: that it fits into a pipe. So a pipe would not block a sender that is faster than its receivers, as it does if arrays are pickled.
+WAITING_BYTES_MAX = 4 << 20
+
+#: Maximum time in seconds for which a sender waits for its receivers. After that, it pickles the array.
+_WAIT_SECONDS = 0.1
+_LOOK_SECONDS = 0.2e-3
+
 #: A function that `python -m tensorlend.run` sets. Its arguments are the bytes of each value, and
 #: whether the value was lent.
 counter: Callable[[int, bool], None] | None = None
@@ -58,7 +68,61 @@ class Settings:
     mode: Mode
 
 
+@dataclass
+class _Message:
+    """A lent value that a receiver may not have leased yet."""
+
+    client: _native.Client
+    name: str
+    words: tuple[int, int]
+    nbytes: int
+
+    def waits(self) -> bool:
+        """Returns whether no process has received it."""
+        try:
+            return self.client.version(self.name) == _native.Version.from_words(self.words)
+        except Error:
+            return False
+
+
+@dataclass
+class Waiting:
+    """Messages of this process that may wait for their receivers."""
+
+    messages: list[_Message] = field(default_factory=list)
+    nbytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    #: The number of messages at which received ones are dropped.
+    many: int = 32
+
+    def add(self, message: _Message) -> None:
+        with self.lock:
+            self.messages.append(message)
+            self.nbytes += message.nbytes
+            if len(self.messages) >= self.many:
+                self._drop()
+                self.many = 2 * len(self.messages) + 32
+
+    def admits(self) -> bool:
+        """Returns whether further values may be lent."""
+        with self.lock:
+            if self.nbytes > WAITING_BYTES_MAX:
+                self._drop()
+            return self.nbytes <= WAITING_BYTES_MAX
+
+    def withdraw(self) -> None:
+        """Deletes the values that no process has received."""
+        for message in self.messages:
+            if message.waits():
+                message.client.delete(message.name)
+
+    def _drop(self) -> None:
+        self.messages = [message for message in self.messages if message.waits()]
+        self.nbytes = sum(message.nbytes for message in self.messages)
+
+
 _prefix = ""
+_waiting = Waiting()
 _numbers = itertools.count()
 _held: weakref.WeakSet[Any] = weakref.WeakSet()
 #: The clients of this process that have mailboxes.
@@ -68,9 +132,10 @@ _is_settling = False
 
 
 def _new_prefix() -> None:
-    global _prefix, _held, _mailing, _is_settling
+    global _prefix, _waiting, _held, _mailing, _is_settling
     _prefix = _presence.prefix()
-    # Forget inherited leases and mailboxes, which belong to the parent.
+    # Forget inherited messages, leases and mailboxes, which belong to the parent.
+    _waiting = Waiting()
     _held, _mailing, _is_settling = weakref.WeakSet(), weakref.WeakSet(), False
 
 
@@ -127,13 +192,45 @@ def _mail(client: _native.Client, value: Any, ttl: float) -> tuple[str, tuple[in
     return client._mail(value, _prefix, ttl)
 
 
-def lend(value: Any, by: Settings, library: str) -> Reduced | None:
+class _Pickling(threading.local):
+    """The state of the thread that pickles a message."""
+
+    #: Whether the arrays of the message may be lent. None until the first array of a message.
+    admits: bool | None = True
+
+
+_pickling = _Pickling()
+
+
+def pickled(dumps: Callable[[], Any]) -> Any:
+    """Calls a function that pickles a message. The arrays of one message are all lent, or all pickled."""
+    _pickling.admits = None
+    try:
+        return dumps()
+    finally:
+        _pickling.admits = True
+
+
+def admits() -> bool:
+    """Returns whether the arrays of this message may be lent. Waits a moment until receivers have taken former messages."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while _pickling.admits is None:
+        if _waiting.admits():
+            _pickling.admits = True
+        elif time.monotonic() > deadline:
+            _pickling.admits = False
+        else:
+            time.sleep(_LOOK_SECONDS)
+    return _pickling.admits
+
+
+def lend(value: Any, by: Settings, library: str, waiting: Waiting | None = None) -> Reduced | None:
     """Publishes a value for one receiver. Returns the content of its message; None if the message must contain the value
-    itself."""
-    client, receipt = by.client, None
+    itself. Adds the message to `waiting`, or to the messages of this process that `admits` limits."""
+    client, receipt, nbytes = by.client, None, value.nbytes
     try:
         _presence.join(client)
-        mail = _mail(client, value, by.ttl) if value.nbytes <= MAIL_MAX else None
+        mail = _mail(client, value, by.ttl) if nbytes <= MAIL_MAX else None
         if mail is None:
             name = new_name()
             words = client.put(name, value, ttl=by.ttl).words
@@ -142,9 +239,10 @@ def lend(value: Any, by: Settings, library: str) -> Reduced | None:
     except Error:
         # The value cannot be lent, because there is no memory or no daemon, or its elements have
         # another dtype.
-        count(value.nbytes, False)
+        count(nbytes, False)
         return None
-    count(value.nbytes, True)
+    count(nbytes, True)
+    (_waiting if waiting is None else waiting).add(_Message(client, name, words, nbytes))
     return take, (*where(client), name, words, by.mode, by.ttl, library, receipt)
 
 

@@ -24,6 +24,9 @@ TTL = 86_400.0
 
 _settings: _transit.Settings | None = None
 
+_pickler: Any = ForkingPickler
+_usual_dumps = vars(ForkingPickler)["dumps"]
+
 
 def install(
     *, client: Client | None = None, smallest: int = SMALLEST, ttl: float = TTL, mode: Mode = "cow"
@@ -57,17 +60,23 @@ def install(
     global _settings
     _settings = _transit.settings(client, smallest, ttl, mode)
     ForkingPickler.register(np.ndarray, _reduce)
+    _pickler.dumps = classmethod(_dumps)
 
 
 def uninstall() -> None:
     """Sends arrays as pickles again. Messages that were sent before can still be received."""
     global _settings
     _settings = None
+    _pickler.dumps = _usual_dumps
+
+
+def _dumps(pickler: Any, value: Any, protocol: int | None = None) -> Any:
+    return _transit.pickled(lambda: _usual_dumps.__func__(pickler, value, protocol))
 
 
 def _reduce(array: np.ndarray[Any, Any]) -> Any:
     by = _settings
-    if by is not None and array.nbytes >= by.smallest and _transit.is_plain(array.dtype):
+    if by is not None and array.nbytes >= by.smallest and _transit.is_plain(array.dtype) and _transit.admits():
         reduced = _transit.lend(array, by, "numpy")
         if reduced is not None:
             return reduced

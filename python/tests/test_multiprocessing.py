@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -396,7 +397,8 @@ def test_messages_take_few_requests(client, mode):
     tensorlend.multiprocessing.uninstall()
 
 
-def test_more_messages_than_mailboxes_wait(installed):
+def test_more_messages_than_mailboxes_wait(installed, monkeypatch):
+    monkeypatch.setattr(_transit, "WAITING_BYTES_MAX", 1 << 30)
     here, there = multiprocessing.Pipe()
     for number in range(20):
         here.send(np.full(LARGE, number))
@@ -407,6 +409,28 @@ def test_more_messages_than_mailboxes_wait(installed):
     found += [there.recv() for _ in range(15)]
     assert [int(array[-1]) for array in found] == list(range(25)) and all(map(is_leased, found))
     assert not in_transit(installed)
+
+
+def test_a_sender_that_is_faster_than_its_receiver_waits(installed):
+    """As without tensorlend, the pipe blocks it. References to all of its arrays would fit into the pipe."""
+    here, there = multiprocessing.Pipe()
+    count, most = 40, _transit.WAITING_BYTES_MAX // (8 * LARGE) + 1
+    sender = threading.Thread(target=lambda: [here.send(np.full(LARGE, number)) for number in range(count)], daemon=True)
+    sender.start()
+    eventually("the most that may wait is lent", lambda: len(in_transit(installed)) == most)
+    sender.join(3)
+    assert sender.is_alive() and len(in_transit(installed)) == most
+    found = [there.recv() for _ in range(count)]
+    sender.join(60)
+    assert [int(array[-1]) for array in found] == list(range(count)) and sum(map(is_leased, found)) > most
+    assert not in_transit(installed)
+
+
+def test_the_arrays_of_a_message_are_lent_together(installed):
+    here, there = multiprocessing.Pipe()
+    here.send([np.full(LARGE, number) for number in range(20)])
+    assert len(in_transit(installed)) == 20
+    assert [int(array[-1]) for array in there.recv()] == list(range(20)) and not in_transit(installed)
 
 
 def flood():

@@ -1,6 +1,10 @@
-"""Tensors of torch through torch.multiprocessing as leases."""
+"""Tensors of torch through torch.multiprocessing, and batches of DataLoader as leases."""
 
 import os
+import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -11,7 +15,39 @@ from waiting import eventually
 import tensorlend
 import tensorlend.torch
 
-LARGE = 1 << 16  # elements of 4 bytes or more
+HERE = pathlib.Path(__file__).parent
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORLEND_SOCKET", "TENSORLEND_RUN"))}
+
+
+def output(*arguments, **environment):
+    """Runs a program; returns its lines, and the number of values that it lent."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=900, env={**ENVIRONMENT, **environment}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lent = re.search(r"tensorlend: lent ([\d,]+) arrays", done.stderr)
+    return done.stdout.splitlines(), int(lent[1].replace(",", "")) if lent else None
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_torch_multiprocessing_is_as_without(method):
+    """Tensors that a program sends are shared, and arrays are copies."""
+    program = HERE / "torch_multiprocessing_cases.py"
+    usual, _ = output(program, method)
+    assert len(usual) == 66 and not [line for line in usual if "Error" in line], usual
+    under, lent = output("-m", "tensorlend.run", program, method)
+    assert under == usual and lent
+    small, more = output("-m", "tensorlend.run", program, method, SMALLEST="0")
+    assert small == usual and more > lent
+
+
+def test_loaders_are_as_without():
+    """A batch is lent only if its worker cannot see what the trainer writes to it."""
+    program = HERE / "loader_cases.py"
+    usual, _ = output(program, "fork")
+    under, lent = output("-m", "tensorlend.run", program, "fork")
+    # Each batch of default_collate, of one that stacks, and of samples; and the pair of two batches that are one.
+    assert under == usual and lent >= 16
 
 
 @pytest.fixture
@@ -21,110 +57,78 @@ def installed(client):
     tensorlend.torch.uninstall()
 
 
-def sent(value):
-    here, there = torch.multiprocessing.Pipe()
-    here.send(value)
-    return there.recv()
+class Noise(torch.utils.data.Dataset):
+    """Samples of 432 KiB, which the allocator takes from the heap."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return 16 * self.batches
+
+    def __getitem__(self, index):
+        return torch.rand(3, 192, 192), index
 
 
-def in_shared_files():
-    return sum("torch_" in line for line in open("/proc/self/maps"))
+def loader(batches, **options):
+    return torch.utils.data.DataLoader(Noise(batches), batch_size=16, multiprocessing_context="fork", **{"num_workers": 1, **options})
 
 
-def test_tensors_are_snapshots(installed):
-    for tensor in (torch.arange(LARGE), torch.ones(LARGE, dtype=torch.bfloat16).repeat(2), torch.arange(2 * LARGE).reshape(2, -1).T):
-        before = in_shared_files()
-        found = sent({"x": [tensor]})["x"][0]
-        assert torch.equal(found, tensor) and found.dtype == tensor.dtype and in_shared_files() == before and not tensor.is_shared()
-        found += 1
-        assert not torch.equal(found, tensor)
-    assert not installed.list("transit/*")
+def test_batches_are_leases(installed):
+    batches = list(loader(4, num_workers=2))
+    assert [x.is_shared() for x, _ in batches] == [False] * 4
+    assert torch.cat([y for _, y in batches]).tolist() == list(range(64))
+    x = batches[0][0]
+    x += 1  # It is the trainer's own.
+    assert float(x.min()) >= 1
+    eventually("all batches are received", lambda: not installed.list("transit/*"))
 
 
-def test_what_stays_torchs(installed):
-    shared = torch.zeros(LARGE).share_memory_()
-    found = sent(shared)
-    found += 1
-    assert shared[0] == 1 and found.is_shared()
-    grad = torch.zeros(LARGE, requires_grad=True)
-    assert sent(grad).requires_grad and type(sent(torch.nn.Parameter(torch.ones(LARGE)))) is torch.nn.Parameter
-    assert sent(torch.arange(5)).tolist() == [0, 1, 2, 3, 4]
-    assert sent(torch.eye(300).to_sparse()).is_sparse
-    assert torch.equal(sent(torch.ones(LARGE, dtype=torch.complex64).conj() * 1j), torch.full((LARGE,), 1j))
+def test_batches_that_nobody_takes_are_withdrawn(installed):
+    for _ in range(2):
+        for _ in loader(8, num_workers=2):
+            break
+    eventually("the last batches are gone", lambda: not installed.list("transit/*"))
 
 
-def test_expanded_tensors_stay_torchs(installed):
-    found = sent(torch.zeros(1).expand(LARGE))
-    assert found.stride() == (0,) and not installed.list("transit/*")
+def anonymous(pid):
+    """Returns the MiB of private memory of a process."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
+
+
+def test_a_worker_does_not_grow(installed):
+    batches = iter(loader(200))
+    (worker,) = batches._workers
+    sizes = [anonymous(worker.pid) for _ in batches if worker.is_alive()]
+    # A batch has 6.75 MiB. If the worker stacked its batches on the heap, it would grow by hundreds of MiB.
+    assert len(sizes) > 150 and max(sizes) - sizes[10] < 135
+
+
+def test_without_memory_batches_are_torchs(broker):
+    limited = broker.connect(memory_limit=1 << 20)
+    tensorlend.torch.install(client=limited)
+    try:
+        assert [x.is_shared() for x, _ in loader(2)] == [True, True]
+    finally:
+        tensorlend.torch.uninstall()
 
 
 def test_gone(installed):
     tensorlend.torch.uninstall()
-    tensor = torch.arange(LARGE)
-    assert sent(tensor).is_shared() and tensor.is_shared()
+    assert [x.is_shared() for x, _ in loader(1)] == [True]
 
 
-def double(inbox, outbox):
-    # A forked child does not have the threads of its parent's torch.
-    torch.set_num_threads(1)
-    while (tensor := inbox.get()) is not None:
-        shared = tensor.is_shared()
-        outbox.put((shared, tensor * 2))
-    inbox.get()
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_queues(installed, method):
-    context = torch.multiprocessing.get_context(method)
-    inbox, outbox = context.Queue(), context.Queue()
-    process = context.Process(target=double, args=(inbox, outbox), daemon=True)
-    process.start()
-    for tensor in (torch.arange(LARGE), torch.arange(4)):
-        inbox.put(tensor)
-        shared, back = outbox.get(timeout=60)
-        assert torch.equal(back, tensor * 2) and shared == (len(tensor) == 4)
-        # A spawned process has not installed it.
-        assert back.is_shared() == (len(tensor) == 4 or method == "spawn")
-    inbox.put(None)
-    inbox.put(None)
-    process.join(60)
-    assert process.exitcode == 0
-
-
-def test_a_loader_of_torch(installed):
-    dataset = torch.utils.data.TensorDataset(torch.arange(64 * 4096.0).reshape(64, 4096), torch.arange(64))
-    loader = torch.utils.data.DataLoader(dataset, batch_size=16, num_workers=2, multiprocessing_context="fork")
-    batches = list(loader)
-    assert [x.is_shared() for x, _ in batches] == [False] * 4
-    assert torch.equal(torch.cat([x for x, _ in batches]), dataset.tensors[0]) and torch.cat([y for _, y in batches]).tolist() == list(range(64))
-    eventually("all batches are received", lambda: not installed.list("transit/*"))
-
-
-def keep(inbox, outbox):
-    torch.set_num_threads(1)
-    kept = []
-    while (tensor := inbox.get()) is not None:
-        kept.append(tensor)
-    outbox.put(sum(int(tensor[0]) for tensor in kept))
-
-
-def test_many_tensors_need_few_files(script):
-    """With 256 files torch itself ends after 242 tensors: received 0 items of ancdata."""
+def test_many_batches_need_few_files(script):
+    """torch opens a file for each batch that a program keeps."""
     source = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-sys.path.insert(0, sys.argv[1])
 import tensorlend.torch, torch
-from test_torch_multiprocessing import keep
 torch.set_num_threads(1)
 tensorlend.torch.install()
-context = torch.multiprocessing.get_context("fork")
-inbox, outbox = context.Queue(), context.Queue()
-process = context.Process(target=keep, args=(inbox, outbox), daemon=True)
-process.start()
-for number in range(600):
-    inbox.put(torch.full((1 << 15,), number, dtype=torch.float64))
-inbox.put(None)
-print(outbox.get(timeout=60))
+data = torch.arange(600.0).repeat_interleave(1 << 15).reshape(600, -1)
+kept = list(torch.utils.data.DataLoader(data, num_workers=1, multiprocessing_context="fork"))
+print(sum(int(batch[0, 0]) for batch in kept))
 """
-    assert script(source, os.path.dirname(__file__), timeout=120).stdout == f"{599 * 600 // 2}\n"
+    assert script(source, timeout=120).stdout == f"{599 * 600 // 2}\n"

@@ -57,9 +57,7 @@ class TorchKit(NumpyKit):
     def covers(self, value: Any, draft: Draft) -> bool:
         if not isinstance(value, torch.Tensor):
             return super().covers(value, draft)
-        # Compare shape, dtype and address, because a tensor's shape and storage can be replaced in place.
-        same = tuple(value.shape) == draft.shape and str(value.dtype) == f"torch.{draft.dtype}"
-        return same and value.is_contiguous() and value.data_ptr() == draft.torch().data_ptr()
+        return covers(value, draft)
 
     def copy(self, value: Any, draft: Draft) -> None:
         if isinstance(value, torch.Tensor):
@@ -89,6 +87,12 @@ def _page_locked(device: int, lease: Lease) -> torch.Tensor:
     return lease.torch()
 
 
+def covers(tensor: torch.Tensor, draft: Draft) -> bool:
+    """Whether a tensor still views the whole of a draft. A tensor's shape and storage can be replaced in place."""
+    same = tuple(tensor.shape) == draft.shape and str(tensor.dtype) == f"torch.{draft.dtype}"
+    return same and tensor.is_contiguous() and tensor.data_ptr() == draft.torch().data_ptr()
+
+
 def is_leaf(value: Any) -> bool:
     """Returns whether a tensor consists only of elements in host memory. Other tensors (sparse
     ones, those on a device, those with a gradient, subclasses) are pickled.
@@ -99,6 +103,7 @@ def is_leaf(value: Any) -> bool:
         and value.dtype in _DTYPES
         and value.device.type == "cpu"
         and not value.requires_grad
+        and not value.is_nested
     )
 
 
