@@ -78,10 +78,14 @@ impl Progress {
     }
 
     /// Notes that a message with these words was taken. Returns the number of messages lost before it that are not counted
-    /// yet.
+    /// yet; `None` if the subscription has taken the message before. A gateway sends a message again if it does not know that
+    /// the former gateway has sent it.
     #[inline]
-    pub(crate) fn take(&mut self, words: &HeaderSummary) -> u64 {
-        let Some(origin) = Origin::unpack(words) else { return 0 };
+    pub(crate) fn take(&mut self, words: &HeaderSummary) -> Option<u64> {
+        let Some(origin) = Origin::unpack(words) else { return Some(0) };
+        if self.next.is_some_and(|next| next.stream == origin.stream && origin.number < next.number) {
+            return None;
+        }
         let (skipped, earlier) = (std::mem::take(&mut self.skipped), std::mem::take(&mut self.skipped_earlier));
         let lost = self.next.map_or(0, |next| {
             // The first message of a stream that was opened again has the number 0. The messages of the earlier rings belong
@@ -90,7 +94,7 @@ impl Progress {
             origin.number.saturating_sub(from).saturating_sub(skipped).saturating_sub(earlier)
         });
         self.next = Some(Origin { number: origin.number.saturating_add(1), ..origin });
-        lost
+        Some(lost)
     }
 
     /// Notes the end of the stream in the ring with this id, before which `lost` messages did not get into the ring. Returns
@@ -193,18 +197,19 @@ mod tests {
     fn every_gap_is_counted_once() {
         let mut progress = Progress::new(true);
         // Without a known position, the subscription begins with its first message.
-        assert_eq!((progress.take(&words(1, 7)), progress.take(&words(1, 8)), progress.take(&words(1, 12))), (0, 0, 3));
+        assert_eq!([7, 8, 12].map(|number| progress.take(&words(1, number))), [Some(0), Some(0), Some(3)]);
         // The local ring lost two, which the caller has counted.
         progress.skip(2);
-        assert_eq!(progress.take(&words(1, 20)), 5);
-        // A message that comes twice, and one of a local producer.
-        assert_eq!((progress.take(&words(1, 20)), progress.take(&[0; 6])), (0, 0));
+        assert_eq!(progress.take(&words(1, 20)), Some(5));
+        // Messages that come again, and one of a local producer.
+        assert_eq!([20, 3].map(|number| progress.take(&words(1, number))), [None, None]);
+        assert_eq!((progress.take(&[0; 6]), progress.take(&words(1, 21))), (Some(0), Some(0)));
         // The original stream was opened again.
-        assert_eq!((progress.take(&words(2, 4)), progress.take(&words(2, 5))), (4, 0));
-        assert_eq!((progress.end(9, 3), progress.end(9, 3), progress.take(&words(2, 9))), (3, 0, 0));
+        assert_eq!((progress.take(&words(2, 4)), progress.take(&words(2, 5))), (Some(4), Some(0)));
+        assert_eq!((progress.end(9, 3), progress.end(9, 3), progress.take(&words(2, 9))), (3, 0, Some(0)));
         let mut known = Progress::new(true);
         known.expect(Some(Origin { stream: 1, number: 5 }));
-        assert_eq!(known.take(&words(1, 8)), 3);
+        assert_eq!(known.take(&words(1, 8)), Some(3));
     }
 
     #[test]
@@ -215,14 +220,14 @@ mod tests {
             progress.take(&words(1, 9));
             progress.skip(2);
             progress.on_gateway();
-            assert_eq!(progress.take(&words(stream, number)), lost);
-            assert_eq!(progress.take(&words(stream, number + 2)), 1);
+            assert_eq!(progress.take(&words(stream, number)), Some(lost));
+            assert_eq!(progress.take(&words(stream, number + 2)), Some(1));
         }
         // One ring has the end of the former stream and the beginning of the next one.
         let mut progress = Progress::new(true);
         progress.take(&words(1, 9));
         progress.skip(6);
-        assert_eq!(progress.take(&words(2, 4)), 0);
+        assert_eq!(progress.take(&words(2, 4)), Some(0));
     }
 
     #[test]

@@ -297,9 +297,10 @@ impl Subscription {
                         }
                         Ok(Leasing::Held(leased)) => {
                             self.advance();
-                            let lost = self.progress.take(&summary);
-                            if lost > 0 {
-                                self.count(lost);
+                            match self.progress.take(&summary) {
+                                Some(0) => {}
+                                Some(lost) => self.count(lost),
+                                None => continue,
                             }
                             let value = assemble::value(&self.session, leased, &self.name)?;
                             return Ok(Some(self.message(number, value)));
