@@ -70,7 +70,7 @@ fn check_plain(value: &Bound<'_, PyAny>) -> PyResult<()> {
     if is_ndarray(&kind)? || kind.module().is_ok_and(|module| module == "builtins" || module == "torch") {
         return Ok(());
     }
-    let labels = [intern!(py, "columns"), intern!(py, "iloc"), intern!(py, "dims")];
+    let labels = [intern!(py, "columns"), intern!(py, "iloc"), intern!(py, "sizes")];
     for label in labels {
         if kind.hasattr(label)? {
             return Err(errors::dtype(format!(

@@ -349,13 +349,13 @@ impl Lease {
         export::immutable(py, self.view()?)
     }
 
-    /// Returns a jax array that views the tensor in place and keeps the lease alive.
     /// `pyarrow.array(lease)` calls this method. A lease of one dimension is viewed in place.
     #[pyo3(signature = (r#type=None))]
     fn __arrow_array__<'py>(slf: &Bound<'py, Self>, r#type: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("pyarrow")?.call_method1("array", (Self::numpy(slf)?, r#type))
     }
 
+    /// Returns a jax array that views the tensor in place and keeps the lease alive.
     /// `jnp.asarray(lease)` calls this method.
     fn __jax_array__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.get().view()?;

@@ -113,6 +113,19 @@ pub fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     Err(pyo3::exceptions::PyTypeError::new_err("`seen` must be a Version, a Lease, a DeviceLease or a Dataset"))
 }
 
+impl Client {
+    /// Returns the names that hold a value now. A deleted name may still be in the directory.
+    fn filled_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let client = self.session(py)?;
+        py.detach(|| {
+            let names =
+                client.names("*")?.into_iter().map(|name| client.exists(&name).map(|exists| exists.then_some(name)));
+            names.filter_map(Result::transpose).collect::<Result<_, Error>>()
+        })
+        .or_raise()
+    }
+}
+
 #[pymethods]
 impl Client {
     /// Publishes a copy of an array under a name. The array is copied once, and never serialized.
@@ -761,11 +774,11 @@ impl Client {
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
-        PyList::new(py, self.names(py, "*")?)?.try_iter()
+        PyList::new(py, self.filled_names(py)?)?.try_iter()
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.names(py, "*")?.len())
+        Ok(self.filled_names(py)?.len())
     }
 
     // Without this method, a client of a namespace without names would be false.
@@ -776,7 +789,7 @@ impl Client {
 
     /// Returns the names, which IPython completes in `client[`.
     fn _ipython_key_completions_(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.names(py, "*")
+        self.filled_names(py)
     }
 
     /// Returns the version of the name's value, without a lease.

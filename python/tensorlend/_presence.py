@@ -2,18 +2,19 @@
 
 The messages of a program have names in one folder, `transit/PROGRAM`. Each process of the program publishes one ephemeral name, its
 *presence*, in the folder `transit-present/PROGRAM` before it publishes its first message. The daemon deletes the presence when the
-process's session ends, also after a kill. So the messages of a program without a presence can be deleted:
+process's session ends, also after a kill. A process that has neither sent nor received a message, and has not called `install`, has no
+presence. So a message can be deleted if its program has no presence, its sender has ended, and the process that started the sender has
+ended or, if that is another program, has no presence:
 
 * When the first process of a program ends in order, it has joined its children. If no other presence is left, it deletes the messages.
 * After a kill, the next process that uses the daemon for messages deletes them.
-
-A process that has neither sent nor received a message, and has not called `install`, has no presence.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import weakref
 from multiprocessing import process, util
@@ -25,23 +26,39 @@ from tensorlend._errors import Error
 
 _joined: weakref.WeakSet[Any] = weakref.WeakSet()
 _token = secrets.token_hex(6)
+_is_forked = False
+
+#: The names of messages and presences. A program may have other names in these folders.
+_MESSAGE = re.compile(r"transit/(?P<program>[0-9a-f]{16})/(?P<place>\d+)-(?P<pid>\d+)-(?P<parent>\d+)(?P<kind>[cp])/[0-9a-f]{12}/")
+_PRESENCE = re.compile(r"transit-present/(?P<program>[0-9a-f]{16})/(?P<place>\d+)-(?P<pid>\d+)/(?P<token>[0-9a-f]{12})")
 
 
-def _of_program() -> str:
+def _program() -> str:
+    """Returns the name of this program. Processes that multiprocessing or a program under `tensorlend.run` starts have the same
+    name. Not computed at the import: a forkserver may import this module before its children get the key."""
     secret = os.environ.get("TENSORLEND_RUN", "").encode() or bytes(process.current_process().authkey)
     return hashlib.sha256(secret).hexdigest()[:16]
 
 
-#: The name of this program. Processes that multiprocessing or a program under `tensorlend.run` starts have the same name.
-PROGRAM = _of_program()
-
-
 def _begin_anew() -> None:
-    global _joined, _token
-    _joined, _token = weakref.WeakSet(), secrets.token_hex(6)
+    global _joined, _token, _is_forked
+    _joined, _token, _is_forked = weakref.WeakSet(), secrets.token_hex(6), True
 
 
 os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _place() -> int:
+    """Returns the number of this process's PID namespace. Numbers of processes have a meaning only within one."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _parent() -> str:
+    """Returns the number of the process that started this one, with `c` for a child of multiprocessing or a fork, whose parent
+    usually reads its messages, and with `p` for a program."""
+    if parent := process.parent_process():
+        return f"{parent.pid}c"
+    return f"{os.getppid()}{'c' if _is_forked else 'p'}"
 
 
 def join(client: Any) -> None:
@@ -50,7 +67,7 @@ def join(client: Any) -> None:
     """
     if client in _joined:
         return
-    client.put(f"transit-present/{PROGRAM}/{os.getpid()}/{_token}", np.zeros(0, np.uint8), ephemeral=True)
+    client.put(f"transit-present/{_program()}/{_place()}-{os.getpid()}/{_token}", np.zeros(0, np.uint8), ephemeral=True)
     if not _joined and process.parent_process() is None:
         # After multiprocessing has joined the children and the threads of queues, which have the priority -5.
         util.Finalize(None, _leave, args=(os.getpid(),), exitpriority=-100)
@@ -60,26 +77,31 @@ def join(client: Any) -> None:
 
 def prefix() -> str:
     """Returns a prefix for the names of this process's messages."""
-    return f"transit/{PROGRAM}/{os.getpid()}-{os.getppid()}/{secrets.token_hex(6)}"
+    return f"transit/{_program()}/{_place()}-{os.getpid()}-{_parent()}/{secrets.token_hex(6)}"
 
 
 def _delete_messages_without_receivers(client: Any, leaving: str = "") -> None:
-    """Deletes the messages of programs without a presence. Does not count the presence of the process with the token `leaving`.
-
-    Spares messages whose sender is a child of a process that is present. That process may be another program that reads them.
-    """
-    messages = client.list("transit/*")
+    """Deletes the messages that no process can receive. Does not count the presence of the process with the token `leaving`, nor
+    that process as a living sender."""
+    messages = [found for name in client.names("transit/*") if (found := _MESSAGE.match(name))]
     # List the presences after the messages, because a process publishes its presence before its messages.
-    presences = [info.name.split("/")[1:] for info in client.list("transit-present/*")]
-    programs = {program for program, _, token in presences if token != leaving}
-    pids = {pid for _, pid, token in presences if token != leaving}
-    for info in messages:
-        _, program, sender, *_ = info.name.split("/")
-        # The daemon deletes ephemeral names itself.
-        if info.ephemeral or program in programs or sender.split("-")[-1] in pids:
+    presences = [found for name in client.names("transit-present/*") if (found := _PRESENCE.match(name))]
+    programs = {found["program"] for found in presences if found["token"] != leaving}
+    present = {(found["place"], found["pid"]) for found in presences if found["token"] != leaving}
+    here, me = str(_place()), str(os.getpid()) if leaving else ""
+
+    def is_alive(pid: str) -> bool:
+        return pid != me and os.path.exists(f"/proc/{pid}")
+
+    for found in messages:
+        if found["program"] in programs or found["place"] != here or is_alive(found["pid"]):
+            continue
+        if is_alive(found["parent"]) if found["kind"] == "c" else (here, found["parent"]) in present:
             continue
         try:
-            client.delete(info.name)
+            # The daemon deletes ephemeral names itself.
+            if not client.info(found.string).ephemeral:
+                client.delete(found.string)
         except Error:
             # Another process has deleted it, or this process has no right to delete it.
             continue

@@ -21,7 +21,8 @@ import torch.multiprocessing
 from torch.multiprocessing import reductions
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensorlend import _transit
 from tensorlend._errors import Error
@@ -41,12 +42,16 @@ SMALLEST = 128 * 1024
 
 _settings: _transit.Settings | None = None
 
-#: Attributes of a tensor: the draft that the tensor views, and the content of the message that lends the tensor.
-_DRAFT, _MESSAGE = "_tensorlend_draft", "_tensorlend_message"
+#: By tensor: the draft that the tensor views, and the content of the message that lends the tensor. They are no attributes of the
+#: tensors, because copies and pickles of a tensor contain its attributes.
+_drafts: Any = WeakTensorKeyDictionary()
+_messages: Any = WeakTensorKeyDictionary()
+#: Drafts of tensors that the program keeps. torch moves the memory of a tensor that it sends, and an array of numpy that views the
+#: tensor would then view free memory. After the first one, this process stacks batches as torch does.
+_kept: list[Any] = []
 
 _FETCHERS: tuple[Any, ...] = (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher)
 _usual_fetches = [fetcher.fetch for fetcher in _FETCHERS]
-_usual_collate = default_collate_fn_map[torch.Tensor]
 
 #: The lent tensors of this worker's batches, and whether the worker withdraws them at its end. A trainer that has left its loop
 #: early does not receive the last batches.
@@ -78,7 +83,9 @@ def install(*, client: Client | None = None, smallest: int = SMALLEST, ttl: floa
     _install_arrays(client=client, smallest=max(smallest, SMALLEST_ARRAY), ttl=ttl, mode=mode)
     _settings = _transit.settings(client, smallest, ttl, mode)
     ForkingPickler.register(torch.Tensor, _reduce)
-    default_collate_fn_map[torch.Tensor] = _collate
+    # Leave a function of the program's own in its place.
+    if default_collate_fn_map[torch.Tensor] is collate_tensor_fn:
+        default_collate_fn_map[torch.Tensor] = _collate
     for fetcher, usual in zip(_FETCHERS, _usual_fetches, strict=True):
         fetcher.fetch = _marking(usual)
 
@@ -91,30 +98,33 @@ def uninstall() -> None:
     _settings = None
     _uninstall_arrays()
     ForkingPickler.register(torch.Tensor, reductions.reduce_tensor)
-    default_collate_fn_map[torch.Tensor] = _usual_collate
+    if default_collate_fn_map[torch.Tensor] is _collate:
+        default_collate_fn_map[torch.Tensor] = collate_tensor_fn
     for fetcher, usual in zip(_FETCHERS, _usual_fetches, strict=True):
         fetcher.fetch = usual
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
-    message = vars(tensor).pop(_MESSAGE, None)
+    message = _messages.pop(tensor, None)
     return message if message is not None else reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]
 
 
 def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
     """Stacks tensors in a worker, in lent memory. torch's own function stacks them in a file in /dev/shm."""
     by, first = _settings, batch[0]
-    if by is None or get_worker_info() is None or not is_leaf(first) or first.nbytes * len(batch) < by.smallest:
-        return _usual_collate(batch, collate_fn_map=collate_fn_map)
+    if by is None or _kept or get_worker_info() is None or not is_leaf(first) or first.nbytes * len(batch) < by.smallest:
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     if not all(is_leaf(tensor) and tensor.shape == first.shape and tensor.dtype == first.dtype for tensor in batch):
-        return _usual_collate(batch, collate_fn_map=collate_fn_map)
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     try:
         draft = by.client.create((len(batch), *first.shape), first.dtype)
-    except Error:
+        target = draft.torch()
+    except Exception:
+        # There is no memory or no daemon, or this version of torch cannot view memory of this dtype.
         _transit.count(first.nbytes * len(batch), False)
-        return _usual_collate(batch, collate_fn_map=collate_fn_map)
-    stacked = torch.stack(batch, 0, out=draft.torch())
-    vars(stacked)[_DRAFT] = draft
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    stacked = torch.stack(batch, 0, out=target)
+    _drafts[stacked] = draft
     return stacked
 
 
@@ -129,7 +139,11 @@ def _marking(usual: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         batch = [usual(self, index)]
         for tensor in _only_within(batch):
             if is_leaf(tensor) and tensor.nbytes >= by.smallest and _is_whole(tensor):
-                vars(tensor)[_MESSAGE] = _transit.lend(vars(tensor).pop(_DRAFT, tensor), by, "torch", _waiting)
+                message = _transit.lend(_drafts.pop(tensor, tensor), by, "torch", _waiting)
+                if message is not None:
+                    _messages[tensor] = message
+        _kept.extend(_drafts.values())
+        _drafts.clear()
         global _withdraws
         if not _withdraws:
             _withdraws = True
@@ -143,7 +157,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     """Returns whether the tensor is all that uses its memory."""
     if _users(tensor) != _ONE_USER:
         return False
-    draft = vars(tensor).get(_DRAFT)
+    draft = _drafts.get(tensor)
     if draft is not None:
         return covers(tensor, draft)
     # A storage that torch has not allocated is not resizable. Its memory may belong to an array of numpy.
@@ -177,4 +191,4 @@ def _referents(container: Any) -> list[tuple[Any, int]]:
 #: The numbers of references to an object that only one container holds, and to the storage of one tensor. They depend on the
 #: interpreter and on torch.
 ((_, _ONE_REFERENCE),) = _referents([object()])
-_ONE_USER = _users(torch.empty(1))
+_ONE_USER = _users(torch.empty(1, device="cpu"))

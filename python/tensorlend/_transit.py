@@ -94,6 +94,8 @@ class Waiting:
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: The number of messages at which received ones are dropped.
     many: int = 32
+    #: The number of waiting messages when waiting was without effect.
+    stuck: int | None = None
 
     def add(self, message: _Message) -> None:
         with self.lock:
@@ -110,11 +112,25 @@ class Waiting:
                 self._drop()
             return self.nbytes <= WAITING_BYTES_MAX
 
+    def give_up(self) -> None:
+        """Notes that waiting was without effect. The messages that wait now may never be received, so no sender waits for them again."""
+        with self.lock:
+            self.stuck = len(self.messages)
+
+    def is_stuck(self) -> bool:
+        """Returns whether no message was received since waiting was without effect."""
+        with self.lock:
+            return self.stuck is not None and len(self.messages) >= self.stuck
+
     def withdraw(self) -> None:
         """Deletes the values that no process has received."""
         for message in self.messages:
-            if message.waits():
-                message.client.delete(message.name)
+            try:
+                if message.waits():
+                    message.client.delete(message.name)
+            except Error:
+                # The daemon has ended, and the messages with it.
+                continue
 
     def _drop(self) -> None:
         self.messages = [message for message in self.messages if message.waits()]
@@ -133,7 +149,7 @@ _is_settling = False
 
 def _new_prefix() -> None:
     global _prefix, _waiting, _held, _mailing, _is_settling
-    _prefix = _presence.prefix()
+    _prefix = ""
     # Forget inherited messages, leases and mailboxes, which belong to the parent.
     _waiting = Waiting()
     _held, _mailing, _is_settling = weakref.WeakSet(), weakref.WeakSet(), False
@@ -163,9 +179,15 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
     return not dtype.hasobject and not dtype.metadata
 
 
+def _prefix_of_process() -> str:
+    global _prefix
+    _prefix = _prefix or _presence.prefix()
+    return _prefix
+
+
 def new_name() -> str:
     """Returns a name that no other value has."""
-    return f"{_prefix}/{next(_numbers)}"
+    return f"{_prefix_of_process()}/{next(_numbers)}"
 
 
 def count(nbytes: int, lent: bool) -> None:
@@ -189,7 +211,7 @@ def _mail(client: _native.Client, value: Any, ttl: float) -> tuple[str, tuple[in
             # before the end would be lost, and their arrays would last until their time to live.
             util.Finalize(None, _settle, exitpriority=0)
         _mailing.add(client)
-    return client._mail(value, _prefix, ttl)
+    return client._mail(value, _prefix_of_process(), ttl)
 
 
 class _Pickling(threading.local):
@@ -217,7 +239,10 @@ def admits() -> bool:
     while _pickling.admits is None:
         if _waiting.admits():
             _pickling.admits = True
+        elif _waiting.is_stuck():
+            _pickling.admits = False
         elif time.monotonic() > deadline:
+            _waiting.give_up()
             _pickling.admits = False
         else:
             time.sleep(_LOOK_SECONDS)

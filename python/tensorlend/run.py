@@ -19,8 +19,8 @@ _USAGE = """\
 usage: python -m tensorlend.run [--weights] PROGRAM [ARGUMENT...]
        python -m tensorlend.run [--weights] -m MODULE [ARGUMENT...]
 
-Runs a program unchanged. Large arrays and tensors that it sends through multiprocessing, concurrent.futures, torch.multiprocessing, DataLoader and
-joblib travel in lent memory, also between the Python processes that it starts. Prints on standard error what was lent.
+Runs a program unchanged. Large arrays of numpy that it sends through multiprocessing, concurrent.futures and joblib, and batches of torch's DataLoader,
+travel in lent memory, also between the Python processes that it starts. Prints on standard error what was lent.
 
   --weights  load_file of safetensors loads each file once per machine: the first process reads the file into lent memory, and all others map it
 """

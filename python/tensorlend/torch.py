@@ -1,5 +1,5 @@
 """Tensors of torch: loading of data (docs/loader.md) and weights (docs/how-to/weights.md), and
-sending of tensors between processes (docs/how-to/multiprocessing.md).
+batches of DataLoader's workers (docs/how-to/multiprocessing.md).
 """
 
 from tensorlend._torch_transit import install, uninstall

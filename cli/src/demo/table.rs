@@ -96,7 +96,7 @@ impl fmt::Display for LeftOut {
 }
 
 const LEGEND: &str = "\
-put         how long the producer is busy: it writes every byte of the tensor, and hands it over
+put         how long the producer writes and hands over every byte
 get         how long from then until the consumer has read every byte
 round trip  put, get and the acknowledgement back at the producer
 x lend      its round trip divided by lend's
@@ -224,7 +224,7 @@ size       method                                     put       get  round trip 
 256 MiB    serialize (bincode over ipc-channel)    306 ms    100 ms      406 ms      31x
            lend (tensorlend, in place)            13.0 ms    100 ns     13.0 ms     1.0x
 
-put         how long the producer is busy: it writes every byte of the tensor, and hands it over
+put         how long the producer writes and hands over every byte
 get         how long from then until the consumer has read every byte
 round trip  put, get and the acknowledgement back at the producer
 x lend      its round trip divided by lend's

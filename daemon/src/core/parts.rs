@@ -7,7 +7,7 @@ use super::members::Members;
 /// The environment of the daemon, with the context and the members of one namespace. The owners of names, streams and
 /// segments take it as a parameter, because none of them owns another.
 pub struct Parts<'a> {
-    /// What all namespaces share: the clock, the accounts, the effects.
+    /// The clock, the accounts and the effects, which all namespaces share.
     pub env: &'a mut Env,
     /// The namespace's ledger and directory.
     pub context: &'a mut Context,

@@ -115,9 +115,17 @@ pub(super) fn confine(config: &mut zenoh::Config) -> Result<Option<String>, Refu
 fn check_files(config: &zenoh::Config) -> Result<(), Refused> {
     for key in CREDENTIALS {
         let Value::String(path) = get(config, &tls(key)) else { continue };
-        let fault = match std::fs::read_to_string(&path) {
+        let (kind, ends) = if key.ends_with("_key") {
+            ("private key", "PRIVATE KEY-----")
+        } else {
+            ("certificate", "BEGIN CERTIFICATE-----")
+        };
+        let fault = match std::fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
             Err(error) => format!("cannot read \"{path}\": {error}"),
-            Ok(text) if !text.contains("-----BEGIN ") => format!("\"{path}\" is not a file in PEM format"),
+            Ok(text) if text.contains("ENCRYPTED PRIVATE KEY-----") => {
+                format!("the key in \"{path}\" is encrypted: decrypt it")
+            }
+            Ok(text) if !text.contains(ends) => format!("\"{path}\" has no {kind} in PEM format"),
             Ok(_) => continue,
         };
         return Err(refused(&tls(key), fault));
@@ -132,10 +140,14 @@ fn confine_protocols(config: &mut zenoh::Config, reason: &str) -> Result<(), Ref
     };
     // A protocol that this build does not have permits no link.
     let mut built = given.iter().filter_map(Value::as_str).filter(|protocol| is_built(protocol));
-    built.find(|protocol| !is_encrypted(protocol)).map_or(Ok(()), |plain| {
+    if let Some(plain) = built.find(|protocol| !is_encrypted(protocol)) {
         let why = format!("\"{plain}\" is not encrypted, but TLS is configured ({reason}): list only \"quic\"");
-        Err(refused(PROTOCOLS, why))
-    })
+        return Err(refused(PROTOCOLS, why));
+    }
+    if !given.iter().any(|protocol| protocol.as_str() == Some(ENCRYPTED)) {
+        return Err(refused(PROTOCOLS, "the list permits no link of this gateway: list \"quic\"".into()));
+    }
+    Ok(())
 }
 
 /// Checks that listeners require certificates, or that the user has decided that they do not.
@@ -333,6 +345,7 @@ mod tests {
             (format!("{{ {authority} }}"), "listen/endpoints, connect/endpoints", "no endpoint"),
             (to("['quic/hub:1']", "scouting: { multicast: { enabled: true } }"), MULTICAST, "to false"),
             (to("['quic/hub:1']", &link("protocols: ['quic', 'tcp']")), PROTOCOLS, "\"tcp\""),
+            (to("['quic/hub:1']", &link("protocols: ['tls']")), PROTOCOLS, "no link"),
             (
                 to("['quic/hub:1']", &link("tls: { verify_name_on_connect: false }")),
                 "transport/link/tls/verify_name_on_connect",

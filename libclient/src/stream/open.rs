@@ -75,10 +75,11 @@ impl StreamBuilder {
         check_name(&self.name)?;
         self.session.check()?;
         self.session.streams().retire_closed();
-        if let Err(taken) = self.session.streams().reserve(&self.name) {
-            // The end of the session also ends the stream, and is the error to report then.
+        if self.session.streams().reserve(&self.name).is_err() {
+            // The end of the session also ends the stream, and is the error to report then. After a restart of the daemon, this
+            // request makes the client read the new directory.
             self.session.control.call(&Request::Ping, "open stream", &self.name)?;
-            return Err(taken);
+            self.session.streams().reserve(&self.name)?;
         }
         let (session, name) = (self.session.clone(), self.name.clone());
         self.open_reserved().inspect_err(|_| session.streams().release(&name, None))

@@ -87,14 +87,19 @@ impl Bindings {
         }
         let room_at = most - count;
         if self.queue_size(list).0 > room_at {
-            if let Some((id, _)) = self.lists.id_and_items(list) {
+            if let Some((id, items)) = self.lists.id_and_items(list) {
+                if items > 0 {
+                    self.claims.set_maximum(id, max);
+                }
                 self.claims.note_refused(id, room_at);
             }
             return Ok(Outcome::Reply(Reply::Queue(QueueReply::Full)));
         }
         let items = NewItems { catalogue, cells, life: LifeWord::FOREVER };
         let answer = self.list_append(parts, list, items)?;
-        if let Some((id, _)) = self.lists.id_and_items(list) {
+        if matches!(answer, Outcome::Reply(_))
+            && let Some((id, _)) = self.lists.id_and_items(list)
+        {
             self.claims.set_maximum(id, max);
         }
         Ok(answer)

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tensorlend::remote::{RemoteAnswer, StreamPosition};
-use tensorlend::{Call, Policy};
+use tensorlend::{Call, Policy, Stream};
 use tensorlend_os::thread;
 use writer::{Writer, subscribers};
 
@@ -48,6 +48,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Interval at which a thread polls whether its link was closed.
 const POLL: Duration = Duration::from_millis(200);
+/// The code of the error for a stream that has a producer.
+const STREAM_TAKEN: &str = "TL-0503";
 
 /// An event of a link.
 pub enum Event {
@@ -523,9 +525,20 @@ impl Drop for Links {
 fn end_inherited(context: &Context, name: &RemoteName) {
     let (client, local) = (context.client(name.space), name.local());
     if client.streams(&globset::escape(&local)).is_ok_and(|found| found.iter().any(|stream| stream.count > 0))
-        && let Err(error) = client.stream(&local).capacity(1).open().map(drop)
+        && let Err(error) = open_after_former(|| client.stream(&local).capacity(1).open()).map(drop)
     {
         tracing::warn!(stream = local, %error, "a stream that has ended on its node cannot be ended here");
+    }
+}
+
+/// Opens a local stream. The thread of a link that has just ended may still have the stream, and drops it within [`POLL`].
+fn open_after_former(open: impl Fn() -> tensorlend::Result<Stream>) -> tensorlend::Result<Stream> {
+    let until = Instant::now() + 2 * POLL;
+    loop {
+        match open() {
+            Err(error) if error.code() == STREAM_TAKEN && Instant::now() < until => std::thread::sleep(POLL / 100),
+            opened => return opened,
+        }
     }
 }
 
@@ -542,7 +555,8 @@ fn start(
     let client = context.client(name.space).clone();
     let policy = context.spaces[name.space].settings.stream_policy;
     let local = name.local();
-    let stream = client.stream(&local).capacity(capacity).policy(policy).open().map_err(|error| error.to_string())?;
+    let stream = open_after_former(|| client.stream(&local).capacity(capacity).policy(policy).open());
+    let stream = stream.map_err(|error| error.to_string())?;
     let writer = Writer::new(client, local, stream, capacity, policy);
     let (events, receiver) = (events.clone(), Receiver::new(name.node.clone(), wanted));
     let started = thread::spawn("gateway-receive", move || {
