@@ -94,8 +94,9 @@ class Waiting:
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: The number of messages at which received ones are dropped.
     many: int = 32
-    #: The number of waiting messages when waiting was without effect.
-    stuck: int | None = None
+    #: Whether waiting was without effect, and no message was received since then. The messages that wait may be lost, so no sender
+    #: waits for them again.
+    stuck: bool = False
 
     def add(self, message: _Message) -> None:
         with self.lock:
@@ -112,16 +113,6 @@ class Waiting:
                 self._drop()
             return self.nbytes <= WAITING_BYTES_MAX
 
-    def give_up(self) -> None:
-        """Notes that waiting was without effect. The messages that wait now may never be received, so no sender waits for them again."""
-        with self.lock:
-            self.stuck = len(self.messages)
-
-    def is_stuck(self) -> bool:
-        """Returns whether no message was received since waiting was without effect."""
-        with self.lock:
-            return self.stuck is not None and len(self.messages) >= self.stuck
-
     def withdraw(self) -> None:
         """Deletes the values that no process has received."""
         for message in self.messages:
@@ -133,7 +124,10 @@ class Waiting:
                 continue
 
     def _drop(self) -> None:
+        before = len(self.messages)
         self.messages = [message for message in self.messages if message.waits()]
+        if len(self.messages) < before:
+            self.stuck = False
         self.nbytes = sum(message.nbytes for message in self.messages)
 
 
@@ -239,10 +233,10 @@ def admits() -> bool:
     while _pickling.admits is None:
         if _waiting.admits():
             _pickling.admits = True
-        elif _waiting.is_stuck():
+        elif _waiting.stuck:
             _pickling.admits = False
         elif time.monotonic() > deadline:
-            _waiting.give_up()
+            _waiting.stuck = True
             _pickling.admits = False
         else:
             time.sleep(_LOOK_SECONDS)

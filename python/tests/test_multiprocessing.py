@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -210,6 +211,33 @@ def test_messages_of_a_killed_program_end_when_another_program_comes(client, pro
     program("fork")
     found = {info.name for info in in_transit(client)}
     assert found and not found & left
+
+
+def test_other_names_in_the_folder_of_messages_stay(client, program):
+    names = ["transit/x", "transit/berlin/lines", "transit/1/2/3", "transit-present/x"]
+    for name in names:
+        client.put(name, np.zeros(3))
+    process = program("fork")
+    eventually("all messages are sent", lambda: len(in_transit(client)) >= 23)
+    process.communicate(b"\n", timeout=60)
+    assert process.returncode == 0 and sorted(client.names("transit*")) == sorted(names)
+
+
+def test_no_message_waits_for_one_that_is_lost(installed, monkeypatch):
+    here, there = multiprocessing.Pipe()
+    lost = multiprocessing.reduction.ForkingPickler.dumps(np.zeros(_transit.WAITING_BYTES_MAX + 1, np.uint8))
+    waits = []
+    monkeypatch.setattr(_transit, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=waits.append))
+    monkeypatch.setattr(_transit, "_WAIT_SECONDS", 0.01)
+    for _ in range(5):
+        here.send(np.arange(LARGE))
+        assert there.recv()[-1] == LARGE - 1
+        waited, waits[:] = len(waits), []
+    assert waited == 0
+    # As soon as a process receives the message, arrays are lent again.
+    assert len(multiprocessing.reduction.ForkingPickler.loads(lost)) == _transit.WAITING_BYTES_MAX + 1
+    here.send(np.arange(LARGE))
+    assert is_leased(there.recv())
 
 
 def test_messages_wait_for_a_receiver_that_lives(broker, client, program):

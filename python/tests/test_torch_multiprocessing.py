@@ -1,7 +1,9 @@
 """Tensors of torch through torch.multiprocessing, and batches of DataLoader as leases."""
 
+import copy
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -82,6 +84,34 @@ def test_batches_are_leases(installed):
     x += 1  # It is the trainer's own.
     assert float(x.min()) >= 1
     eventually("all batches are received", lambda: not installed.list("transit/*"))
+
+
+def test_a_collate_function_of_the_program_stays(client):
+    def own(batch, *, collate_fn_map=None):
+        return torch.cat(batch)
+
+    functions = torch.utils.data._utils.collate.default_collate_fn_map
+    usual = functions[torch.Tensor]
+    functions[torch.Tensor] = own
+    try:
+        tensorlend.torch.install(client=client)
+        assert functions[torch.Tensor] is own
+        tensorlend.torch.uninstall()
+        assert functions[torch.Tensor] is own
+    finally:
+        tensorlend.torch.uninstall()
+        functions[torch.Tensor] = usual
+
+
+def test_batches_can_be_copied_and_pickled(installed):
+    def copied(samples):
+        batch = torch.utils.data.default_collate(samples)
+        return copy.deepcopy(batch), pickle.loads(pickle.dumps(batch)), batch
+
+    data = [torch.full((1 << 16,), number, dtype=torch.float32) for number in range(8)]
+    for number, batches in enumerate(torch.utils.data.DataLoader(data, batch_size=2, num_workers=1, collate_fn=copied)):
+        for batch in batches:
+            assert batch[:, 0].tolist() == [2 * number, 2 * number + 1]
 
 
 def test_batches_that_nobody_takes_are_withdrawn(installed):

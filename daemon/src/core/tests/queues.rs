@@ -191,6 +191,17 @@ fn producers_of_a_queue_share_one_maximum() {
 }
 
 #[test]
+fn a_put_without_room_gives_the_queue_its_maximum() {
+    let mut w = World::new(settings());
+    let (a, b) = (w.join(1), w.join(1));
+    for cell in 0..2 {
+        assert_eq!(put_max(&mut w, &a, cell, 0), Reply::Appended { first: cell.into() });
+    }
+    let full = Reply::Queue(QueueReply::Full);
+    assert_eq!((put_max(&mut w, &b, 0, 1), put_max(&mut w, &a, 2, 0)), (full.clone(), full));
+}
+
+#[test]
 fn several_items_are_appended_together_or_not_at_all() {
     let mut w = World::new(settings());
     let (a, b, c) = (w.join(1), w.join(1), w.join(1));
