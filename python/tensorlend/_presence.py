@@ -53,6 +53,14 @@ def _place() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
+def _is_alive(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
 def _parent() -> str:
     """Returns the number of the process that started this one, with `c` for a child of multiprocessing or a fork, whose parent
     usually reads its messages, and with `p` for a program."""
@@ -90,13 +98,11 @@ def _delete_messages_without_receivers(client: Any, leaving: str = "") -> None:
     present = {(found["place"], found["pid"]) for found in presences if found["token"] != leaving}
     here, me = str(_place()), str(os.getpid()) if leaving else ""
 
-    def is_alive(pid: str) -> bool:
-        return pid != me and os.path.exists(f"/proc/{pid}")
-
     for found in messages:
-        if found["program"] in programs or found["place"] != here or is_alive(found["pid"]):
+        sender, parent = found["pid"], found["parent"]
+        if found["program"] in programs or found["place"] != here or (sender != me and _is_alive(sender)):
             continue
-        if is_alive(found["parent"]) if found["kind"] == "c" else (here, found["parent"]) in present:
+        if (parent != me and _is_alive(parent)) if found["kind"] == "c" else (here, parent) in present:
             continue
         try:
             # The daemon deletes ephemeral names itself.

@@ -148,6 +148,7 @@ PROGRAM = """
 import multiprocessing, os, signal, sys, time
 import numpy as np
 import tensorlend.multiprocessing
+from tensorlend import _transit
 
 def receive(inbox):
     inbox.recv()
@@ -155,6 +156,7 @@ def receive(inbox):
     time.sleep(600)
 
 if __name__ == "__main__":
+    _transit.WAITING_BYTES_MAX = 1 << 30
     tensorlend.multiprocessing.install()
     context = multiprocessing.get_context(sys.argv[1])
     inbox, here = context.Pipe(duplex=False)
@@ -209,8 +211,8 @@ def test_messages_of_a_killed_program_end_when_another_program_comes(client, pro
     eventually("its sessions end", lambda: client.stat()["clients"] == 1)
     assert {info.name for info in in_transit(client)} == left
     program("fork")
-    found = {info.name for info in in_transit(client)}
-    assert found and not found & left
+    eventually("all messages are sent", lambda: len({info.name for info in in_transit(client)} - left) >= 20)
+    assert not {info.name for info in in_transit(client)} & left
 
 
 def test_other_names_in_the_folder_of_messages_stay(client, program):
@@ -220,24 +222,22 @@ def test_other_names_in_the_folder_of_messages_stay(client, program):
     process = program("fork")
     eventually("all messages are sent", lambda: len(in_transit(client)) >= 23)
     process.communicate(b"\n", timeout=60)
-    assert process.returncode == 0 and sorted(client.names("transit*")) == sorted(names)
+    assert process.returncode == 0 and all(client.exists(name) for name in names) and len(in_transit(client)) == 3
 
 
 def test_no_message_waits_for_one_that_is_lost(installed, monkeypatch):
-    here, there = multiprocessing.Pipe()
-    lost = multiprocessing.reduction.ForkingPickler.dumps(np.zeros(_transit.WAITING_BYTES_MAX + 1, np.uint8))
+    pickler = multiprocessing.reduction.ForkingPickler
+    lost = pickler.dumps(np.zeros(_transit.WAITING_BYTES_MAX + 1, np.uint8))
     waits = []
     monkeypatch.setattr(_transit, "time", types.SimpleNamespace(monotonic=time.monotonic, sleep=waits.append))
     monkeypatch.setattr(_transit, "_WAIT_SECONDS", 0.01)
     for _ in range(5):
-        here.send(np.arange(LARGE))
-        assert there.recv()[-1] == LARGE - 1
+        assert len(pickler.dumps(np.arange(LARGE))) > 8 * LARGE
         waited, waits[:] = len(waits), []
     assert waited == 0
     # As soon as a process receives the message, arrays are lent again.
-    assert len(multiprocessing.reduction.ForkingPickler.loads(lost)) == _transit.WAITING_BYTES_MAX + 1
-    here.send(np.arange(LARGE))
-    assert is_leased(there.recv())
+    assert len(pickler.loads(lost)) == _transit.WAITING_BYTES_MAX + 1
+    assert is_leased(pickler.loads(pickler.dumps(np.arange(LARGE))))
 
 
 def test_messages_wait_for_a_receiver_that_lives(broker, client, program):
