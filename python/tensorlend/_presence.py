@@ -94,9 +94,11 @@ def _delete_messages_without_receivers(client: Any, leaving: str = "") -> None:
     messages = [found for name in client.names("transit/*") if (found := _MESSAGE.match(name))]
     # List the presences after the messages, because a process publishes its presence before its messages.
     presences = [found for name in client.names("transit-present/*") if (found := _PRESENCE.match(name))]
-    programs = {found["program"] for found in presences if found["token"] != leaving}
-    present = {(found["place"], found["pid"]) for found in presences if found["token"] != leaving}
     here, me = str(_place()), str(os.getpid()) if leaving else ""
+    # The daemon may not have noticed the end of a process yet.
+    presences = [it for it in presences if it["token"] != leaving and (it["place"] != here or _is_alive(it["pid"]))]
+    programs = {found["program"] for found in presences}
+    present = {(found["place"], found["pid"]) for found in presences}
 
     for found in messages:
         sender, parent = found["pid"], found["parent"]
