@@ -263,7 +263,10 @@ class Client:
 
     @property
     def daemon_version(self) -> str:
-        """The daemon's version."""
+        """The daemon's version: the release, the commit and its date, and the newest protocol and layout.
+
+        `tensorlend.__build__` is the same for this package.
+        """
 
     @property
     def closed(self) -> bool:
@@ -1720,7 +1723,7 @@ class Client:
     def run_model(
         self,
         name: str,
-        inputs: Mapping[str, Value],
+        inputs: Mapping[str, Value | str],
         outputs: _Outputs = None,
         *,
         prepare: _Prepare = None,
@@ -1763,7 +1766,7 @@ class Client:
     def run_model_async(
         self,
         name: str,
-        inputs: Mapping[str, Value],
+        inputs: Mapping[str, Value | str],
         outputs: _Outputs = None,
         *,
         prepare: _Prepare = None,
@@ -2029,7 +2032,7 @@ class Model:
 
     def run(
         self,
-        inputs: Mapping[str, Value],
+        inputs: Mapping[str, Value | str],
         outputs: _Outputs = None,
         *,
         prepare: _Prepare = None,
@@ -2072,7 +2075,7 @@ class Model:
 
     def run_async(
         self,
-        inputs: Mapping[str, Value],
+        inputs: Mapping[str, Value | str],
         outputs: _Outputs = None,
         *,
         prepare: _Prepare = None,
