@@ -5,9 +5,7 @@ mod journal;
 
 use floods::Floods;
 use journal::{Entries, Journal};
-use rustix::fs::fstat;
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use tensorlend_os::log_queue::{FLUSH_MAX, LogQueue};
 use tensorlend_os::stderr::{self, Stderr};
@@ -45,7 +43,7 @@ pub fn start(format: Option<Format>) -> io::Result<()> {
     // standard error.
     let journal = match format {
         Some(Format::Journald) => Some(Journal::open()?),
-        None if leads_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr()) => Journal::open().ok(),
+        None if stderr::leads_to_journal() => Journal::open().ok(),
         _ => None,
     };
     let lines = fmt::layer().with_writer(|| Stderr).with_target(false);
@@ -83,32 +81,4 @@ pub fn flush() {
         journal.flush(FLUSH_MAX);
     }
     stderr::flush();
-}
-
-/// Returns true if `file` is the stream that the variable JOURNAL_STREAM names. The service manager
-/// sets the variable at the start. The output may have been redirected since then, so the file is
-/// compared.
-fn leads_to_journal(stream: Option<&str>, file: impl AsFd) -> bool {
-    let named = stream.and_then(|stream| {
-        let (device, inode) = stream.split_once(':')?;
-        Some((device.parse::<u64>().ok()?, inode.parse::<u64>().ok()?))
-    });
-    named.is_some_and(|named| fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == named))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_stream_that_is_named_is_the_journal() {
-        let (file, other) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
-        let stat = fstat(&file).unwrap();
-        let stream = format!("{}:{}", stat.st_dev, stat.st_ino);
-        assert!(leads_to_journal(Some(&stream), &file));
-        assert!(!leads_to_journal(Some(&stream), &other));
-        for wrong in [None, Some(""), Some("8"), Some("a:b"), Some("-1:2")] {
-            assert!(!leads_to_journal(wrong, &file), "{wrong:?}");
-        }
-    }
 }

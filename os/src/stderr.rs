@@ -133,6 +133,22 @@ impl Target for Descriptor<'static> {
     }
 }
 
+/// Returns true if standard error is a stream of systemd's journal, which adds the time to each line.
+pub fn leads_to_journal() -> bool {
+    is_stream(std::env::var("JOURNAL_STREAM").ok().as_deref(), io::stderr())
+}
+
+/// Returns true if `file` is the stream that the variable JOURNAL_STREAM names. The service manager
+/// sets the variable at the start. The output may have been redirected since then, so the file is
+/// compared.
+fn is_stream(stream: Option<&str>, file: impl AsFd) -> bool {
+    let named = stream.and_then(|stream| {
+        let (device, inode) = stream.split_once(':')?;
+        Some((device.parse::<u64>().ok()?, inode.parse::<u64>().ok()?))
+    });
+    named.is_some_and(|named| fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == named))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +199,17 @@ mod tests {
         assert_eq!(target.try_write(b"line\n"), Ok(5));
         assert_eq!(std::fs::read(&path).unwrap(), b"line\n");
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn only_the_stream_that_is_named_is_the_journal() {
+        let (file, other) = UnixStream::pair().unwrap();
+        let stat = fstat(&file).unwrap();
+        let stream = format!("{}:{}", stat.st_dev, stat.st_ino);
+        assert!(is_stream(Some(&stream), &file));
+        assert!(!is_stream(Some(&stream), &other));
+        for wrong in [None, Some(""), Some("8"), Some("a:b"), Some("-1:2")] {
+            assert!(!is_stream(wrong, &file), "{wrong:?}");
+        }
     }
 }

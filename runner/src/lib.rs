@@ -45,8 +45,7 @@ pub fn main() -> ExitCode {
     let log = log.with_env_filter(args.filter());
     if args::logs_json() {
         log.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
-    } else if std::env::var_os("JOURNAL_STREAM").is_some() {
-        // The journal adds the time.
+    } else if stderr::leads_to_journal() {
         log.without_time().init();
     } else {
         log.init();
