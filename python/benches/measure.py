@@ -1,4 +1,4 @@
-"""What the benchmarks share: two processes, contenders that take turns, medians with their extremes, one report."""
+"""Common parts of the benchmarks: two processes, contenders that take turns, medians with their extremes, one report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row(what: str, contender: str, nbytes: int, seconds: list[float]) -> Row:
 
 
 def machine() -> dict[str, str]:
-    """What was measured on."""
+    """Returns a description of the machine."""
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     return {
         "machine": f"{model}, {os.cpu_count()} cores, Linux {platform.release()}",

@@ -1,4 +1,4 @@
-"""What a call of the package costs beside the least that Python takes for the same, in one process.
+"""The cost of calls of the package, compared with the least time that Python takes for the same work, in one process.
 
     python overhead.py [--out STEM]
 """
