@@ -79,12 +79,12 @@ pack() {
     ln -sf ../fake/libcuda.so.1 "$folder/bin/libfakecuda.so"
     cp benches/gpu.sh "$folder/"
     cp benches/gpu/*.py tests/fakecuda/kernels.ptx "$folder/gpu/"
-    cp python/tests/{test_device_gpu,cards,waiting}.py "$folder/python/tests/"
+    cp bindings/python/tests/{test_device_gpu,cards,waiting}.py "$folder/python/tests/"
     # The tests run the programs of this page.
     cp docs/gpu.md "$folder/docs/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     if have maturin; then
-        timeout 900 maturin build --quiet --profile dist --strip --locked --manifest-path python/Cargo.toml --out "$folder/wheel" ||
+        timeout 900 maturin build --quiet --profile dist --strip --locked --manifest-path bindings/python/Cargo.toml --out "$folder/wheel" ||
             echo "no wheel: maturin failed" >&2
     else
         echo "no wheel: maturin is not installed (pip install maturin); the Python figures will be without tensorlend" >&2

@@ -20,17 +20,17 @@ const LONG: [(&str, usize); 0] = [];
 /// may only fall.
 const CIRCLES: [(&str, usize); 13] = [
     ("libclient", 3),
-    ("model", 3),
-    ("capi", 3),
+    ("apps/model", 3),
+    ("bindings/c", 3),
     ("daemon", 3),
-    ("gateway", 3),
+    ("apps/gateway", 3),
     ("shm-layout", 3),
     ("os", 3),
-    ("web", 3),
+    ("apps/web", 3),
     ("cuda", 3),
-    ("runner", 3),
-    ("cli", 3),
-    ("baselines", 3),
+    ("apps/runner", 3),
+    ("apps/cli", 3),
+    ("benches/baselines", 3),
     ("benches", 3),
 ];
 
@@ -107,7 +107,8 @@ fn files_are_short() {
     for (path, text) in crates().iter().flat_map(|src| sources(src)) {
         let name = name(&path);
         // There the comments are the docstrings of Python, with a section for each parameter.
-        let is_docstring = |line: &&str| name.starts_with("python/src/") && line.trim_start().starts_with("///");
+        let is_docstring =
+            |line: &&str| name.starts_with("bindings/python/src/") && line.trim_start().starts_with("///");
         let lines = text.lines().filter(|line| !is_docstring(line)).count();
         match long.get(name.as_str()) {
             Some(&listed) if lines > listed => wrong.push(format!("{name} has grown from {listed} to {lines} lines")),
@@ -191,11 +192,11 @@ const LAYERS: [(&str, &[&str]); 9] = [
     ("daemon", &[]),
     ("daemon", &["core"]),
     ("daemon", &["sys"]),
-    ("gateway", &[]),
-    ("gateway", &["import"]),
-    ("gateway", &["export"]),
-    ("runner", &[]),
-    ("web", &[]),
+    ("apps/gateway", &[]),
+    ("apps/gateway", &["import"]),
+    ("apps/gateway", &["export"]),
+    ("apps/runner", &[]),
+    ("apps/web", &[]),
 ];
 
 /// The parts of a module that import each other in a circle: what stands after every part that imports downwards only is removed.
@@ -345,7 +346,7 @@ fn the_architecture_names_files_that_exist() {
         "libclient/src",
         "daemon/src",
         "daemon/src/core",
-        "gateway/src",
+        "apps/gateway/src",
         "shm-layout/src",
         "shm-layout/tests/loom",
     ];
@@ -430,12 +431,12 @@ fn the_page_on_errors_lists_each_code() {
         "shm-layout/src/wire/refusal.rs",
         "libclient/src/error/code.rs",
         "daemon/src/embedded.rs",
-        "capi/src/status.rs",
-        "python/tensorlend/_errors.py",
-        "cli/src/failure.rs",
+        "bindings/c/src/status.rs",
+        "bindings/python/tensorlend/_errors.py",
+        "apps/cli/src/failure.rs",
         "daemon/src/code.rs",
-        "gateway/src/program.rs",
-        "runner/src/lib.rs",
+        "apps/gateway/src/program.rs",
+        "apps/runner/src/lib.rs",
     ]
     .map(read);
     let used: BTreeSet<String> = texts.iter().flat_map(|text| codes(text)).map(str::to_owned).collect();
@@ -443,7 +444,8 @@ fn the_page_on_errors_lists_each_code() {
     assert!(difference.is_empty(), "on the page or in the sources, but not in both: {difference:?}");
 
     // Each row names what its language has.
-    let (library, python, header) = (read("libclient/src/error.rs"), &texts[4], read("capi/include/tensorlend.h"));
+    let (library, python, header) =
+        (read("libclient/src/error.rs"), &texts[4], read("bindings/c/include/tensorlend.h"));
     let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     let mut wrong = Vec::new();
     for cells in rows.iter().map(|row| row.split('|').collect::<Vec<_>>()).filter(|cells| cells.len() == 8) {

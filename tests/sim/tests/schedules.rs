@@ -34,7 +34,7 @@ fn what_is_taken_can_be_lent_in_the_same_step() {
 /// Schedules of the fuzzer, including those that once failed.
 #[test]
 fn the_fuzzers_schedules_pass() {
-    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/schedule");
+    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/schedule");
     let mut played = 0;
     for file in std::fs::read_dir(corpus).expect("the corpus is a part of the repository") {
         tensorlend_sim::play(&std::fs::read(file.unwrap().path()).unwrap());

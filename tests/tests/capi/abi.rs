@@ -92,7 +92,7 @@ fn number(header: &str) -> String {
 }
 
 fn list(number: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../capi/abi/tensorlend.{number}.txt"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../bindings/c/abi/tensorlend.{number}.txt"))
 }
 
 /// Returns the listed facts that the header no longer has.
@@ -110,7 +110,7 @@ pub fn compare() {
     assert!(
         gone.is_empty(),
         "programs built with libtensorlend.so.{number} rest on what is gone or changed. Keep it, or raise TENSORLEND_ABI in \
-         capi/src/version.rs:\n{gone:#?}"
+         bindings/c/src/version.rs:\n{gone:#?}"
     );
     let wanted = lines(&facts);
     if std::env::var_os("TENSORLEND_UPDATE_DOCS").is_some() {

@@ -1,4 +1,4 @@
-//! `capi/include/tensorlend.h` is generated from `capi/src`, and must be up to date.
+//! `bindings/c/include/tensorlend.h` is generated from `bindings/c/src`, and must be up to date.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ const FILES: &[&str] = &[
 ];
 
 fn capi() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/c")
 }
 
 /// Returns the path of the committed header.
@@ -58,7 +58,7 @@ pub fn compare() {
     }
     assert!(
         std::fs::read_to_string(path()).unwrap_or_default() == wanted,
-        "capi/include/tensorlend.h is not what the code says: write it anew with\n    \
+        "bindings/c/include/tensorlend.h is not what the code says: write it anew with\n    \
          TENSORLEND_UPDATE_DOCS=1 cargo test -p tensorlend-tests --test capi the_header"
     );
     let listed = |entry: &std::fs::DirEntry| {

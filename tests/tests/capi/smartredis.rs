@@ -16,7 +16,7 @@ struct Programs {
 }
 
 fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../smartredis").canonicalize().expect("the sources are there")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/smartredis").canonicalize().expect("the sources are there")
 }
 
 impl Programs {

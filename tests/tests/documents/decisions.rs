@@ -26,7 +26,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "README.md",
-        "pip install ./python                                        # Python package, with daemon and command line tool",
+        "pip install ./bindings/python                                 # Python package, with daemon and command line tool",
         Understood(BUILDS),
     ),
     (
@@ -63,13 +63,13 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "docs/how-to/kv-cache.md",
         "vllm serve MODEL --disable-hybrid-kv-cache-manager --kv-transfer-config '{",
-        Understood("serves a model that must be downloaded; python/tests/test_vllm.py runs engines of vLLM"),
+        Understood("serves a model that must be downloaded; bindings/python/tests/test_vllm.py runs engines of vLLM"),
     ),
     (
         "docs/how-to/weights.md",
         "vllm serve MODEL --load-format tensorlend --model-loader-extra-config '{\"name\": \"llama\"}'",
         Understood(
-            "serves a model that must be downloaded; python/tests/test_vllm.py starts engines of vLLM in this way",
+            "serves a model that must be downloaded; bindings/python/tests/test_vllm.py starts engines of vLLM in this way",
         ),
     ),
     (
@@ -99,7 +99,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "docs/how-to/models.md",
         "cargo build --release -p tensorlend-runner",
-        Understood("builds a release for minutes; runner/tests/command.rs runs these with a model"),
+        Understood("builds a release for minutes; apps/runner/tests/command.rs runs these with a model"),
     ),
     (
         "docs/packages.md",
@@ -136,17 +136,17 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "docs/terminal.md",
         "tensorlend ls --larger 1GiB --older 10m",
-        Understood("names a process of a client; cli/tests/verbs/names.rs runs it with one"),
+        Understood("names a process of a client; apps/cli/tests/verbs/names.rs runs it with one"),
     ),
     (
         "docs/terminal.md",
         "tensorlend trace weights",
-        Understood("follows until it is interrupted; cli/tests/verbs/trace.rs runs it"),
+        Understood("follows until it is interrupted; apps/cli/tests/verbs/trace.rs runs it"),
     ),
     (
         "docs/terminal.md",
         "tensorlend doctor; tensorlend doctor --json",
-        Understood("its exit status tells of the machine; cli/tests/verbs/doctor.rs runs it"),
+        Understood("its exit status tells of the machine; apps/cli/tests/verbs/doctor.rs runs it"),
     ),
     (
         "docs/gpu-pack.md",
@@ -177,13 +177,13 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "docs/smartredis.md",
         "python -m tensorlend.smartredis program.py --its arguments",
-        Understood("names a program of the reader's; python/tests/test_programs.py starts such ones"),
+        Understood("names a program of the reader's; bindings/python/tests/test_programs.py starts such ones"),
     ),
     (
         "docs/training.md",
         "cargo build --release -p tensorlend-training --bins",
         Understood(
-            "builds a release and fetches data; examples/training/tests and python/tests/test_examples.py run the programs",
+            "builds a release and fetches data; examples/training/tests and bindings/python/tests/test_examples.py run the programs",
         ),
     ),
     (
@@ -194,22 +194,22 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     (
         "docs/web.md",
         "tensorlend web                                             # http://127.0.0.1:9470/",
-        Understood("serves until it is stopped; web/tests and cli/tests start it"),
+        Understood("serves until it is stopped; apps/web/tests and apps/cli/tests start it"),
     ),
     (
-        "python/README.md",
-        "pip install ./python          # from a clone; needs Rust (https://rustup.rs) and a C compiler",
+        "bindings/python/README.md",
+        "pip install ./bindings/python          # from a clone; needs Rust (https://rustup.rs) and a C compiler",
         Understood(BUILDS),
     ),
     (
         "examples/camera/README.md",
-        "pip install ./python && scripts/capi --prefix /usr/local   # or any other prefix that pkg-config and ld.so know",
-        Understood("installs; python/tests/test_examples.py runs the programs"),
+        "pip install ./bindings/python && scripts/capi --prefix /usr/local   # or any other prefix that pkg-config and ld.so know",
+        Understood("installs; bindings/python/tests/test_examples.py runs the programs"),
     ),
     (
         "examples/smartredis/README.md",
         "SSDB=127.0.0.1:6379 SR_DB_TYPE=Standalone python simulation.py",
-        Understood("needs a Redis server; python/tests/test_examples.py runs the program"),
+        Understood("needs a Redis server; bindings/python/tests/test_examples.py runs the program"),
     ),
     (
         "docs/smartredis.md",
@@ -225,16 +225,16 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "examples/smartredis/README.md",
-        "pip install ./python             # from a clone of this repository",
-        Understood("installs; python/tests/test_examples.py runs the program"),
+        "pip install ./bindings/python             # from a clone of this repository",
+        Understood("installs; bindings/python/tests/test_examples.py runs the program"),
     ),
 ];
 
 /// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
-    ("docs/how-to/models.md", "rust", "model/src/lib.rs"),
-    ("docs/", "python", "python/tests/test_docs.py"),
+    ("docs/how-to/models.md", "rust", "apps/model/src/lib.rs"),
+    ("docs/", "python", "bindings/python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
     ("docs/smartredis.md", "cpp", "tests/tests/capi/smartredis.rs"),

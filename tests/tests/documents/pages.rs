@@ -98,7 +98,7 @@ pub fn all() -> Vec<Page> {
 /// contributors build and test for hours.
 pub fn manual() -> Vec<Page> {
     let is_manual = |page: &Page| match page.path.as_str() {
-        "README.md" | "COMPARE.md" | "SECURITY.md" | "ARCHITECTURE.md" | "python/README.md" => true,
+        "README.md" | "COMPARE.md" | "SECURITY.md" | "ARCHITECTURE.md" | "bindings/python/README.md" => true,
         "docs/internals/testing.md" => false,
         path if path.starts_with("docs/results/") || path.starts_with("docs/adr/") => false,
         path => path.starts_with("docs/") || path.starts_with("examples/"),

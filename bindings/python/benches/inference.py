@@ -1,0 +1,509 @@
+"""Inference next to the data: put an image of 224 x 224 x 3 float32, prepare it, run ResNet-50, unpack 4,000 bytes.
+
+    chrt -f 10 python bindings/python/benches/inference.py --runner target/release/tensorlend-runner
+
+The same model, in the same ONNX Runtime, on one thread each, in three ways: in each client's own process (the floor); by two
+processes of tensorlend-runner; and through Redis, in the manner of RedisAI: a client sets the image and pushes a request to a list,
+one of two worker processes pops it, runs the model and pushes the answer to the client's own list. Beside ResNet-50 a model which
+computes next to nothing, so that the exchange is what is seen. Exchange is a call less what the model took, call by call. With --rten
+also by runners that have the engine that is built in, rten, in place of ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx
+from measure import Row, row, save
+
+import tensorlend
+
+MEAN, DEVIATION = np.array([0.485, 0.456, 0.406], "f4"), np.array([0.229, 0.224, 0.225], "f4")
+STEPS: list[Any] = [{"normalize": {"mean": MEAN.tolist(), "std": DEVIATION.tolist()}}, "chw", "batch"]
+WORKERS = 2
+#: Names of the parts of a round, in their order.
+PARTS = ["put", "preprocess", "run_model", "unpack"]
+CLIENTS = [1, 8, 28]
+BATCH = 8
+
+
+def prepared(image: np.ndarray) -> np.ndarray:
+    """What the steps do, by numpy."""
+    return np.ascontiguousarray(((image - MEAN) / DEVIATION).transpose(2, 0, 1)[None])
+
+
+def models(folder: Path) -> dict[str, str]:
+    """Files: ResNet-50 as the package onnx has it; the same with an open first dimension; one that computes the mean of each channel;
+    one that computes nothing, for the steps before it."""
+    resnet = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
+    batched = onnx.load(resnet)
+    weights = {weight.name for weight in batched.graph.initializer}
+    for port in [*batched.graph.input, *batched.graph.output]:
+        if port.name not in weights:
+            port.type.tensor_type.shape.dim[0].dim_param = "N"
+    for weight in batched.graph.initializer:
+        if onnx.numpy_helper.to_array(weight).tolist() == [1, 2048]:
+            weight.CopyFrom(onnx.numpy_helper.from_array(np.array([-1, 2048], "i8"), weight.name))
+    files = {"ResNet-50": str(resnet)}
+    made = {
+        "ResNet-50, open": batched,
+        "mean of channels": graph("GlobalAveragePool", [1, 3, 224, 224], [1, 3, 1, 1]),
+        "nothing": graph("Identity", [1, 3, 224, 224], [1, 3, 224, 224]),
+    }
+    for name, model in made.items():
+        files[name] = str(folder / f"{name.replace(' ', '-').replace(',', '')}.onnx")
+        onnx.save(model, files[name])
+    return files
+
+
+def graph(kind: str, takes: list[int], gives: list[int]) -> onnx.ModelProto:
+    """Of one node."""
+    port = onnx.helper.make_tensor_value_info
+    made = onnx.helper.make_graph(
+        [onnx.helper.make_node(kind, ["x"], ["y"])],
+        kind,
+        [port("x", onnx.TensorProto.FLOAT, takes)],
+        [port("y", onnx.TensorProto.FLOAT, gives)],
+    )
+    return onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+class Engine:
+    """A model in this process, on one thread, as both workers have it."""
+
+    def __init__(self, file: str, threads: int = 1) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self.name = self.session.get_inputs()[0].name
+
+    def run(self, image: np.ndarray) -> np.ndarray:
+        return self.session.run(None, {self.name: image})[0]
+
+
+class Contender:
+    """One client of one way to have a model run."""
+
+    name: str
+
+    def __init__(self, number: int, model: str, file: str) -> None: ...
+
+    @staticmethod
+    def ready(file: str) -> None:
+        """What all clients share, in the process that they are made of."""
+
+    def put(self, image: np.ndarray) -> None:
+        """Hands an image on."""
+
+    def preprocess(self) -> None:
+        """Has it prepared."""
+
+    def run_model(self) -> float | None:
+        """Has the model run on what was prepared; what the model took of that, in seconds, if it is told."""
+
+    def unpack(self, out: np.ndarray) -> None:
+        """Copies the answer."""
+
+
+class InProcess(Contender):
+    name = "in the client's own process"
+
+    engines: ClassVar[dict[str, Engine]] = {}
+
+    def __init__(self, number: int, model: str, file: str) -> None:
+        self.engine = self.engines[file]
+
+    @staticmethod
+    def ready(file: str) -> None:
+        # Read once: with one thread an engine has no threads that a fork would lose.
+        if file not in InProcess.engines:
+            InProcess.engines[file] = Engine(file)
+
+    def put(self, image: np.ndarray) -> None:
+        self.image = image
+
+    def preprocess(self) -> None:
+        self.image = prepared(self.image)
+
+    def run_model(self) -> float | None:
+        self.answer = self.engine.run(self.image)
+        return None
+
+    def unpack(self, out: np.ndarray) -> None:
+        np.copyto(out, self.answer.ravel())
+
+
+class Lend(Contender):
+    name = "tensorlend"
+    #: Of runners, and before the names of the models that they serve.
+    engine = "onnxruntime"
+
+    def __init__(self, number: int, model: str, file: str) -> None:
+        self.client = tensorlend.connect(os.environ["TENSORLEND_SOCKET"])
+        self.image, self.input, self.output = f"image/{number}", f"prepared/{number}", f"answer/{number}"
+        self.steps, self.model = (self.client.model(f"{self.engine} {which}") for which in ("nothing", model))
+
+    def put(self, image: np.ndarray) -> None:
+        self.client.put(self.image, image)
+
+    def preprocess(self) -> None:
+        self.steps.run({"x": self.image}, {"y": self.input}, prepare={"x": STEPS}, timeout=600).release()
+
+    def run_model(self) -> float | None:
+        with self.model.run({"#0": self.input}, {"#0": self.output}, timeout=600) as answer:
+            took: float = answer.metadata["run_us"]
+        return took / 1e6
+
+    def unpack(self, out: np.ndarray) -> None:
+        self.client.get_into(self.output, out)
+
+
+class Rten(Lend):
+    name = "tensorlend, its own engine"
+    engine = "rten"
+
+
+class Redis(Contender):
+    name = "Redis and a worker"
+
+    def __init__(self, number: int, model: str, file: str) -> None:
+        import redis
+
+        self.client = redis.Redis(unix_socket_path=os.environ["BENCH_REDIS"], socket_timeout=None)
+        self.image, self.input, self.output, self.line = (f"{word}/{number}" for word in ("image", "prepared", "answer", "line"))
+        self.model = model
+
+    def put(self, image: np.ndarray) -> None:
+        self.client.set(self.image, image.data.cast("B"))
+
+    def ask(self, what: str, takes: str, gives: str) -> float:
+        self.client.rpush("requests", json.dumps([what, takes, gives, self.line]))
+        _, took = self.client.blpop(self.line, 600)
+        return float(took)
+
+    def preprocess(self) -> None:
+        self.ask("preprocess", self.image, self.input)
+
+    def run_model(self) -> float | None:
+        return self.ask(self.model, self.input, self.output)
+
+    def unpack(self, out: np.ndarray) -> None:
+        np.copyto(out, np.frombuffer(self.client.get(self.output), np.float32))
+
+
+def redis_worker(files: dict[str, str]) -> None:
+    """Takes requests for ever."""
+    import redis
+
+    client = redis.Redis(unix_socket_path=os.environ["BENCH_REDIS"], socket_timeout=None)
+    engines = {name: Engine(file) for name, file in files.items()}
+    while True:
+        _, request = client.blpop("requests")
+        what, takes, gives, line = json.loads(request)
+        values = np.frombuffer(client.get(takes), np.float32)
+        began = time.perf_counter()
+        if what == "preprocess":
+            answer = prepared(values.reshape(224, 224, 3))
+        else:
+            answer = engines[what].run(values.reshape(1, 3, 224, 224))
+        took = time.perf_counter() - began
+        # Together: one way to the server and back.
+        with client.pipeline(transaction=False) as both:
+            both.set(gives, answer.data.cast("B")).rpush(line, repr(took)).execute()
+
+
+def together(count: int, work: Callable[[int], Callable[[], Any]]) -> list[Any]:
+    """What so many processes return, which begin together: `work` makes each ready, and what it returns is then called."""
+    start, begin = os.pipe()
+    ends, pids = [], []
+    for number in range(count):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.close(begin)
+                once = work(number)
+                os.write(writer, b"r")
+                os.read(start, 1)
+                os.write(writer, pickle.dumps(once()))
+                status = 0
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(writer)
+        pids.append(pid)
+        ends.append(open(reader, "rb"))
+    for end in ends:
+        assert end.read(1) == b"r", "a client has failed"
+    os.close(start)
+    os.close(begin)
+    found = []
+    for end in ends:
+        with end:
+            found.append(pickle.load(end))
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return found
+
+
+Times = dict[str, list[float]]
+
+
+def clients(kind: type[Contender], count: int, model: str, file: str, rounds: int, warm: int, size: int) -> Times:
+    """Seconds of each part, of all clients, and of the whole; and what the model took where that is told."""
+
+    kind.ready(file)
+
+    def work(number: int) -> Callable[[], Times]:
+        contender = kind(number, model, file)
+        image = np.random.default_rng(number).random((224, 224, 3), "f4")
+        out = np.zeros(size, "f4")
+        parts: list[Callable[[], Any]] = [
+            lambda: contender.put(image),
+            contender.preprocess,
+            contender.run_model,
+            lambda: contender.unpack(out),
+        ]
+
+        def once() -> list[float]:
+            at, alone = [time.perf_counter()], None
+            for part in parts:
+                told = part()
+                alone = told if isinstance(told, float) else alone
+                at.append(time.perf_counter())
+            took = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+            return [*took, at[-1] - at[0], alone if alone is not None else float("nan")]
+
+        for _ in range(warm):
+            once()
+
+        def all_of() -> Times:
+            taken = [once() for _ in range(rounds)]
+            assert np.isfinite(out).all() and out.any()
+            return {part: [one[at] for one in taken] for at, part in enumerate([*PARTS, "all of it", "alone"])}
+
+        return all_of
+
+    found = together(count, work)
+    return {part: [s for one in found for s in one[part]] for part in found[0]}
+
+
+@contextmanager
+def running(*processes: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+@contextmanager
+def forked(work: Callable[[], None], count: int) -> Iterator[None]:
+    pids = []
+    for _ in range(count):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work()
+            finally:
+                os._exit(1)
+        pids.append(pid)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def library() -> str:
+    """ONNX Runtime's, of the package which the others use."""
+    found = util.find_spec("onnxruntime")
+    assert found is not None and found.origin is not None, "pip install onnxruntime"
+    [path] = (Path(found.origin).parent / "capi").glob("libonnxruntime.so*")
+    return str(path)
+
+
+def runner(program: str, engine: str, threads: int, *options: str) -> subprocess.Popen[bytes]:
+    command = [program, "--model", f"{engine} *", "--threads", str(threads), *options]
+    if engine == "onnxruntime":
+        command += ["--onnxruntime", library()]
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DYLIB_PATH"}
+    return subprocess.Popen(command, env={**environment, "TENSORLEND_LOG": "error"})
+
+
+def put_model(name: str, file: str, **options: Any) -> tensorlend.Client:
+    client = tensorlend.connect(os.environ["TENSORLEND_SOCKET"])
+    client.put_model(name, Path(file).read_bytes(), **options)
+    return client
+
+
+def study(arguments: Any, files: dict[str, str], kinds: list[type[Contender]], notes: list[str]) -> list[Row]:
+    """Every model, number of clients and way, in turns."""
+    rows: list[Row] = []
+    ours = [kind for kind in kinds if issubclass(kind, Lend)]
+    for kind in ours:
+        put_model(f"{kind.engine} nothing", files["nothing"])
+    for model, size, rounds_of in (("ResNet-50", 1000, {1: 40, 8: 6, 28: 2}), ("mean of channels", 3, {1: 400, 8: 100, 28: 40})):
+        for count in CLIENTS:
+            clients_of = {kind.name: put_model(f"{kind.engine} {model}", files[model]) for kind in ours}
+            rounds = max(rounds_of[count] // (4 if arguments.quick else 1), 2)
+            taken: dict[str, Times] = {kind.name: {} for kind in kinds}
+            with running(*(runner(arguments.runner, kind.engine, 1) for kind in ours for _ in range(WORKERS))):
+                for _ in range(1 if arguments.quick else 3):
+                    for kind in kinds:
+                        for part, seconds in clients(kind, count, model, files[model], rounds, 2, size).items():
+                            taken[kind.name].setdefault(part, []).extend(seconds)
+            for kind in ours:
+                clients_of[kind.name].delete_model(f"{kind.engine} {model}")
+            for part in [*PARTS, "all of it"]:
+                rows += [row(f"{model}: {part}", name, count, times[part]) for name, times in taken.items()]
+            if count == 1:
+                notes.append(exchange(model, taken))
+    return rows
+
+
+def exchange(model: str, taken: dict[str, Times]) -> str:
+    """What a call takes beside the model, call by call, by each way that has an exchange."""
+    parts = []
+    for name, times in taken.items():
+        beside = [(call - alone) * 1e6 for call, alone in zip(times["run_model"], times["alone"], strict=True)]
+        if np.isfinite(beside).all():
+            call, ran = (statistics.median(times[which]) * 1e6 for which in ("run_model", "alone"))
+            parts.append(
+                f"{name} {statistics.median(beside):,.0f} us ({min(beside):,.0f} to {max(beside):,.0f}), which is "
+                f"{100 * statistics.median(beside) / call:.2f} % of a call (run_model {call:,.0f} us, in which the model takes "
+                f"{ran:,.0f} us)"
+            )
+    return f"* **Exchange, {model}, one client**: {'; '.join(parts)}."
+
+
+def batches(arguments: Any, files: dict[str, str], notes: list[str]) -> list[Row]:
+    """The engine alone at a batch, against as many clients whose requests the runner puts together, on as many threads."""
+    model, rounds = "ResNet-50, open", 3 if arguments.quick else 12
+    name_of_model = f"{Lend.engine} {model}"
+    client = put_model(name_of_model, files[model])
+    images = np.random.default_rng(0).random((BATCH, 3, 224, 224), "f4")
+
+    def by_itself(_number: int) -> Callable[[], list[float]]:
+        engine = Engine(files[model])
+        engine.run(images)
+
+        def once() -> list[float]:
+            took = []
+            for _ in range(rounds):
+                began = time.perf_counter()
+                engine.run(images)
+                took.append((time.perf_counter() - began) / BATCH)
+            return took
+
+        return once
+
+    def by_clients(number: int) -> Callable[[], list[float]]:
+        own = tensorlend.connect(os.environ["TENSORLEND_SOCKET"])
+        handle, name, image = own.model(name_of_model), f"image/{number}", images[number : number + 1]
+
+        def once() -> None:
+            own.put(name, image)
+            handle.run({"#0": name}, timeout=600).release()
+
+        for _ in range(2):
+            once()
+
+        def all_of() -> list[float]:
+            ended = [time.perf_counter()]
+            for _ in range(rounds):
+                once()
+                ended.append(time.perf_counter())
+            # A round is a batch: what each client waits is what all eight images take.
+            return [(later - earlier) / BATCH for earlier, later in zip(ended, ended[1:], strict=False)]
+
+        return all_of
+
+    alone_s: list[float] = []
+    clients_s: list[float] = []
+    with running(runner(arguments.runner, Lend.engine, 1, "--batch-max", str(BATCH), "--batch-wait-ms", "100")):
+        for _ in range(1 if arguments.quick else 3):
+            alone_s += together(1, by_itself)[0]
+            clients_s += [s for one in together(BATCH, by_clients) for s in one]
+        time.sleep(1.5)
+        [said] = client.model_statistics(name_of_model)
+    client.delete_model(name_of_model)
+    ratio = statistics.median(alone_s) / statistics.median(clients_s)
+    full = said["batches"][BATCH - 1] if len(said["batches"]) >= BATCH else 0
+    notes.append(
+        f"* **Batches**: {BATCH} clients whose images are run together have {ratio:.3f} of the throughput of the engine alone at a "
+        f"batch of {BATCH}, on one thread each ({1 / statistics.median(clients_s):.1f} and {1 / statistics.median(alone_s):.1f} "
+        f"images a second); {full} of {said['runs']} runs had all {BATCH}."
+    )
+    what = f"ResNet-50: an image, in batches of {BATCH}"
+    return [row(what, "the engine alone", 1, alone_s), row(what, "tensorlend", BATCH, clients_s)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("inference"))
+    parser.add_argument("--runner", default="tensorlend-runner")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rten", action="store_true", help="also with the engine that is built into the runner")
+    arguments = parser.parse_args()
+    notes: list[str] = []
+    kinds: list[type[Contender]] = [Lend, InProcess, *([Rten] if arguments.rten else [])]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = models(folder)
+        os.environ["BENCH_REDIS"] = redis = str(folder / "redis.sock")
+        os.environ["TENSORLEND_SOCKET"] = socket = str(folder / "tensorlend.sock")
+        (folder / "config.toml").write_text('[pool]\nbytes_max = "4GiB"\n')
+        command = ["tensorlendd", "--socket", socket, "--config", str(folder / "config.toml")]
+        with running(*started(command, socket, {})):
+            if shutil.which("redis-server"):
+                # The honest opponent: without these, glibc maps and unmaps every large value.
+                tuned = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+                command = ["redis-server", "--port", "0", "--unixsocket", redis, "--save", "", "--appendonly", "no"]
+                workers = forked(lambda: redis_worker({model: files[model] for model in ("ResNet-50", "mean of channels")}), WORKERS)
+                with running(*started(command, redis, tuned)), workers:
+                    rows = study(arguments, files, [*kinds, Redis], notes)
+            else:
+                rows = study(arguments, files, kinds, notes)
+                notes.append("Left out: Redis (redis-server is not installed).")
+            rows += batches(arguments, files, notes)
+    plotted = [what for what in dict.fromkeys(r.what for r in rows) if what.endswith(("run_model", "all of it"))]
+    title = "Inference next to the data, from Python"
+    save(arguments.out, title, rows, Lend.name, notes, columns=lambda n: f"{n} client{'s' * (n > 1)}", axis="clients", plotted=plotted)
+
+
+def started(command: list[str], socket: str, environment: dict[str, str]) -> Iterable[subprocess.Popen[bytes]]:
+    """A server, once its socket is there."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
+    while not os.path.exists(socket):
+        assert process.poll() is None, f"{command[0]} has ended"
+        time.sleep(0.01)
+    return [process]
+
+
+if __name__ == "__main__":
+    main()
