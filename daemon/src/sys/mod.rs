@@ -218,11 +218,6 @@ impl Shell {
             shares,
             turn: Turn::default(),
         };
-        if kept.is_empty() && it.listener.replaced {
-            it.core.expect_clients(boottime_ns());
-            it.memories.takes_back = it.core.takes_back(boottime_ns());
-        }
-        it.set_passing(it.listener.fd.as_fd());
         if !kept.is_empty() {
             for effect in it.core.restore(boottime_ns(), kept) {
                 it.perform(effect);
@@ -335,8 +330,7 @@ impl Shell {
 
     fn stop(&mut self) {
         self.say_goodbye();
-        // Only clients with a wakeup eventfd were welcomed, and have memory that they can hand back
-        // to the next daemon.
+        // Only clients with a wakeup eventfd were welcomed. The socket's file tells them that a next daemon may follow.
         if self.connections.values().any(|c| c.wakeup.is_some()) {
             self.listener.leave();
         }

@@ -81,7 +81,7 @@ pub struct Rule {
 pub fn rule(request: &Request) -> Rule {
     let (registration, right) = match request {
         // They begin or continue a session. The handlers determine the client's role.
-        Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } => (Registration::Before, Right::Read),
+        Request::Hello(_) | Request::Return(_) | Request::HandBack => (Registration::Before, Right::Read),
         // It acknowledges or ends what the client itself has.
         Request::Ack
         | Request::Notices

@@ -158,7 +158,7 @@ impl Core {
             any |= timer != Timer::Untried;
             match timer {
                 // The end of every turn does the work of these timers.
-                Timer::Retry | Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
+                Timer::Retry | Timer::Spares | Timer::Names | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores.has_fired(),
                 Timer::Wakes => self.env.close_ended_wakes(at),
                 Timer::Over(conn) => {
@@ -270,7 +270,6 @@ impl Core {
     }
 
     pub(super) fn tidy_up(&mut self) {
-        self.open_staged();
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.members.wake(&mut self.env, &mut namespace.context);
@@ -327,9 +326,6 @@ impl Core {
         }
         for opening in std::mem::take(&mut self.opening) {
             opening.give_up(&mut self.env);
-        }
-        for staged in self.succession.take_all() {
-            staged.release(&mut self.env);
         }
         for mem in self.env.orders.abandoned() {
             self.env.arrived_for_nobody(mem, false);

@@ -28,11 +28,10 @@ fn samples(writer: &Client) -> Vec<Request> {
         claims: vec![],
     };
     let inspect = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Daemon };
-    let item = tensorlend_layout::wire::Item::Catalogue;
     vec![
         Request::Hello(hello()),
         Request::Return(back),
-        Request::HandBack { namespace: "lab".into(), catalogue, member: writer.welcome.member, item },
+        Request::HandBack,
         Request::Ack,
         Request::Segment { bytes: 4096, slots_log2: 4 },
         Request::ReturnSegment { base: 1 },
@@ -111,9 +110,9 @@ fn lab(w: &mut World) -> Client {
     writer
 }
 
-/// Sends a request with as many descriptors as it has.
+/// Sends a request, and returns the response.
 fn send(w: &mut World, conn: ConnId, request: &Request) -> Option<Reply> {
-    w.say_with(conn, request, usize::from(matches!(request, Request::HandBack { .. })));
+    w.say(conn, request);
     w.hear(conn).map(|(reply, _)| reply)
 }
 
