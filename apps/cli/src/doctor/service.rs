@@ -58,7 +58,7 @@ pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
             return report.warn(
                 "descriptor store",
                 found,
-                "run the daemon as a service (docs/service.md), or with an fd store (docs/how-to/fd-store.md)",
+                "run the daemon as a service, or with an fd store (docs/service.md)",
             );
         }
         let found = "the daemon is no systemd unit: after a restart, clients return the memory that they have; tensors of clients that have ended are lost";
