@@ -90,8 +90,8 @@ PLUMBING = ("begin", "end", "leased")
 
 
 def rows() -> list[list[str]]:
-    """The rows of docs/names.md: operation, Rust, Python, C, C++, command."""
-    page = (ROOT / "docs" / "names.md").read_text()
+    """The rows of docs/internals/names.md: operation, Rust, Python, C, C++, command."""
+    page = (ROOT / "docs/internals/names.md").read_text()
     cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
     return [row for row in cells if len(row) == 6 and row[0] != "operation" and not row[0].startswith("---")]
 
@@ -128,25 +128,25 @@ def agree(row: list[str]) -> bool:
 
 
 def reasons() -> dict[str, str]:
-    section = (ROOT / "docs" / "names.md").read_text().split("\n## Reasons for different names\n")[1]
+    section = (ROOT / "docs/internals/names.md").read_text().split("\n## Reasons for different names\n")[1]
     return dict(re.findall(r"^\| (?!operation |---)(.+?) \| (.+?) \|$", section, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("column", "calls"), [(1, rust), (2, python), (3, c), (4, cpp)], ids=LANGUAGES)
 def test_the_page_of_names_has_every_call(column, calls):
-    """docs/names.md names every public call, and only calls that exist."""
+    """docs/internals/names.md names every public call, and only calls that exist."""
     there = calls()
     assert len(there) > 80
     named = {name for row in rows() for name in names(row[column])}
     # In C++ the class alone stands for its constructor.
     gone = {name for name in named - there if not any(call.startswith(f"{name}::") for call in there)}
     language = LANGUAGES[column - 1]
-    assert sorted(gone) == [], f"{language}: these do not exist: remove or rename them in docs/names.md"
-    assert sorted(there - named) == [], f"{language}: add these to the rows of their operations in docs/names.md, or add rows"
+    assert sorted(gone) == [], f"{language}: these do not exist: remove or rename them in docs/internals/names.md"
+    assert sorted(there - named) == [], f"{language}: add these to the rows of their operations in docs/internals/names.md, or add rows"
 
 
 def test_names_agree():
-    """One operation has one name in all languages, or docs/names.md gives the reason."""
+    """One operation has one name in all languages, or docs/internals/names.md gives the reason."""
     different = {row[0]: row[1:5] for row in rows() if not agree(row)}
     missing = {operation: cells for operation, cells in different.items() if operation not in reasons()}
     assert missing == {}, "rename a call, or add the operation to the table of reasons"
@@ -184,7 +184,7 @@ MEANINGS = {
     "seen": ("seen",),
     "timeout": ("timeout", "timeout_ns"),
 }
-# Their order differs from that of C for reasons that docs/names.md gives.
+# Their order differs from that of C for reasons that docs/api.md gives.
 ORDERED_DIFFERENTLY = ["Client.create", "Client.wait_length", "Client.wait_length_async"]
 
 
@@ -229,7 +229,7 @@ def test_arguments_have_one_order():
                     if not in_one_order(arguments, there[other]):
                         different.add(call)
     assert {"Client.put", "Client.append", "Client.wait_newer", "Client.wait_for", "Stream.send"} <= compared
-    assert sorted(different) == ORDERED_DIFFERENTLY, "swap the arguments, or give the reason in docs/names.md, Arguments"
+    assert sorted(different) == ORDERED_DIFFERENTLY, "swap the arguments, or give the reason in docs/api.md, Arguments"
 
 
 def test_a_different_order_is_found():

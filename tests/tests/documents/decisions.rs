@@ -26,7 +26,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "README.md",
-        "pip install ./bindings/python                                 # Python package, with daemon and command line tool",
+        "pip install ./bindings/python   # Python package, with daemon and command line tool",
         Understood(BUILDS),
     ),
     (
@@ -97,7 +97,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
-        "docs/how-to/models.md",
+        "docs/models.md",
         "cargo build --release -p tensorlend-runner",
         Understood("builds a release for minutes; apps/runner/tests/command.rs runs these with a model"),
     ),
@@ -229,7 +229,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 /// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
-    ("docs/how-to/models.md", "rust", "apps/model/src/lib.rs"),
+    ("docs/models.md", "rust", "apps/model/src/lib.rs"),
     ("docs/", "python", "bindings/python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),
