@@ -111,7 +111,8 @@ impl Entries {
     }
 }
 
-/// Runs the fd store on a socket at `path`, until SIGTERM or SIGINT, or until no daemon was connected for `idle`.
+/// Runs the fd store on a socket at `path`, until SIGTERM or SIGINT. With `idle`, also until no daemon was connected for this
+/// time, or until a daemon leaves without any stored descriptor.
 ///
 /// # Errors
 /// An error if the socket cannot be created, or if a system call of the loop fails.
@@ -132,12 +133,11 @@ pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
     tracing::info!("stores up to {capacity} descriptors, on {}", path.display());
     let idle = idle.and_then(|idle| Timespec::try_from(idle).ok());
     // From here on, this process allocates no memory.
-    let mut daemon: Option<OwnedFd> = None;
+    let (mut daemon, mut served): (Option<OwnedFd>, bool) = (None, false);
     loop {
         let peer = daemon.as_ref().map_or(listener.fd.as_fd(), AsFd::as_fd);
         let mut ready = [PollFd::new(&signals, PollFlags::IN), PollFd::from_borrowed_fd(peer, PollFlags::IN)];
-        let timeout = if daemon.is_some() { None } else { idle };
-        match poll(&mut ready, timeout.as_ref()) {
+        match poll(&mut ready, timeout(idle, daemon.is_some(), served && entries.descriptors.is_empty()).as_ref()) {
             Ok(0) => return Ok(()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(system("poll")(error)),
@@ -150,15 +150,19 @@ pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
         if !is_ready {
             continue;
         }
-        match daemon.take() {
-            Some(connection) => {
-                if serve(&connection, &mut entries) {
-                    daemon = Some(connection);
-                }
-            }
-            None => daemon = accept(&listener.fd).filter(|connection| send_all(connection.as_fd(), &entries).is_ok()),
+        if let Some(connection) = daemon.take() {
+            daemon = serve(&connection, &mut entries).then_some(connection);
+        } else {
+            daemon = accept(&listener.fd).filter(|connection| send_all(connection.as_fd(), &entries).is_ok());
+            served |= daemon.is_some();
         }
     }
+}
+
+/// Returns the time for which the store waits for the next event.
+fn timeout(idle: Option<Timespec>, has_daemon: bool, is_useless: bool) -> Option<Timespec> {
+    let idle = idle.filter(|_| !has_daemon)?;
+    Some(if is_useless { Timespec { tv_sec: 0, tv_nsec: 0 } } else { idle })
 }
 
 /// Accepts a daemon that runs as this process's user or as root. Disconnects a daemon that does not

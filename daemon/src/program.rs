@@ -26,7 +26,7 @@ struct Arguments {
     /// daemon's death, the next daemon gets the descriptors and continues with all tensors.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "socket", "check_config", "reload", "print_config"])]
     fd_store: Option<PathBuf>,
-    /// End the fd store after this time without a daemon
+    /// End the fd store after this time without a daemon, or at once if a daemon leaves nothing in it
     #[arg(long, value_name = "SECONDS", requires = "fd_store")]
     fd_store_idle: Option<u32>,
     /// Also lend memory of devices whose driver is a fake for tests

@@ -257,7 +257,6 @@ impl Core {
             // Clients of earlier protocols send a wake descriptor with this request.
             (Some(Request::Subscribe { wake: true, .. }), Phase::Idle, Some(_)) => None,
             _ if descriptors > 0 => Some("descriptors that belong to no request"),
-            (Some(Request::HandBack), ..) => Some("a retired request"),
             (Some(Request::Ack), Phase::Lent(_), _)
             | (Some(Request::Queue(QueueRequest::Stop)), Phase::Blocked { .. }, _) => None,
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
@@ -426,8 +425,7 @@ impl Core {
         // The client that has just reconnected may have been the last missing one.
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
-        let state = &self.conns[&conn];
-        let Some(joined) = state.joined else {
+        let Some(joined) = self.conns[&conn].joined else {
             return match request {
                 Request::Hello(_) if gathering => Ok(Outcome::Later(Wait::Return)),
                 Request::Hello(hello) => self.admit(conn, hello, since_ns),
@@ -439,21 +437,45 @@ impl Core {
         if gathering && !matches!(request, Request::Ping | Request::Stat | Request::Inspect(_)) {
             return Ok(Outcome::Later(Wait::Return));
         }
-        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         if !requests::rule(request).right.is_given_to(joined.role) {
-            return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
+            return Err(Refusal::ReadOnly(self.namespaces[&joined.namespace].context.ledger.name().to_owned()));
         }
-        let me = joined.catalogue;
-        let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
-        let parts = &mut Parts { env: &mut self.env, context, members };
         match request {
             Request::Segment { bytes, slots_log2 } => {
                 self.segment(conn, joined, SegmentSize { bytes: *bytes, log2: *slots_log2 }, since_ns)
             }
+            Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
+            Request::DeviceSegment { uuid, bytes, slots_log2 } => {
+                let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
+                self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
+            }
+            Request::Stat => {
+                let asker = Some((self.conns[&conn].peer.uid, joined.namespace));
+                let stat = stat(&self.env, &self.namespaces, asker);
+                Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
+            }
+            Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
+            Request::GaveUp => {
+                if let Some(refusal) = self.conns.get_mut(&conn).and_then(|state| state.withheld.take()) {
+                    self.note_refusal(conn, &refusal);
+                }
+                Ok(Outcome::Reply(Reply::Done))
+            }
+            _ => self.perform_in(conn, joined, request, since_ns),
+        }
+    }
+
+    /// Performs a request that concerns the client's namespace alone.
+    fn perform_in(&mut self, conn: ConnId, joined: Joined, request: &Request, since_ns: u64) -> Answer {
+        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
+        let me = joined.catalogue;
+        let cursor = |cursor| CursorId { catalogue: me, cursor };
+        let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
+        let parts = &mut Parts { env: &mut self.env, context, members };
+        match request {
             Request::ReturnSegment { base } => segments.return_segment(parts, devices, me, *base),
             Request::Shelve { base } => Segments::release_for_spill(parts, me, *base),
             Request::GrowCells => parts.members.grow_cells(parts.env, parts.context, conn, me),
-            Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
             Request::SlotsOf { catalogue, slot } => Segments::slots_of(parts, me, *catalogue, *slot),
             Request::CellsOf { catalogue, part } => parts.members.cells_of(parts.context, *catalogue, *part),
             Request::ValuesOf { names } => parts.members.values_of(parts.context, bindings, names),
@@ -479,14 +501,10 @@ impl Core {
                 let why = "this version of the client library sends wake descriptors, which the daemon no longer takes";
                 Err(Refusal::Bad(why.into()))
             }
-            Request::Subscribe { name, cursor, wake: false } => {
-                streams.subscribe(parts, name, CursorId { catalogue: me, cursor: *cursor }, false)
-            }
-            Request::SubscribePollable { name, cursor } => {
-                streams.subscribe(parts, name, CursorId { catalogue: me, cursor: *cursor }, true)
-            }
-            Request::Unsubscribe { stream, id, cursor } => {
-                Ok(streams.unsubscribe(parts, *stream, *id, CursorId { catalogue: me, cursor: *cursor }))
+            Request::Subscribe { name, cursor: it, wake: false } => streams.subscribe(parts, name, cursor(*it), false),
+            Request::SubscribePollable { name, cursor: it } => streams.subscribe(parts, name, cursor(*it), true),
+            Request::Unsubscribe { stream, id, cursor: it } => {
+                Ok(streams.unsubscribe(parts, *stream, *id, cursor(*it)))
             }
             Request::WakeDescriptor { stream, catalogue, cursor } => {
                 streams.wake_descriptor(parts.members, me, *stream, *catalogue, *cursor)
@@ -504,28 +522,19 @@ impl Core {
             Request::ListDelete { list } => bindings.list_delete(parts.env, parts.context, list),
             Request::ListRename { from, to } => bindings.list_rename(parts, from, to),
             Request::Queue(request) => bindings.queue(parts, me, request),
-            Request::Stat => {
-                let asker = Some((state.peer.uid, joined.namespace));
-                let stat = stat(&self.env, &self.namespaces, asker);
-                Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
-            }
-            Request::DeviceSegment { uuid, bytes, slots_log2 } => {
-                let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
-                self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
-            }
             Request::Mapped { lendings, last } => devices.mapped(parts.env, parts.context, me, lendings, *last),
             Request::Unmapped { lendings } => devices.unmapped(parts.env, parts.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
-            Request::GaveUp => {
-                if let Some(refusal) = self.conns.get_mut(&conn).and_then(|state| state.withheld.take()) {
-                    self.note_refusal(conn, &refusal);
-                }
-                Ok(Outcome::Reply(Reply::Done))
-            }
-            Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
-            Request::Hello(_) | Request::Return(_) | Request::HandBack | Request::Ack => {
-                unreachable!("handled before")
-            }
+            Request::Segment { .. }
+            | Request::SegmentOf { .. }
+            | Request::DeviceSegment { .. }
+            | Request::Stat
+            | Request::Inspect(_)
+            | Request::GaveUp
+            | Request::Hello(_)
+            | Request::Return(_)
+            | Request::HandBack
+            | Request::Ack => unreachable!("handled before"),
         }
     }
 }

@@ -61,8 +61,10 @@ pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
                 "run the daemon as a service, or with an fd store (docs/service.md)",
             );
         }
-        let found = "the daemon is no systemd unit: after a restart, clients return the memory that they have; tensors of clients that have ended are lost";
-        return report.ok("descriptor store", found);
+        if store.is_some() {
+            return report.ok("descriptor store", "the daemon has started an fd store, which outlives it by a minute");
+        }
+        return report.ok("descriptor store", "the daemon has no fd store: when the daemon ends, all tensors end");
     };
     let (most, kept) = (most.unwrap_or(0), kept.unwrap_or(0));
     let found = format!("systemd keeps {kept} descriptors of {name}, {most} at most");

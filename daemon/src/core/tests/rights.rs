@@ -127,7 +127,7 @@ fn before_it_has_joined_a_client_can_only_join_or_observe() {
             let conn = w.dial(3, gids);
             let reply = send(&mut w, conn, &request);
             let is_violation = matches!(reply, Some(Reply::Refused(Refusal::Violation(_))));
-            let is_first = rule(&request).registration != Registration::After;
+            let is_first = matches!(rule(&request).registration, Registration::Before | Registration::Any);
             assert_eq!(is_violation, !is_first, "{request:?}: {reply:?}");
             match request {
                 Request::Hello(_) => assert!(matches!(reply, Some(Reply::Welcome(_))), "its own namespace"),
@@ -163,7 +163,8 @@ fn a_reader_changes_nothing() {
         let is_out_of_turn = matches!(request, Request::Ack | Request::Queue(QueueRequest::Stop));
         let registration = rule(&request).registration;
         if !is_out_of_turn {
-            assert_eq!(is_violation, registration == Registration::Before, "{request:?}: {reply:?}");
+            let is_late = matches!(registration, Registration::Before | Registration::Never);
+            assert_eq!(is_violation, is_late, "{request:?}: {reply:?}");
         }
         let is_refused = matches!(refusal, Some(Refusal::ReadOnly(_)));
         assert_eq!(is_refused, rule(&request).right == Right::Write, "{request:?}: {reply:?}");
