@@ -307,74 +307,106 @@ fn compare(options: &Options) {
     if skip_without_hosts() {
         return;
     }
-    let rig = Rig::new(2);
-    let at = |port: u16| format!("{}:{port}", rig.address(1));
-    let _tcp_serve = Helper::start(&rig, options, 1, "tcp-serve", &at(7001));
-    let mut tcp = Helper::start(&rig, options, 0, "tcp-fetch", &at(7001));
-    let _zenoh_serve = Helper::start(&rig, options, 1, "zenoh-serve", &at(7002));
-    let mut zenoh = Helper::start(&rig, options, 0, "zenoh-fetch", &at(7002));
-    let has = |contender: &str| options.contenders.iter().any(|one| one == contender);
-    let config = format!(
-        "chunk_bytes = {}\nwindow_bytes = {}\nwindows_bytes = {}\n[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\n",
-        options.chunk,
-        options.window,
-        options.window * 4
-    );
-    let nodes = if has("get") || has("cold") { peers_told(&rig, 2, &config, &told(options)) } else { Vec::new() };
-    let clients: Vec<_> = nodes.iter().map(rig::Node::client).collect();
-
+    let mut hosts = Hosts::start(options);
     let mut report = String::new();
     let _ = writeln!(report, "| bytes | {} |", options.contenders.join(" | "));
     let _ = writeln!(report, "|---|{}", "---|".repeat(options.contenders.len()));
     for &kib in &options.kib {
-        let bytes = kib << 10;
-        // Rates in GB/s of each contender, and their ratios to the rate of TCP in the same round.
-        let mut rates = vec![Vec::new(); options.contenders.len()];
-        let mut ratios = rates.clone();
-        let mut copied = Vec::new();
-        // The first two rounds allocate memory and let TCP's windows grow, so they do not count.
-        for round in 0..options.rounds + 2 {
-            let mut of_tcp = None;
-            for (at, contender) in options.contenders.iter().enumerate() {
-                let ns = match contender.as_str() {
-                    "tcp" => tcp.fetch("tcp", bytes),
-                    "get" => {
-                        let (name, took) = get(&clients, "warm", bytes, round);
-                        clients[1].delete(&name).expect("its own name");
-                        took
-                    }
-                    // The earlier copies stay, so this host takes new memory for each.
-                    "cold" => {
-                        let (name, took) = get(&clients, "cold", bytes, round);
-                        copied.push(name);
-                        took
-                    }
-                    other => zenoh.fetch(other, bytes),
-                };
-                let rate = bytes as f64 / ns;
-                if contender == "tcp" {
-                    of_tcp = Some(rate);
-                }
-                if round >= 2 {
-                    rates[at].push(rate);
-                    ratios[at].extend(of_tcp.map(|tcp| rate / tcp));
-                }
-            }
-        }
-        for name in copied {
-            clients[1].delete(&name).expect("its own name");
-        }
-        let cell = |rates: &mut Vec<f64>, ratios: &mut Vec<f64>| {
-            let (rate, ratio) = (spread(rates), spread(ratios));
-            format!("{rate} GB/s; x {ratio}")
-        };
-        let cells: Vec<_> = rates.iter_mut().zip(&mut ratios).map(|(rates, ratios)| cell(rates, ratios)).collect();
-        let _ = writeln!(report, "| {kib} KiB | {} |", cells.join(" | "));
-        println!("{kib} KiB: {}", cells.join(" | "));
+        let cells = cells(&mut hosts, options, kib << 10).join(" | ");
+        let _ = writeln!(report, "| {kib} KiB | {cells} |");
+        println!("{kib} KiB: {cells}");
     }
     println!("\n{report}");
     if let Some(out) = &options.out {
         std::fs::write(out, page(options, &report)).expect("the report");
+    }
+}
+
+/// Measures values of this many bytes. Returns the rates of each contender in GB/s, and their ratios to the rate of TCP
+/// in the same round.
+fn cells(hosts: &mut Hosts, options: &Options, bytes: u64) -> Vec<String> {
+    let mut rates = vec![Vec::new(); options.contenders.len()];
+    let mut ratios = rates.clone();
+    // The first two rounds allocate memory and let TCP's windows grow, so they do not count.
+    for round in 0..options.rounds + 2 {
+        let mut of_tcp = None;
+        for (at, contender) in options.contenders.iter().enumerate() {
+            let rate = bytes as f64 / hosts.fetch(contender, bytes, round);
+            if contender == "tcp" {
+                of_tcp = Some(rate);
+            }
+            if round >= 2 {
+                rates[at].push(rate);
+                ratios[at].extend(of_tcp.map(|tcp| rate / tcp));
+            }
+        }
+    }
+    hosts.forget();
+    let all = rates.iter_mut().zip(&mut ratios);
+    all.map(|(rates, ratios)| format!("{} GB/s; x {}", spread(rates), spread(ratios))).collect()
+}
+
+/// Two hosts with the processes of all contenders. Host 0 fetches from host 1. The fields end in this order.
+struct Hosts {
+    clients: Vec<tensorlend::Client>,
+    _nodes: Vec<rig::Node>,
+    tcp: Helper,
+    zenoh: Helper,
+    _serve: [Helper; 2],
+    /// Names whose copies stay, so that the next fetch takes new memory.
+    copied: Vec<String>,
+    _rig: Rig,
+}
+
+impl Hosts {
+    fn start(options: &Options) -> Self {
+        let rig = Rig::new(2);
+        let at = |port: u16| format!("{}:{port}", rig.address(1));
+        let helper = |host: u8, role: &str, port: u16| Helper::start(&rig, options, host, role, &at(port));
+        let (tcp_serve, tcp) = (helper(1, "tcp-serve", 7001), helper(0, "tcp-fetch", 7001));
+        let (zenoh_serve, zenoh) = (helper(1, "zenoh-serve", 7002), helper(0, "zenoh-fetch", 7002));
+        let config = format!(
+            "chunk_bytes = {}\nwindow_bytes = {}\nwindows_bytes = {}\n[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\n",
+            options.chunk,
+            options.window,
+            options.window * 4
+        );
+        let has_gateways = options.contenders.iter().any(|one| one == "get" || one == "cold");
+        let nodes = if has_gateways { peers_told(&rig, 2, &config, &told(options)) } else { Vec::new() };
+        Self {
+            clients: nodes.iter().map(rig::Node::client).collect(),
+            _nodes: nodes,
+            tcp,
+            zenoh,
+            _serve: [tcp_serve, zenoh_serve],
+            copied: Vec::new(),
+            _rig: rig,
+        }
+    }
+
+    /// Fetches a value as the contender does. Returns the time in nanoseconds.
+    fn fetch(&mut self, contender: &str, bytes: u64, round: usize) -> f64 {
+        match contender {
+            "tcp" => self.tcp.fetch("tcp", bytes),
+            "get" => {
+                let (name, took) = get(&self.clients, "warm", bytes, round);
+                self.clients[1].delete(&name).expect("its own name");
+                took
+            }
+            "cold" => {
+                let (name, took) = get(&self.clients, "cold", bytes, round);
+                self.copied.push(name);
+                took
+            }
+            other => self.zenoh.fetch(other, bytes),
+        }
+    }
+
+    /// Deletes the values whose copies have stayed.
+    fn forget(&mut self) {
+        for name in self.copied.drain(..) {
+            self.clients[1].delete(&name).expect("its own name");
+        }
     }
 }
 
