@@ -69,12 +69,130 @@ impl Memory for Client {
     }
 }
 
-/// Creates a tensor, fills it, frees it. Returns false if a limit refuses it.
-fn once(memory: &mut impl Memory, bytes: usize) -> bool {
-    let Some(mut tensor) = memory.create(bytes) else { return false };
-    tensor.fill(bytes);
-    memory.free(bytes, tensor);
-    true
+/// Memory, the tensors that live in it, and the times of its steps.
+struct Contender<M> {
+    memory: M,
+    live: Vec<(usize, Tensor)>,
+    creates: Samples,
+    all: Samples,
+    /// The times beyond the floor of the same step.
+    rest: Samples,
+    refused: u64,
+}
+
+impl<M: Memory> Contender<M> {
+    fn new(memory: M) -> Self {
+        let [creates, all, rest] = Default::default();
+        Self { memory, live: Vec::new(), creates, all, rest, refused: 0 }
+    }
+
+    /// Creates and fills a tensor. Frees the live tensor with the number `goes`, if there is one.
+    fn step(&mut self, bytes: usize, goes: usize, floor_ns: f64) {
+        let start = now_ns();
+        let tensor = self.memory.create(bytes);
+        let created = now_ns();
+        match tensor {
+            Some(mut tensor) => {
+                tensor.fill(bytes);
+                self.live.push((bytes, tensor));
+                if goes < self.live.len() {
+                    let (bytes, gone) = self.live.swap_remove(goes);
+                    self.memory.free(bytes, gone);
+                }
+            }
+            None => self.refused += 1,
+        }
+        let ns = (now_ns() - start) as f64;
+        self.creates.push((created - start) as f64);
+        self.all.push(ns);
+        self.rest.push(ns - floor_ns);
+    }
+
+    fn forget(&mut self) {
+        [self.creates, self.all, self.rest] = Default::default();
+        self.refused = 0;
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.live.iter().map(|(bytes, _)| *bytes as u64).sum()
+    }
+}
+
+/// Contenders that take turns: filling existing memory (the floor), the heap, a pool, and a client of a daemon.
+struct Run {
+    floor: Box<[u64]>,
+    filled: Samples,
+    heap: Option<Contender<Heap>>,
+    pool: Contender<Pool>,
+    ours: Contender<Client>,
+    _broker: Embedded,
+    /// The requests that the daemon has counted.
+    requests: u64,
+    levels: Levels,
+}
+
+/// Bytes in use, and the client's requests.
+#[derive(Default)]
+struct Levels {
+    requests: u64,
+    /// Steps without a request.
+    hits: u64,
+    live_max: u64,
+    segments_max: u64,
+    pool_max: u64,
+    live_sum: f64,
+    segments_sum: f64,
+}
+
+impl Run {
+    fn new(config: &Config, pool_bytes_max: usize, size_max: usize) -> Self {
+        let broker = embedded_with(config).expect("a broker starts");
+        let client = connect(broker.socket());
+        Self {
+            floor: heap(size_max),
+            filled: Samples::default(),
+            heap: None,
+            pool: Contender::new(Pool::new(Some(pool_bytes_max))),
+            requests: client.stat().expect("figures").requests,
+            ours: Contender::new(client),
+            _broker: broker,
+            levels: Levels::default(),
+        }
+    }
+
+    /// Times a tensor of each contender, each of which then frees its live tensor with the number `goes`.
+    fn step(&mut self, bytes: usize, goes: usize) {
+        let floor_ns = timed(1, || fill_words::<u8>(&mut self.floor, bytes));
+        self.filled.push(floor_ns);
+        if let Some(heap) = &mut self.heap {
+            heap.step(bytes, goes, floor_ns);
+        }
+        self.pool.step(bytes, goes, floor_ns);
+        self.ours.step(bytes, goes, floor_ns);
+
+        let (client, levels, live) = (&self.ours.memory, &mut self.levels, self.ours.live_bytes());
+        let segments = client.memory().segment_bytes;
+        levels.live_max = levels.live_max.max(live);
+        levels.segments_max = levels.segments_max.max(segments);
+        levels.pool_max = levels.pool_max.max(self.pool.memory.bytes() as u64 + live);
+        levels.live_sum += live as f64;
+        levels.segments_sum += segments as f64;
+        let before = std::mem::replace(&mut self.requests, client.stat().expect("figures").requests);
+        // The request for the metrics counts too.
+        let requests = self.requests - before - 1;
+        levels.requests += requests;
+        levels.hits += u64::from(requests == 0);
+    }
+
+    /// Drops the results of the steps so far, which warmed up.
+    fn forget(&mut self) {
+        self.filled = Samples::default();
+        self.heap.iter_mut().for_each(Contender::forget);
+        self.pool.forget();
+        self.ours.forget();
+        self.levels = Levels::default();
+        self.pool.memory.count = Count::default();
+    }
 }
 
 fn megabytes(bytes: u64) -> String {
@@ -100,280 +218,91 @@ pub fn bounded(report: &mut Report) {
         sizes.len(),
         working_set as f64 / 1e6
     );
-    let evictions = ["evictions or segments asked for", "evicted or mapped at most"];
     let mut head = vec!["bound", "contender", "mean", "p50", "p99", "hits"];
-    head.extend(evictions);
+    head.extend(["evictions or segments asked for", "evicted or mapped at most"]);
     let mut table = Table::new(title, &head);
     for (name, bound) in [("twice", 2 * working_set), ("once", working_set), ("half", working_set / 2)] {
-        let mut run = Bounded::new(bound, *sizes.last().expect("sizes"));
-        let mut random = Random::new(SEED);
-        let mut step = |run: &mut Bounded| run.step(sizes[random.below(sizes.len() as u64) as usize]);
-        (0..steps).for_each(|_| step(&mut run));
-        run.forget();
-        (0..steps).for_each(|_| step(&mut run));
-        for cells in run.rows(steps) {
-            table.row(std::iter::once(name.to_owned()).chain(cells));
-        }
-    }
-    report.table("bounded", &table);
-}
-
-/// A run under one bound: filling existing memory (the floor), a pool with the bound, and a client of a daemon with the
-/// bound.
-struct Bounded {
-    floor: Box<[u64]>,
-    pool: Pool,
-    client: Client,
-    _broker: Embedded,
-    samples: [Samples; 3],
-    requests: Requests,
-}
-
-/// Requests of the client to the daemon.
-#[derive(Default)]
-struct Requests {
-    /// All that the daemon has counted.
-    counted: u64,
-    /// Requests of the steps.
-    asked: u64,
-    /// Steps without a request.
-    hits: u64,
-    /// Tensors refused because of the bound.
-    refused: u64,
-    mapped_max: u64,
-}
-
-impl Bounded {
-    fn new(bound: usize, size_max: usize) -> Self {
         let mut config = Config::default();
         config.pool.bytes_max = Some(format!("{}", bound.next_multiple_of(4096)).parse().expect("a number"));
         // Ordinary segments must fit into the bound; spare ones would count against it too.
         config.pool.segment_bytes = "8MiB".parse().expect("a number");
         config.pool.spare_segments = 0;
-        let broker = embedded_with(&config).expect("a broker starts");
-        let client = connect(broker.socket());
-        let counted = client.stat().expect("figures").requests;
-        Self {
-            floor: heap(size_max),
-            pool: Pool::new(Some(bound)),
-            client,
-            _broker: broker,
-            samples: Default::default(),
-            requests: Requests { counted, ..Requests::default() },
-        }
+        let mut run = Run::new(&config, bound, *sizes.last().expect("sizes"));
+        let mut random = Random::new(SEED);
+        let mut step = |run: &mut Run| run.step(sizes[random.below(sizes.len() as u64) as usize], 0);
+        (0..steps).for_each(|_| step(&mut run));
+        run.forget();
+        (0..steps).for_each(|_| step(&mut run));
+        bounded_rows(&mut table, name, &run, steps);
     }
+    report.table("bounded", &table);
+}
 
-    /// Times one tensor of each contender.
-    fn step(&mut self, bytes: usize) {
-        let existing = timed(1, || fill_words::<u8>(&mut self.floor, bytes));
-        let pooled = timed(1, || _ = once(&mut self.pool, bytes));
-        let requests = &mut self.requests;
-        let ours = timed(1, || requests.refused += u64::from(!once(&mut self.client, bytes)));
-        self.samples.iter_mut().zip([existing, pooled, ours]).for_each(|(samples, ns)| samples.push(ns));
-        let counted = self.client.stat().expect("figures").requests;
-        // The request for the metrics counts too.
-        let asked = counted - requests.counted - 1;
-        requests.counted = counted;
-        requests.asked += asked;
-        requests.hits += u64::from(asked == 0);
-        requests.mapped_max = requests.mapped_max.max(self.client.memory().segment_bytes);
-    }
-
-    /// Drops the results of the steps so far, which warmed up.
-    fn forget(&mut self) {
-        self.samples = Default::default();
-        self.requests = Requests { counted: self.requests.counted, ..Requests::default() };
-        self.pool.count = Count::default();
-    }
-
-    /// Returns the cells of each contender: its name, its times, its hits, its evictions.
-    fn rows(&self, steps: u32) -> [Vec<String>; 3] {
-        let (pool, ours) = (&self.pool.count, &self.requests);
-        let ends = [
-            ["-".into(), "-".into(), "-".into()],
-            [
-                percent(pool.hits, steps),
-                format!("{}, {} of them below 1 MB", pool.evictions, pool.evicted_small),
-                megabytes(pool.evicted_bytes),
-            ],
-            [
-                percent(ours.hits, steps),
-                format!("{} requests, {} refused", ours.asked, ours.refused),
-                megabytes(ours.mapped_max),
-            ],
-        ];
-        let names = ["fill only (floor)", "heap, pool, least recently used goes", "tensorlend"];
-        let mut ends = names.into_iter().zip(ends);
-        self.samples.each_ref().map(|samples| {
-            let (name, end) = ends.next().expect("a contender");
-            let summary = samples.summary();
-            let times = [samples.mean(), summary.p50, summary.p99].map(nanos);
-            std::iter::once(name.to_owned()).chain(times).chain(end).collect()
-        })
-    }
+fn bounded_rows(table: &mut Table, bound: &str, run: &Run, steps: u32) {
+    let mut row = |contender: &str, samples: &Samples, end: [String; 3]| {
+        let summary = samples.summary();
+        let times = [samples.mean(), summary.p50, summary.p99].map(nanos);
+        table.row([bound, contender].map(str::to_owned).into_iter().chain(times).chain(end));
+    };
+    row("fill only (floor)", &run.filled, ["-", "-", "-"].map(str::to_owned));
+    let pool = &run.pool.memory.count;
+    let evictions = format!("{}, {} of them below 1 MB", pool.evictions, pool.evicted_small);
+    let end = [percent(pool.hits, steps), evictions, megabytes(pool.evicted_bytes)];
+    row("heap, pool, least recently used goes", &run.pool.all, end);
+    let requests = format!("{} requests, {} refused", run.levels.requests, run.ours.refused);
+    let end = [percent(run.levels.hits, steps), requests, megabytes(run.levels.segments_max)];
+    row("tensorlend", &run.ours.all, end);
 }
 
 /// Sizes from 8 B to 64 MB, log-uniform, all different; `window` tensors live at a time, and the next to be dropped is
 /// chosen at random.
 pub fn never_repeating(report: &mut Report, window: usize) {
     let (warm_up, steps) = if report.quick { (200, 300) } else { (500, 1500) };
-    let mut run = NeverRepeating::new();
+    let mut config = Config::default();
+    config.pool.bytes_max = Some("6GiB".parse().expect("a number"));
+    let mut run = Run::new(&config, 512 << 20, 64 << 20);
+    run.heap = Some(Contender::new(Heap));
     let mut random = Random::new(SEED);
-    let mut step = |run: &mut NeverRepeating| {
+    let mut step = |run: &mut Run| {
         let bytes = random.log_uniform(8, 64 << 20) as usize;
-        let goes = (run.heap.live.len() == window).then(|| random.below(window as u64) as usize);
-        run.step(bytes, goes);
+        let is_full = run.ours.live.len() == window;
+        run.step(bytes, if is_full { random.below(window as u64) as usize } else { usize::MAX });
     };
     (0..warm_up).for_each(|_| step(&mut run));
     run.forget();
     (0..steps).for_each(|_| step(&mut run));
-    let levels = &run.levels;
+    assert_eq!(run.ours.refused, 0, "the limit is far away");
     let title = format!(
         "Sizes that never repeat: log-uniform 8 B to 64 MB, {window} live at a time ({} at most), {steps} steps",
-        megabytes(levels.live_max)
+        megabytes(run.levels.live_max)
     );
-    let mut head = vec!["contender", "create p50", "create p99", "all p50", "all p99", "above the floor p50", "p99"];
-    head.extend(["hits", "peak", "peak / live"]);
-    let mut table = Table::new(title, &head);
-    for cells in run.rows(steps) {
-        table.row(cells);
-    }
-    report.table(&format!("never_repeating_{window}"), &table);
-    let mean = digits(levels.segments_sum / levels.live_sum);
+    report.table(&format!("never_repeating_{window}"), &never_repeating_table(title, &run, steps));
+    let mean = digits(run.levels.segments_sum / run.levels.live_sum);
     report.note(format!("tensorlend, {window} live: on average its segments are {mean} times as long as what lives"));
 }
 
-/// A run with sizes that never repeat.
-struct NeverRepeating {
-    floor: Box<[u64]>,
-    filled: Samples,
-    heap: Contender<Heap>,
-    pool: Contender<Pool>,
-    ours: Contender<Client>,
-    _broker: Embedded,
-    /// The requests that the daemon has counted.
-    requests: u64,
-    levels: Levels,
-}
-
-/// Bytes in use, and the steps in which the client sent no request.
-#[derive(Default)]
-struct Levels {
-    hits: u64,
-    live_max: u64,
-    segments_max: u64,
-    pool_max: u64,
-    live_sum: f64,
-    segments_sum: f64,
-}
-
-impl NeverRepeating {
-    fn new() -> Self {
-        let mut config = Config::default();
-        config.pool.bytes_max = Some("6GiB".parse().expect("a number"));
-        let broker = embedded_with(&config).expect("a broker starts");
-        let client = connect(broker.socket());
-        Self {
-            floor: heap(64 << 20),
-            filled: Samples::default(),
-            heap: Contender::new(Heap),
-            pool: Contender::new(Pool::new(Some(512 << 20))),
-            requests: client.stat().expect("figures").requests,
-            ours: Contender::new(client),
-            _broker: broker,
-            levels: Levels::default(),
-        }
+fn never_repeating_table(title: String, run: &Run, steps: u32) -> Table {
+    let mut head = vec!["contender", "create p50", "create p99", "all p50", "all p99", "above the floor p50", "p99"];
+    head.extend(["hits", "peak", "peak / live"]);
+    let mut table = Table::new(title, &head);
+    let mut row = |name: &str, samples: [Option<&Samples>; 3], end: [String; 3]| {
+        let times = samples.into_iter().flat_map(|samples| match samples.map(Samples::summary) {
+            Some(summary) => [summary.p50, summary.p99].map(nanos),
+            None => ["-", "-"].map(str::to_owned),
+        });
+        table.row(std::iter::once(name.to_owned()).chain(times).chain(end));
+    };
+    fn times<M>(contender: &Contender<M>) -> [Option<&Samples>; 3] {
+        [&contender.creates, &contender.all, &contender.rest].map(Some)
     }
-
-    /// Times a tensor of each contender; `goes` selects the live tensor that is dropped.
-    fn step(&mut self, bytes: usize, goes: Option<usize>) {
-        let floor_ns = timed(1, || fill_words::<u8>(&mut self.floor, bytes));
-        self.filled.push(floor_ns);
-        self.heap.step(bytes, goes, floor_ns);
-        self.pool.step(bytes, goes, floor_ns);
-        self.ours.step(bytes, goes, floor_ns);
-
-        let (client, levels) = (&self.ours.memory, &mut self.levels);
-        let live = self.ours.live.iter().map(|(bytes, _)| *bytes as u64).sum::<u64>();
-        let segments = client.memory().segment_bytes;
-        levels.live_max = levels.live_max.max(live);
-        levels.segments_max = levels.segments_max.max(segments);
-        levels.pool_max = levels.pool_max.max(self.pool.memory.bytes() as u64 + live);
-        levels.live_sum += live as f64;
-        levels.segments_sum += segments as f64;
-        // The request for the metrics counts too.
-        let requests = client.stat().expect("figures").requests;
-        levels.hits += u64::from(requests - self.requests == 1);
-        self.requests = requests;
-    }
-
-    /// Drops the results of the steps so far, which warmed up.
-    fn forget(&mut self) {
-        self.filled = Samples::default();
-        self.heap.forget();
-        self.pool.forget();
-        self.ours.forget();
-        self.levels = Levels::default();
-        self.pool.memory.count = Count::default();
-    }
-
-    /// Returns the cells of each contender, the floor last.
-    fn rows(&self, steps: u32) -> [Vec<String>; 4] {
-        let levels = &self.levels;
-        let over = |bytes: u64| digits(bytes as f64 / levels.live_max as f64);
-        let of = |peak: u64, hits: u64| [percent(hits, steps), megabytes(peak), over(peak)];
-        let none = || std::array::from_fn(|_| "-".to_owned());
-        let filled = self.filled.summary();
-        let mut floor = vec!["fill only (floor)".into(), "-".into(), "-".into(), nanos(filled.p50), nanos(filled.p99)];
-        floor.extend(std::iter::repeat_n("-".to_owned(), 5));
-        [
-            self.heap.row("heap", none()),
-            self.pool.row("heap, pool of exact sizes, 512 MB", of(levels.pool_max, self.pool.memory.count.hits)),
-            self.ours.row("tensorlend", of(levels.segments_max, levels.hits)),
-            floor,
-        ]
-    }
-}
-
-/// Memory, the tensors that live in it, and the times of its steps.
-struct Contender<M> {
-    memory: M,
-    live: Vec<(usize, Tensor)>,
-    creates: Samples,
-    all: Samples,
-    /// The times beyond the floor of the same step.
-    rest: Samples,
-}
-
-impl<M: Memory> Contender<M> {
-    fn new(memory: M) -> Self {
-        let [creates, all, rest] = Default::default();
-        Self { memory, live: Vec::new(), creates, all, rest }
-    }
-
-    fn step(&mut self, bytes: usize, goes: Option<usize>, floor_ns: f64) {
-        let start = now_ns();
-        let mut tensor = self.memory.create(bytes).expect("a slot");
-        let created = now_ns();
-        tensor.fill(bytes);
-        if let Some(goes) = goes {
-            let (bytes, gone) = self.live.swap_remove(goes);
-            self.memory.free(bytes, gone);
-        }
-        let end = now_ns();
-        self.live.push((bytes, tensor));
-        self.creates.push((created - start) as f64);
-        self.all.push((end - start) as f64);
-        self.rest.push((end - start) as f64 - floor_ns);
-    }
-
-    fn forget(&mut self) {
-        [self.creates, self.all, self.rest] = Default::default();
-    }
-
-    fn row(&self, name: &str, end: [String; 3]) -> Vec<String> {
-        let times = [&self.creates, &self.all, &self.rest].map(Samples::summary);
-        let times = times.into_iter().flat_map(|summary| [summary.p50, summary.p99]).map(nanos);
-        std::iter::once(name.to_owned()).chain(times).chain(end).collect()
-    }
+    let levels = &run.levels;
+    let none = || ["-", "-", "-"].map(str::to_owned);
+    let end =
+        |hits: u64, peak: u64| [percent(hits, steps), megabytes(peak), digits(peak as f64 / levels.live_max as f64)];
+    run.heap.iter().for_each(|heap| row("heap", times(heap), none()));
+    let hits = run.pool.memory.count.hits;
+    row("heap, pool of exact sizes, 512 MB", times(&run.pool), end(hits, levels.pool_max));
+    row("tensorlend", times(&run.ours), end(levels.hits, levels.segments_max));
+    row("fill only (floor)", [None, Some(&run.filled), None], none());
+    table
 }
