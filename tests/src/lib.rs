@@ -17,6 +17,7 @@ pub mod journal;
 pub mod keeper;
 pub mod machine;
 pub mod memory;
+pub mod orders;
 pub mod place;
 pub mod queued;
 pub mod scenarios;

@@ -14,9 +14,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::contender::{self, Kind, Prepared};
-use crate::dispatch;
-use crate::lookout::Lookout;
+use super::contender::{self, Kind, Prepared};
+use super::dispatch;
+use super::lookout::Lookout;
 use crate::within::within;
 use crate::{BaselineError, Meter, Spawn, Timings};
 

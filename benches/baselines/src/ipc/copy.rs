@@ -7,9 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::contender::{Prepared, Producer};
-use crate::lookout::Lookout;
-use crate::segment::{Segment, Word};
+use super::contender::{Prepared, Producer};
+use super::lookout::Lookout;
+use super::segment::{Segment, Word};
 use crate::{BaselineError, Lap, now_ns, payload};
 
 /// An order to the consumer, in the low bits of the order word. The high bits contain the number of

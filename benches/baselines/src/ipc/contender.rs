@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::codec::Codec;
-use crate::lookout::Lookout;
-use crate::pipe::Carrier;
+use super::codec::Codec;
+use super::lookout::Lookout;
+use super::pipe::Carrier;
 use crate::{BaselineError, Lap};
 
 /// The way in which a contender passes a tensor to another process.
@@ -81,15 +81,20 @@ pub trait Producer {
     /// Runs one untimed exchange. Returns true if the consumer computed the same checksum as the producer.
     fn verify(&mut self) -> Result<bool, BaselineError>;
 
-    /// Wakes the consumer before a batch of rounds. The consumer is awake when the call returns.
-    fn wake(&mut self) -> Result<(), BaselineError>;
+    /// Wakes the consumer before a batch of rounds. The consumer is awake when the call returns. A consumer that is
+    /// blocked in a read needs neither `wake` nor `rest`.
+    fn wake(&mut self) -> Result<(), BaselineError> {
+        Ok(())
+    }
 
     /// Runs one timed exchange.
     fn round(&mut self) -> Result<Lap, BaselineError>;
 
     /// Lets the consumer rest after a batch of rounds. The consumer then leaves its core to others
     /// until [`wake`](Self::wake).
-    fn rest(&mut self) -> Result<(), BaselineError>;
+    fn rest(&mut self) -> Result<(), BaselineError> {
+        Ok(())
+    }
 }
 
 /// A function that waits for the consumer, and returns the producer's side. The caller starts the

@@ -2,8 +2,8 @@
 
 use bincode::config::standard;
 
+use super::tensor::Tensor;
 use crate::BaselineError;
-use crate::tensor::Tensor;
 
 /// The encodings of a tensor in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! The contenders that send a tensor as a message. The producer encodes the tensor, a carrier
 //! transports the message, and the consumer decodes it.
 
-use crate::codec::Codec;
-use crate::contender::{Prepared, Producer};
-use crate::lookout::Lookout;
-use crate::pipe::{self, Carrier, Meeting, Pipe};
-use crate::tensor::Tensor;
+use super::codec::Codec;
+use super::contender::{Prepared, Producer};
+use super::lookout::Lookout;
+use super::pipe::{self, Carrier, Meeting, Pipe};
+use super::tensor::Tensor;
 use crate::{BaselineError, Lap, now_ns, payload};
 
 /// The consumer's response. It contains the time at which the consumer had read the tensor, and the
@@ -13,6 +13,49 @@ use crate::{BaselineError, Lap, now_ns, payload};
 pub struct Answer {
     pub read_ns: u64,
     pub found: u64,
+}
+
+/// A channel that sends a tensor, and whose consumer responds with an [`Answer`].
+pub trait Channel {
+    /// Returns the bytes of the tensor.
+    fn data(&mut self) -> &mut Vec<u8>;
+    fn send(&mut self) -> Result<(), BaselineError>;
+    fn answer(&mut self) -> Result<Answer, BaselineError>;
+}
+
+/// The producer's side of an exchange over a channel.
+pub struct Exchange<C> {
+    channel: C,
+    sequence: u64,
+}
+
+impl<C: Channel> Exchange<C> {
+    pub fn new(channel: C) -> Self {
+        Self { channel, sequence: 0 }
+    }
+}
+
+impl<C: Channel> Producer for Exchange<C> {
+    /// Runs the first exchange, which is the only one with a checksum. The consumer knows from its
+    /// own count that a checksum is due.
+    fn verify(&mut self) -> Result<bool, BaselineError> {
+        assert_eq!(self.sequence, 0, "the checksum comes first");
+        self.channel.send()?;
+        Ok(self.channel.answer()?.found == payload::checksum(self.channel.data()))
+    }
+
+    fn round(&mut self) -> Result<Lap, BaselineError> {
+        self.sequence += 1;
+
+        let t0_ns = now_ns();
+        payload::write_all(self.channel.data(), self.sequence);
+        self.channel.send()?;
+        let t1_ns = now_ns();
+        let answer = self.channel.answer()?;
+        let t3_ns = now_ns();
+
+        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.read_ns, t3_ns, bytes_ok: answer.found == self.sequence })
+    }
 }
 
 pub fn prepare(codec: Codec, carrier: Carrier, bytes: usize) -> Result<Prepared, BaselineError> {
@@ -23,7 +66,7 @@ pub fn prepare(codec: Codec, carrier: Carrier, bytes: usize) -> Result<Prepared,
         let pipe = meeting.accept()?;
         let data = payload::make(bytes);
         let tensor = Tensor { dtype: "u8".to_owned(), shape: vec![bytes as u64], data };
-        Ok(Box::new(Link { codec, tensor, pipe, sequence: 0 }) as Box<dyn Producer>)
+        Ok(Box::new(Exchange::new(Link { codec, tensor, pipe })) as Box<dyn Producer>)
     };
     Ok(Prepared { args, meet: Box::new(meet), nudge: Box::new(move || pipe::nudge(carrier, &name)) })
 }
@@ -32,10 +75,13 @@ struct Link {
     codec: Codec,
     tensor: Tensor,
     pipe: Pipe,
-    sequence: u64,
 }
 
-impl Link {
+impl Channel for Link {
+    fn data(&mut self) -> &mut Vec<u8> {
+        &mut self.tensor.data
+    }
+
     fn send(&mut self) -> Result<(), BaselineError> {
         let pipe = &mut self.pipe;
         self.codec.encode(&self.tensor, |message| pipe.send(message))
@@ -44,38 +90,6 @@ impl Link {
     fn answer(&mut self) -> Result<Answer, BaselineError> {
         let gone = || BaselineError::Channel { doing: "waiting for the answer", why: "the consumer left".to_owned() };
         self.pipe.receive(Answer::parse)?.ok_or_else(gone)
-    }
-}
-
-impl Producer for Link {
-    /// Runs the first exchange, which is the only one with a checksum. The consumer knows from its
-    /// own count that a checksum is due.
-    fn verify(&mut self) -> Result<bool, BaselineError> {
-        assert_eq!(self.sequence, 0, "the checksum comes first");
-        self.send()?;
-        Ok(self.answer()?.found == payload::checksum(&self.tensor.data))
-    }
-
-    /// Does nothing. A consumer that is blocked in `receive` needs neither `wake` nor `rest`.
-    fn wake(&mut self) -> Result<(), BaselineError> {
-        Ok(())
-    }
-
-    fn round(&mut self) -> Result<Lap, BaselineError> {
-        self.sequence += 1;
-
-        let t0_ns = now_ns();
-        payload::write_all(&mut self.tensor.data, self.sequence);
-        self.send()?;
-        let t1_ns = now_ns();
-        let answer = self.answer()?;
-        let t3_ns = now_ns();
-
-        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.read_ns, t3_ns, bytes_ok: answer.found == self.sequence })
-    }
-
-    fn rest(&mut self) -> Result<(), BaselineError> {
-        Ok(())
     }
 }
 

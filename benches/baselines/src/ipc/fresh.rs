@@ -5,10 +5,10 @@
 use ipc_channel::IpcError;
 use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver, IpcSender, IpcSharedMemory, channel};
 
-use crate::contender::{Prepared, Producer};
-use crate::lookout::Lookout;
-use crate::serialize::Answer;
-use crate::{BaselineError, Lap, now_ns, payload};
+use super::contender::{Prepared, Producer};
+use super::lookout::Lookout;
+use super::serialize::{Answer, Channel, Exchange};
+use crate::{BaselineError, payload};
 
 type Message = IpcSharedMemory;
 /// The bytes of an [`Answer`].
@@ -21,7 +21,7 @@ pub fn prepare(bytes: usize) -> Result<Prepared, BaselineError> {
     let (server, name) = IpcOneShotServer::<Hello>::new().map_err(|e| failed("making its socket", e))?;
     let meet = move |_: Lookout| {
         let (_, (sender, receiver)) = server.accept().map_err(|e| failed("waiting for the consumer", e))?;
-        Ok(Box::new(Link { own: payload::make(bytes), sender, receiver, sequence: 0 }) as Box<dyn Producer>)
+        Ok(Box::new(Exchange::new(Link { own: payload::make(bytes), sender, receiver })) as Box<dyn Producer>)
     };
     let dial = name.clone();
     let nudge = move || drop(IpcSender::<Hello>::connect(dial.clone()));
@@ -32,44 +32,19 @@ struct Link {
     own: Vec<u8>,
     sender: IpcSender<Message>,
     receiver: IpcReceiver<Reply>,
-    sequence: u64,
 }
 
-impl Link {
-    fn send(&self) -> Result<(), BaselineError> {
+impl Channel for Link {
+    fn data(&mut self) -> &mut Vec<u8> {
+        &mut self.own
+    }
+
+    fn send(&mut self) -> Result<(), BaselineError> {
         self.sender.send(IpcSharedMemory::from_bytes(&self.own)).map_err(|e| failed("sending", e))
     }
 
-    fn answer(&self) -> Result<Answer, BaselineError> {
+    fn answer(&mut self) -> Result<Answer, BaselineError> {
         Answer::parse(&self.receiver.recv().map_err(|e| failed("waiting for the answer", e))?)
-    }
-}
-
-impl Producer for Link {
-    fn verify(&mut self) -> Result<bool, BaselineError> {
-        self.send()?;
-        Ok(self.answer()?.found == payload::checksum(&self.own))
-    }
-
-    fn wake(&mut self) -> Result<(), BaselineError> {
-        Ok(())
-    }
-
-    fn round(&mut self) -> Result<Lap, BaselineError> {
-        self.sequence += 1;
-
-        let t0_ns = now_ns();
-        payload::write_all(&mut self.own, self.sequence);
-        self.send()?;
-        let t1_ns = now_ns();
-        let answer = self.answer()?;
-        let t3_ns = now_ns();
-
-        Ok(Lap { t0_ns, t1_ns, t2_ns: answer.read_ns, t3_ns, bytes_ok: answer.found == self.sequence })
-    }
-
-    fn rest(&mut self) -> Result<(), BaselineError> {
-        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Selection of the producer and the consumer of each kind of contender.
 
-use crate::contender::{Kind, Prepared};
-use crate::{BaselineError, copy, fresh, serialize};
+use super::contender::{Kind, Prepared};
+use super::{copy, fresh, serialize};
+use crate::BaselineError;
 
 /// Prepares the producer's side of an exchange, before the caller starts the consumer.
 pub fn prepare(kind: Kind, bytes: usize) -> Result<Prepared, BaselineError> {
