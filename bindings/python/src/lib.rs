@@ -10,7 +10,8 @@
 //! Python, in the directory `tensorlend`.
 //!
 //! The doc comments of classes and methods are the docstrings of Python, in numpy's style.
-//! `bindings/python/tests/stubs.py` copies them into the stub.
+//! The build script
+//! (`build.rs`) copies them into the stub, so `_native.pyi` here has signatures and types only.
 #![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
 
 mod arguments;
