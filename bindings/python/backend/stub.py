@@ -1,10 +1,11 @@
-"""The stub of the compiled module, for editors and type checkers: signatures from src/_native.pyi, docstrings from src/*.rs.
+"""The stub of the compiled module, for editors and type checkers.
 
 usage: python3 stub.py FILE
 
-The doc comments in Rust are the docstrings of the module. Editors show those of the stub, so the stub of a wheel has them
-too. The build script calls this program. It reads the sources, because a build for another processor cannot import the
-module.
+The signatures are those of src/_native.pyi, and the docstrings are the doc comments of src/*.rs. tensorlend/_twins.py names
+the calls that have a twin for asyncio, whose signature and docstring come from those of the call. Editors show the
+docstrings of a stub, and not those of a compiled module. The build script calls this program. It reads the sources,
+because a build for another processor cannot import the module.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import ast
 import inspect
 import pathlib
 import re
+import runpy
 import sys
 
 SOURCES = pathlib.Path(__file__).resolve().parents[1] / "src"
 SIGNATURES = SOURCES / "_native.pyi"
+TWINS = runpy.run_path(str(SOURCES.parent / "tensorlend" / "_twins.py"))
 #: An attribute of an item, which may have several lines.
 ATTRIBUTE = re.compile(r"^ *#\[(?:[^\[\]]|\[[^\]]*\])*\]$", re.MULTILINE)
 
@@ -45,6 +48,9 @@ def docstrings() -> dict[tuple[str, ...], str]:
                 outer, margin, doc = "", "", []
             elif not text.startswith("#["):
                 doc = []
+    for call in TWINS["TWINS"]:
+        kind, name = call.split(".")
+        found[(kind, f"{name}_async")] = TWINS["docstring"](call, found[(kind, name)])
     return found
 
 
@@ -57,9 +63,29 @@ def members(tree: ast.Module) -> list[tuple[tuple[str, ...], ast.stmt]]:
     return found
 
 
+def with_twins(text: str) -> str:
+    """The stub with a coroutine after each call that has a twin."""
+    lines, edits = text.splitlines(), []
+    definitions = members(ast.parse(text))
+    for call in TWINS["TWINS"]:
+        nodes = [node for path, node in definitions if ".".join(path) == call]
+        block = []
+        for node in nodes:
+            first, returns = min([node, *node.decorator_list], key=lambda it: it.lineno).lineno, node.returns
+            copy = lines[first - 1 : node.end_lineno]
+            last, (start, stop) = copy[returns.lineno - first], (returns.col_offset, returns.end_col_offset)
+            copy[returns.lineno - first] = f"{last[:start]}Coroutine[Any, Any, {last[start:stop]}]{last[stop:]}"
+            copy[node.lineno - first] = copy[node.lineno - first].replace(f"def {node.name}(", f"def {node.name}_async(")
+            block += copy
+        edits.append((nodes[-1].end_lineno, block))
+    for at, block in sorted(edits, reverse=True):
+        lines[at:at] = block
+    return "\n".join(lines)
+
+
 def documented() -> str:
     """The stub with docstrings. The first of overloaded definitions has it."""
-    text = SIGNATURES.read_text()
+    text = with_twins(SIGNATURES.read_text())
     lines, known, seen, edits = text.splitlines(), docstrings(), set(), []
     for path, node in members(ast.parse(text)):
         doc = known.get(path) or known.get(("$class", path[-1]))

@@ -1,6 +1,7 @@
 //! Waits of asyncio's event loops. An event loop sleeps on descriptors, and no other thread runs
 //! Python code for it.
 
+use crate::arguments;
 use crate::client::Client;
 use crate::draft::lock;
 use crate::dtype;
@@ -134,7 +135,7 @@ impl Client {
     fn _try_newer(
         &self,
         py: Python<'_>,
-        name: &str,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
         seen: Option<&Bound<'_, PyAny>>,
         mode: &str,
         dtype: Option<&Bound<'_, PyAny>>,
@@ -171,7 +172,13 @@ impl Client {
 
     /// Returns the list's length as `wait_length` does, but without waiting. Returns None if the
     /// list has another length.
-    fn _try_length(&self, py: Python<'_>, name: &str, length: u64, op: &str) -> PyResult<Option<u64>> {
+    fn _try_length(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        length: u64,
+        op: &str,
+    ) -> PyResult<Option<u64>> {
         let wanted = wanted(length, op)?;
         Ok(Some(self.session(py)?.length(name)).filter(|&length| wanted.is(length)))
     }

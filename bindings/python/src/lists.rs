@@ -204,43 +204,6 @@ impl Client {
         wait(py, &self.awaited(&client), limit, |slice| client.wait_length(name, wanted, Some(slice)))
     }
 
-    /// Awaits `wait_length`. All waits of the client share one thread. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The list's name.
-    /// length : int
-    ///     Number of items to wait for.
-    /// op : {">=", "==", "<="}, default ">="
-    ///     The comparison of the list's length with `length`.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The list's length.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The list's length did not satisfy the condition within `timeout`.
-    /// ArgumentError
-    ///     `op` is none of these three comparisons.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (name, length, op=">=", timeout=None))]
-    fn wait_length_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::name)] name: &str,
-        length: u64,
-        op: &str,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("wait_length", (slf, name, length, op, timeout))
-    }
-
     /// Leases all items of a list.
     ///
     /// Parameters

@@ -616,46 +616,6 @@ impl Client {
         self.wait_newer(py, name, None, timeout, mode, dtype)
     }
 
-    /// Awaits `wait_for`. All waits of the client share one thread. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The value's name.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    /// dtype : dtype or None, default None
-    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
-    ///     accepts every type.
-    ///
-    /// Returns
-    /// -------
-    /// Lease, DeviceLease or Dataset
-    ///     The value; a lease if `dtype` is given.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The name got no value within `timeout`.
-    /// DTypeError
-    ///     The tensor has elements of another type than `dtype`.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (name, timeout=None, *, mode="read", dtype=None))]
-    fn wait_for_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::name)] name: &str,
-        timeout: Option<f64>,
-        mode: &str,
-        dtype: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let seen = slf.py().None();
-        slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
-    }
-
     /// Waits until the name has a value other than `seen`, and leases this value.
     ///
     /// Parameters
@@ -702,48 +662,6 @@ impl Client {
         let value = wait(py, &self.awaited(&client), limit, |slice| client.wait_value(name, seen, Some(slice)))?;
         expect(&value, dtype, name)?;
         show(py, &client, value, mode, self.origin(name, true))
-    }
-
-    /// Awaits `wait_newer`. All waits of the client share one thread. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The value's name.
-    /// seen : Version, Lease, DeviceLease, Dataset or None, default None
-    ///     The value seen last, or its version. None accepts any value.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    /// dtype : dtype or None, default None
-    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
-    ///     accepts every type.
-    ///
-    /// Returns
-    /// -------
-    /// Lease, DeviceLease or Dataset
-    ///     The value; a lease if `dtype` is given.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The name got no value other than `seen` within `timeout`.
-    /// DTypeError
-    ///     The tensor has elements of another type than `dtype`.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read", dtype=None))]
-    fn wait_newer_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::name)] name: &str,
-        seen: Option<&Bound<'py, PyAny>>,
-        timeout: Option<f64>,
-        mode: &str,
-        dtype: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
     }
 
     /// Returns whether the name has a value, as `name in client` does.

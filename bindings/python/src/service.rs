@@ -7,7 +7,7 @@ use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::{Received, show};
 use crate::shown;
-use crate::wait::{Awaited, Interrupt, options, timeout, wait};
+use crate::wait::{Awaited, Interrupt, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -154,31 +154,6 @@ impl Server {
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(raise(error)),
         }
-    }
-
-    /// Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no request.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// Call
-    ///     The request.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No request arrived within `timeout`.
-    /// ClosedError
-    ///     The server was closed.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (timeout=None))]
-    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("recv_request", (slf, timeout))
     }
 
     /// Returns the next request as `try_recv` does. If there is no request, the next request ends
@@ -570,56 +545,6 @@ impl Caller {
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
-    /// Awaits `call`. The event loop watches a descriptor. A thread waits only for the connection
-    /// to a server. Cancelling abandons the server.
-    ///
-    /// Parameters
-    /// ----------
-    /// value : array_like, Draft, tensor or mapping of these
-    ///     The request. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// Lease, DeviceLease or Dataset
-    ///     The response.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No response arrived within `timeout`.
-    /// ServiceError
-    ///     The server reported an error, or ended before it responded.
-    /// ClosedError
-    ///     The caller was closed.
-    /// DTypeError
-    ///     The elements cannot be lent.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
-    fn call_async<'py>(
-        slf: &Bound<'py, Self>,
-        value: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        slf.py().import("tensorlend._aio")?.call_method1("call", (slf, value, timeout, options))
-    }
-
     /// Sends a request without waiting for its response. Waits for a server if there is none.
     ///
     /// Parameters
@@ -671,54 +596,6 @@ impl Caller {
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
-    /// Awaits `send`. A thread waits only for the connection to a server. Cancelling ends the wait
-    /// for a server.
-    ///
-    /// Parameters
-    /// ----------
-    /// value : array_like, Draft, tensor or mapping of these
-    ///     The request. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The request's number, which `recv` returns with the response.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No server appeared within `timeout`.
-    /// ArgumentError
-    ///     The caller's maximum number of requests is in flight.
-    /// ClosedError
-    ///     The caller was closed.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
-    fn send_async<'py>(
-        slf: &Bound<'py, Self>,
-        value: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        slf.py().import("tensorlend._aio")?.call_method1("send", (slf, value, timeout, options))
-    }
-
     /// Waits for the response to the oldest request in flight. After a timeout the request stays in flight.
     ///
     /// Parameters
@@ -752,33 +629,6 @@ impl Caller {
             answer.map(|value| (number, value))
         })?;
         Ok((number, self.show(py, value)?))
-    }
-
-    /// Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no response.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// tuple of (int, Lease, DeviceLease or Dataset)
-    ///     The request's number, and its response.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No response arrived within `timeout`.
-    /// ServiceError
-    ///     The server reported an error, or ended before it responded.
-    /// ArgumentError
-    ///     No request is in flight.
-    /// ClosedError
-    ///     The caller was closed.
-    #[pyo3(signature = (timeout=None))]
-    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("recv_response", (slf, timeout))
     }
 
     /// Reserves the caller for one call of a coroutine. Returns false if the caller is already

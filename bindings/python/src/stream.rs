@@ -11,7 +11,7 @@ use crate::errors::{OrRaise, argument, closed, raise};
 use crate::given::{To, drafted, no_stream};
 use crate::lasting::Lasting;
 use crate::shown;
-use crate::wait::{Awaited, in_thread, options, timeout, wait};
+use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
@@ -157,55 +157,6 @@ impl Stream {
         send(py, self, &stream, drafted(&self.client, value, &to, metadata, timestamp)?, limit)
     }
 
-    /// Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for room.
-    ///
-    /// Parameters
-    /// ----------
-    /// value : array_like, Draft, tensor or mapping of these
-    ///     The message. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The message's sequence number.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The stream was full for the whole `timeout`.
-    /// StreamFullError
-    ///     The stream is full, and its policy is "error".
-    /// ClosedError
-    ///     The stream was closed.
-    /// DTypeError
-    ///     The elements cannot be lent.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn send_async<'py>(
-        slf: &Bound<'py, Self>,
-        value: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        in_thread(slf, "send", (value, timeout), options, None)
-    }
-
     /// Sends as `send` does, without waiting.
     ///
     /// Parameters
@@ -327,30 +278,6 @@ impl Stream {
     fn wait_subscribers(&self, py: Python<'_>, count: usize, timeout: Option<f64>) -> PyResult<()> {
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
         wait(py, &self.awaited, limit, |slice| stream.wait_subscribers(count, slice))
-    }
-
-    /// Awaits `wait_subscribers`, which runs in a thread of its own. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// count : int
-    ///     Number of subscribers.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The stream did not have `count` subscribers within `timeout`.
-    /// ClosedError
-    ///     The stream was closed.
-    #[pyo3(signature = (count, timeout=None))]
-    fn wait_subscribers_async<'py>(
-        slf: &Bound<'py, Self>,
-        count: usize,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "wait_subscribers", (count, timeout), None, None)
     }
 
     /// Number of messages sent.

@@ -405,34 +405,6 @@ impl Subscription {
         slf.py().import("tensorlend._aio")?.call_method1("messages", (slf,))
     }
 
-    /// Awaits the next message. The event loop watches the descriptor, and no thread waits. Several
-    /// tasks may wait. Each message goes to one of them, and a cancelled task takes no message.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// Message
-    ///     The message.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No message arrived within `timeout`.
-    /// StreamEndedError
-    ///     The stream has ended, and every message was taken.
-    /// ArgumentError
-    ///     The subscription is not pollable.
-    /// ClosedError
-    ///     The subscription was closed.
-    #[pyo3(signature = (timeout=None))]
-    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("recv", (slf, timeout))
-    }
-
     fn __repr__(&self, py: Python<'_>) -> String {
         let name = shown::quoted(&self.origin.name);
         let state = self.with(py, |open| (tensorlend::Subscription::position(open), open.lost()));

@@ -19,6 +19,8 @@ array([3., 4., 5.])
 from collections.abc import Mapping as _Mapping
 
 from tensorlend import _faults as _faults
+from tensorlend import _native as _native
+from tensorlend import _twins as _twins
 from tensorlend._errors import (
     ArgumentError,
     ClosedError,
@@ -76,6 +78,7 @@ from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleEr
 
 # typeshed declares Mapping as a protocol, which has no `register`.
 _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
+_twins.add_to(_native)
 
 __all__ = [
     "ArgumentError",

@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensorlend import _native
@@ -45,7 +45,7 @@ async def left(client: _native.Client) -> None:
 
 
 async def wait_newer(
-    client: _native.Client, name: str, seen: Any, timeout: float | None, mode: str, dtype: Any
+    client: _native.Client, name: str, seen: Any = None, timeout: float | None = None, *, mode: str = "read", dtype: Any = None
 ) -> _native._AnyValue:
     """Awaits a value of a name."""
     loop, deadline = asyncio.get_running_loop(), deadline_of(timeout)
@@ -60,12 +60,21 @@ async def wait_newer(
     # The name belongs to another machine, or the time is over.
     left = None if deadline is None else max(deadline - loop.time(), 0)
     try:
-        return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype}, None)
+        return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype})
     except TimeoutError as error:
         raise _after(timeout, error) from None
 
 
-async def wait_length(client: _native.Client, name: str, length: int, op: str, timeout: float | None) -> int:
+async def wait_for(
+    client: _native.Client, name: str, timeout: float | None = None, *, mode: str = "read", dtype: Any = None
+) -> _native._AnyValue:
+    """Awaits the first value of a name."""
+    return await wait_newer(client, name, None, timeout, mode=mode, dtype=dtype)
+
+
+async def wait_length(
+    client: _native.Client, name: str, length: int, op: str = ">=", timeout: float | None = None
+) -> int:
     """Awaits a length of a list."""
     found = await until(
         client,
@@ -105,12 +114,15 @@ async def recv_request(server: _native.Server, timeout: float | None = None) -> 
     return await take(server, server._try_recv, deadline_of(timeout), late)
 
 
-async def recv_response(
-    caller: _native.Caller, timeout: float | None = None, deadline: float | None = None
-) -> tuple[int, _native._AnyValue]:
+async def recv_response(caller: _native.Caller, timeout: float | None = None) -> tuple[int, _native._AnyValue]:
     """Awaits the response to the oldest request in flight."""
+    return await _response(caller, timeout, deadline_of(timeout))
+
+
+async def _response(
+    caller: _native.Caller, timeout: float | None, deadline: float | None
+) -> tuple[int, _native._AnyValue]:
     what = f"a response from {caller.service!r}: its server is busy or hangs, and may still respond"
-    deadline = deadline_of(timeout) if deadline is None else deadline
     return await take(caller, caller._try_recv, deadline, _late(timeout, what))
 
 
@@ -127,7 +139,7 @@ class _Turn:
 
 
 async def call(
-    caller: _native.Caller, value: Any, timeout: float | None, options: Mapping[str, Any]
+    caller: _native.Caller, value: Any, timeout: float | None = None, **options: Any
 ) -> _native._AnyValue:
     """Sends a request, and awaits its response."""
     deadline = deadline_of(timeout)
@@ -139,7 +151,7 @@ async def call(
     try:
         await _send(caller, value, timeout, deadline, options, alone=True)
         try:
-            return (await recv_response(caller, timeout, deadline))[1]
+            return (await _response(caller, timeout, deadline))[1]
         except (asyncio.CancelledError, TimeoutError, GeneratorExit):
             with contextlib.suppress(ClosedError):
                 caller.give_up()
@@ -151,7 +163,7 @@ async def call(
             running().wake(turn or _Turn(caller))
 
 
-async def send(caller: _native.Caller, value: Any, timeout: float | None, options: Mapping[str, Any]) -> int:
+async def send(caller: _native.Caller, value: Any, timeout: float | None = None, **options: Any) -> int:
     """Sends a request."""
     return await _send(caller, value, timeout, deadline_of(timeout), options, alone=False)
 
@@ -194,7 +206,10 @@ async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.
 
 
 async def in_thread(
-    work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any], late: Callable[[_T], object] | None
+    work: Callable[..., _T],
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    late: Callable[[_T], object] | None = None,
 ) -> _T:
     """Calls `work` in a separate thread, and awaits its result.
 
@@ -255,3 +270,16 @@ async def requests(server: _native.Server) -> AsyncIterator[_native.Call]:
     """Yields the requests until the server is closed."""
     while True:
         yield await recv_request(server)
+
+
+#: The twins of calls that need no thread of their own.
+AWAITED: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    "Caller.call": call,
+    "Caller.recv": recv_response,
+    "Caller.send": send,
+    "Client.wait_for": wait_for,
+    "Client.wait_length": wait_length,
+    "Client.wait_newer": wait_newer,
+    "Server.recv": recv_request,
+    "Subscription.recv": recv,
+}

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import stubs
 
 ROOT = pathlib.Path(__file__).parents[3]
-SIGNATURES = ROOT / "bindings/python/src/_native.pyi"
 
 # Types of the Rust crates whose methods the page of names has.
 RUST = set(
@@ -40,7 +40,7 @@ def rust() -> set[str]:
 
 def python() -> set[str]:
     calls, of = set(), None
-    for line in SIGNATURES.read_text().splitlines():
+    for line in stubs.STUB.read_text().splitlines():
         if start := re.match(r"class (\w+)", line):
             of = None if start[1].startswith("_") else start[1]
         elif re.match(r"\w", line):
@@ -200,7 +200,7 @@ def in_one_order(one: list[str], other: list[str]) -> bool:
 
 def python_arguments() -> list[tuple[str, list[str]]]:
     """Each method of the stub, also each overload, with its positional arguments."""
-    tree = ast.parse(SIGNATURES.read_text())
+    tree = ast.parse(stubs.STUB.read_text())
     return [
         (f"{of.name}.{method.name}", [it.arg for it in (*method.args.posonlyargs, *method.args.args) if it.arg != "self"])
         for of in tree.body
