@@ -181,12 +181,6 @@ impl Server {
         self.awaited.check()
     }
 
-    /// The key of the tasks that wait for a request to this object.
-    #[getter]
-    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
-        ("requests", slf.as_ptr() as usize)
-    }
-
     /// Returns a duplicate of the descriptor that a connected caller's request makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
         let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
@@ -682,12 +676,6 @@ impl Caller {
     /// Raises if the client was closed or the daemon has ended.
     fn _check(&self) -> PyResult<()> {
         self.awaited.check()
-    }
-
-    /// The key of the tasks that wait for a response to this object.
-    #[getter]
-    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
-        ("responses", slf.as_ptr() as usize)
     }
 
     /// Returns a duplicate of the descriptor that a response makes readable.

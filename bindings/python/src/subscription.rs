@@ -314,12 +314,6 @@ impl Subscription {
         }
     }
 
-    /// The key of the tasks that wait for a message of this object.
-    #[getter]
-    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
-        ("messages", slf.as_ptr() as usize)
-    }
-
     /// Returns a duplicate of the subscription's descriptor.
     fn _descriptor(&self, py: Python<'_>) -> PyResult<Descriptor> {
         self.with(py, |subscription| Descriptor::of(subscription.as_fd()))?

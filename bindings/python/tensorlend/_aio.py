@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, ClosedError, StreamEndedError, TimeoutError  # noqa: A004
-from tensorlend._line import deadline_of, running, take, until
+from tensorlend._line import Event, deadline_of, running, take
 
 _T = TypeVar("_T")
 
@@ -44,21 +44,29 @@ async def left(client: _native.Client) -> None:
     await asyncio.to_thread(client.close)
 
 
+class _NotHere(Exception):
+    """The time is over, or the name belongs to another machine."""
+
+
 async def wait_newer(
     client: _native.Client, name: str, seen: Any = None, timeout: float | None = None, *, mode: str = "read", dtype: Any = None
 ) -> _native._AnyValue:
     """Awaits a value of a name."""
     loop, deadline = asyncio.get_running_loop(), deadline_of(timeout)
-    found: _native._AnyValue | None = await until(
-        client,
-        lambda: client._try_newer(name, seen, mode, dtype),
-        lambda wakeups, number: client._tell_newer(wakeups, number, name, seen),
-        deadline,
-    )
-    if found is not None:
+
+    def tell(wakeups: _native._Wakeups, number: int) -> _native._Ticket:
+        ticket = client._tell_newer(wakeups, number, name, seen)
+        if ticket is None:
+            raise _NotHere
+        return ticket
+
+    try:
+        found: _native._AnyValue = await take(
+            Event(client, tell), lambda: client._try_newer(name, seen, mode, dtype), deadline, _NotHere
+        )
         return found
-    # The name belongs to another machine, or the time is over.
-    left = None if deadline is None else max(deadline - loop.time(), 0)
+    except _NotHere:
+        left = None if deadline is None else max(deadline - loop.time(), 0)
     try:
         return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype})
     except TimeoutError as error:
@@ -76,14 +84,11 @@ async def wait_length(
     client: _native.Client, name: str, length: int, op: str = ">=", timeout: float | None = None
 ) -> int:
     """Awaits a length of a list."""
-    found = await until(
-        client,
-        lambda: client._try_length(name, length, op),
-        lambda wakeups, number: client._tell_length(wakeups, number, name, length, op),
-        deadline_of(timeout),
-    )
-    if found is not None:
-        return found
+    event = Event(client, lambda wakeups, number: client._tell_length(wakeups, number, name, length, op))
+    try:
+        return await take(event, lambda: client._try_length(name, length, op), deadline_of(timeout), _NotHere)
+    except _NotHere:
+        pass
     try:
         return client.wait_length(name, length, op, 0)  # type: ignore[arg-type]
     except TimeoutError as error:
@@ -130,7 +135,13 @@ class _Turn:
     """The right to use a caller for one call."""
 
     def __init__(self, caller: _native.Caller) -> None:
-        self._check, self._key, self._news = caller._check, ("turn", id(caller)), lambda: True
+        self._caller, self._check, self._news = caller, caller._check, lambda: True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Turn) and other._caller is self._caller
+
+    def __hash__(self) -> int:
+        return hash(self._caller)
 
     def _descriptor(self) -> None:
         """Returns no descriptor. A call that ends wakes the next call of its loop, and loops poll
