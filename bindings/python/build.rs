@@ -7,7 +7,11 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=backend/stub.py");
     println!("cargo::rerun-if-changed=src");
+    println!("cargo::rerun-if-changed=tensorlend/_twins.py");
+    println!("cargo::rerun-if-env-changed=PYO3_PYTHON");
     let stub = Path::new(&env::var_os("OUT_DIR").expect("cargo sets it")).join("_native.pyi");
-    let done = Command::new("python3").arg("backend/stub.py").arg(stub).status();
-    assert!(done.is_ok_and(|status| status.success()), "python3 is missing, or could not write the stub");
+    // maturin names the interpreter for which it builds.
+    let python = env::var_os("PYO3_PYTHON").unwrap_or_else(|| "python3".into());
+    let done = Command::new(&python).arg("backend/stub.py").arg(stub).status();
+    assert!(done.is_ok_and(|status| status.success()), "{} is missing, or backend/stub.py failed", python.display());
 }
