@@ -1,6 +1,5 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, not_leased, raise};
 use crate::lease::Origin;
 use crate::library::Shown;
@@ -14,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Error};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// An iterator over the values of many names, in their order. `Client.batches` returns it.
 ///

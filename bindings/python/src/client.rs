@@ -2,7 +2,6 @@
 //! values are in `names.rs`, `lists.rs`, `links.rs` and `models.rs`.
 
 use crate::device::{self, Device};
-use crate::draft::lock;
 use crate::embedded::Broker;
 use crate::errors::OrRaise;
 use crate::lease::Origin;
@@ -18,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend::Notifications;
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// A session with the daemon, in one namespace.
 ///
@@ -384,6 +384,11 @@ impl Client {
         options.set_item("memory_limit", memory_limit)?;
         options.set_item("request_timeout", request_timeout.map(|timeout| timeout.as_secs_f64()))?;
         Ok(options)
+    }
+
+    /// Raises if the client was closed or the daemon has ended.
+    fn _check(&self, py: Python<'_>) -> PyResult<()> {
+        self.awaited(&self.session(py)?).check()
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

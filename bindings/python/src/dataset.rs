@@ -2,7 +2,6 @@
 
 use crate::device::DeviceLease;
 use crate::device::view::DeviceView;
-use crate::draft::lock;
 use crate::errors::{closed, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::version::Version;
@@ -14,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Member, Value};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// Several tensors that were published together, as a mapping of names to leases. One lease holds
 /// all of them.

@@ -1,7 +1,6 @@
 //! The class `Embedded`: a daemon in this process.
 
 use crate::client::Client;
-use crate::draft::lock;
 use crate::errors::{argument, named};
 use crate::options::Options;
 use crate::shown;
@@ -10,6 +9,7 @@ use pyo3::types::PyTuple;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// A daemon in this process. Dropping the last reference stops it.
 #[derive(Clone)]

@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::client::Client;
 use crate::errors::{OrRaise, argument};
+use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::Mode;
 use crate::received::show;
@@ -13,7 +14,7 @@ use pyo3::types::PyList;
 use tensorlend::Length;
 
 /// Returns a condition on a list's length.
-pub fn wanted(length: u64, op: &str) -> PyResult<Length> {
+fn wanted(length: u64, op: &str) -> PyResult<Length> {
     match op {
         ">=" => Ok(Length::AtLeast(length)),
         "==" => Ok(Length::Exactly(length)),
@@ -202,6 +203,33 @@ impl Client {
         let wanted = wanted(length, op)?;
         let (client, limit) = (self.session(py)?, self::timeout(timeout)?);
         wait(py, &self.awaited(&client), limit, |slice| client.wait_length(name, wanted, Some(slice)))
+    }
+
+    /// Returns the list's length as `wait_length` does, but without waiting. Returns None if the
+    /// list has another length.
+    fn _try_length(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        length: u64,
+        op: &str,
+    ) -> PyResult<Option<u64>> {
+        let wanted = wanted(length, op)?;
+        Ok(Some(self.session(py)?.length(name)).filter(|&length| wanted.is(length)))
+    }
+
+    /// Reports `number` to `wakeups` once `_try_length` may succeed.
+    fn _tell_length(
+        &self,
+        py: Python<'_>,
+        wakeups: &Wakeups,
+        number: u64,
+        name: &str,
+        length: u64,
+        op: &str,
+    ) -> PyResult<Ticket> {
+        let wanted = wanted(length, op)?;
+        Ok(self.notifications(py)?.length(name, wanted, wakeups.tell(number)).or_raise()?.into())
     }
 
     /// Leases all items of a list.

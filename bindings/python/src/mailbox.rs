@@ -18,7 +18,6 @@
 //! of its messages. These messages then end at their time to live.
 
 use crate::client::Client;
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument};
 use crate::given::{To, tensor_of};
 use pyo3::prelude::*;
@@ -30,6 +29,7 @@ use std::time::Duration;
 use tensorlend::{Lifetime, ValueDraft, Version};
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::inbox::{self, Inbox, TOKEN, Token};
+use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, thread};
 
 /// Maximum number of mailboxes of a client. Linux queues at least ten receipts for a socket (`net.unix.max_dgram_qlen`).

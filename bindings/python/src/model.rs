@@ -2,7 +2,6 @@
 
 use crate::arguments;
 use crate::dataset::Dataset;
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
@@ -14,6 +13,7 @@ use pyo3::types::{PyMapping, PyTuple};
 use std::sync::Mutex;
 use tensorlend::ValueDraft;
 use tensorlend_model::{ModelRequest, Models, Step};
+use tensorlend_os::mutex::lock;
 
 /// A model to run, with one connection to a runner. `Client.model` opens it.
 ///

@@ -10,6 +10,7 @@ use crate::device::stream::Given;
 use crate::device::{DeviceDraft, DeviceLease, Target};
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, not_leased, raise};
+use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, dataset_of, describe, describe_on, lifetime_of, no_stream, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
@@ -73,7 +74,7 @@ fn is_dataset(name: &str) -> PyErr {
 }
 
 /// Checks that a value is a tensor whose elements have the dtype that the caller expects.
-pub fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
+fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
     let Some(wanted) = dtype else { return Ok(()) };
     let found = match value {
         Value::Tensor(lease) => lease.dtype(),
@@ -96,7 +97,7 @@ fn given(object: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
 }
 
 /// Returns the version of a Version, a lease or a dataset; `Version::NONE` if none is given.
-pub fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
+fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     let Some(given) = given else { return Ok(tensorlend::Version::NONE) };
     if let Ok(version) = given.cast::<Version>() {
         return Ok(version.get().0);
@@ -662,6 +663,46 @@ impl Client {
         let value = wait(py, &self.awaited(&client), limit, |slice| client.wait_value(name, seen, Some(slice)))?;
         expect(&value, dtype, name)?;
         show(py, &client, value, mode, self.origin(name, true))
+    }
+
+    /// Leases the value as `wait_newer` does, but without waiting. Returns None if there is no
+    /// newer value.
+    fn _try_newer(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+        mode: &str,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let (mode, seen) = (Mode::parse(mode)?, self::seen(seen)?);
+        let dtype = dtype.map(dtype::parse).transpose()?;
+        let client = self.session(py)?;
+        if client.version(name).or_raise()?.is_none_or(|now| now == seen) {
+            return Ok(None);
+        }
+        let value = match py.detach(|| client.get_value(name)) {
+            // Another client has deleted the name in the meantime.
+            Err(Error::NotFound(_)) => return Ok(None),
+            other => other.or_raise()?,
+        };
+        expect(&value, dtype, name)?;
+        show(py, &client, value, mode, self.origin(name, true)).map(Some)
+    }
+
+    /// Reports `number` to `wakeups` once `_try_newer` may find a value. Returns None for a name of
+    /// another machine.
+    fn _tell_newer(
+        &self,
+        py: Python<'_>,
+        wakeups: &Wakeups,
+        number: u64,
+        name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Ticket>> {
+        let seen = self::seen(seen)?;
+        let notifications = self.notifications(py)?;
+        Ok(notifications.newer(name, seen, wakeups.tell(number)).or_raise()?.map(Ticket::from))
     }
 
     /// Returns whether the name has a value, as `name in client` does.

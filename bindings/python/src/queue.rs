@@ -2,7 +2,6 @@
 
 use crate::arguments;
 use crate::client::Client;
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, raise};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
@@ -16,6 +15,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tensorlend::{Claim, Deadline, Error, Feed, ValueDraft};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// Returns an error in a forked child, because the child has no session of its own yet.
 fn ours(forks: u64) -> PyResult<()> {

@@ -1,6 +1,5 @@
 //! Requests and responses: callers and servers.
 
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::event_loop::{self, Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
@@ -15,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 use tensorlend::{Error, Notifications, Reply};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// Interval at which a waiting thread checks whether another thread has finished its use of a
 /// server.

@@ -5,7 +5,7 @@ use crate::array::{beside, bytes_of};
 use crate::device::draft::Wish;
 use crate::device::stream::Given;
 use crate::device::{DeviceDraft, Target};
-use crate::draft::{Draft, lock};
+use crate::draft::Draft;
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::given::{To, drafted, no_stream};
@@ -17,6 +17,7 @@ use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
+use tensorlend_os::mutex::lock;
 
 /// The producer's end of a stream. `Client.stream` opens it.
 ///

@@ -1,6 +1,5 @@
 //! The subscriber's end of a stream.
 
-use crate::draft::lock;
 use crate::errors::{self, OrRaise, argument, raise};
 use crate::event_loop::{self, Descriptor};
 use crate::lease::{Mode, Origin};
@@ -15,6 +14,7 @@ use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 use tensorlend::{Error, Start};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// A message of a stream. As a context manager, the message releases its value at the end of the
 /// block.

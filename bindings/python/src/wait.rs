@@ -1,6 +1,5 @@
 //! Waits that release the interpreter's lock. Ctrl-C ends them.
 
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed as closed_here, named, raise};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, Error};
+use tensorlend_os::mutex::lock;
 
 /// Interval at which a wait checks for signals.
 const SLICE: Duration = Duration::from_millis(50);

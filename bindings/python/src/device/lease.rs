@@ -4,7 +4,7 @@
 use super::stream::Given;
 use super::view::DeviceView;
 use super::{LegacyExport, export};
-use crate::draft::{Draft, lock};
+use crate::draft::Draft;
 use crate::errors::{OrRaise, closed, raise};
 use crate::getters::tensor_getters;
 use crate::lease::Origin;
@@ -19,6 +19,7 @@ use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tensorlend_os::mutex::lock;
 
 /// The right to read one tensor on a device in place.
 ///

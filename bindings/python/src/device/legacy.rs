@@ -1,11 +1,11 @@
 //! Copies for programs that support only CUDA's older IPC handles.
 
-use crate::draft::lock;
 use crate::errors::{closed, raise};
 use crate::shown;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::Mutex;
+use tensorlend_os::mutex::lock;
 
 /// A copy of a tensor in a plain block of device memory. Another process opens the block with
 /// cuIpcOpenMemHandle.
