@@ -1,5 +1,6 @@
 //! The class `Embedded`: a daemon in this process.
 
+use crate::broker::Broker;
 use crate::client::Client;
 use crate::errors::{argument, named};
 use crate::options::Options;
@@ -7,38 +8,6 @@ use crate::shown;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use tensorlend_os::fork;
-use tensorlend_os::mutex::lock;
-
-/// A daemon in this process. Dropping the last reference stops it.
-#[derive(Clone)]
-pub struct Broker {
-    daemon: Arc<Mutex<Option<tensorlend_daemon::Embedded>>>,
-    forks: u64,
-}
-
-impl Broker {
-    fn new(daemon: tensorlend_daemon::Embedded) -> Self {
-        Self { daemon: Arc::new(Mutex::new(Some(daemon))), forks: fork::generation() }
-    }
-
-    /// Stops the daemon, even if other references to it exist.
-    fn stop(&self) {
-        let daemon = lock(&self.daemon).take();
-        drop(daemon);
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if self.forks != fork::generation() {
-            // A forked child has none of the daemon's threads. So leak the daemon, whose drop would
-            // wait for these threads.
-            std::mem::forget(Arc::clone(&self.daemon));
-        }
-    }
-}
 
 /// A daemon in a thread of this process, for tests and small programs.
 ///
@@ -158,7 +127,7 @@ impl Embedded {
     }
 
     fn __repr__(&self) -> String {
-        let state = if lock(&self.broker.daemon).is_some() { "running" } else { "closed" };
+        let state = if self.broker.is_running() { "running" } else { "closed" };
         format!("<Embedded at {}, {state}>", shown::quoted(&self.socket.to_string_lossy()))
     }
 }

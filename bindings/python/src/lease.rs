@@ -1,11 +1,11 @@
 //! The class `Lease`: a lease on a tensor in host memory.
 #![allow(unsafe_code)]
 
-use crate::device::Target;
-use crate::device::stream::Given;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::getters::tensor_getters;
 use crate::options::Options;
+use crate::target::Target;
 use crate::version::Version;
 use crate::view::View;
 use crate::{export, metadata, shown, torch};

@@ -2,15 +2,16 @@
 
 use crate::arguments::sizes;
 use crate::array::{beside, bytes_of};
+use crate::cuda_stream::Given;
+use crate::device::DeviceDraft;
 use crate::device::draft::Wish;
-use crate::device::stream::Given;
-use crate::device::{DeviceDraft, Target};
 use crate::draft::Draft;
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::given::{To, drafted, no_stream};
 use crate::lasting::Lasting;
 use crate::shown;
+use crate::target::Target;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

@@ -1,7 +1,7 @@
 //! A tensor in memory, and the object that keeps the memory in place.
 #![allow(unsafe_code)]
 
-use crate::device::stream::Given;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, argument, named};
 use crate::fault::{self, Kind, Noted};
 use crate::strided::is_packed;

@@ -1,14 +1,15 @@
 //! The class `DeviceDraft`: a tensor that is being written on a device.
 
-use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
-use super::{Target, array, export};
+use super::{array, export};
 use crate::array::Array;
+use crate::cuda_stream::Given;
 use crate::draft::unnamed;
 use crate::errors::{OrRaise, argument, raise};
 use crate::getters::tensor_getters;
 use crate::lasting::Lasting;
 use crate::lease::Lease;
+use crate::target::Target;
 use crate::version::Version;
 use crate::{metadata, shown};
 use pyo3::exceptions::PyRuntimeWarning;

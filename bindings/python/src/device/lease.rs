@@ -1,9 +1,9 @@
 //! The class `DeviceLease`: a lease on a tensor on a device.
 #![allow(unsafe_code)]
 
-use super::stream::Given;
 use super::view::DeviceView;
 use super::{LegacyExport, export};
+use crate::cuda_stream::Given;
 use crate::draft::Draft;
 use crate::errors::{OrRaise, closed, raise};
 use crate::getters::tensor_getters;

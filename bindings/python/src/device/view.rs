@@ -1,6 +1,6 @@
 //! A tensor on a device, and the objects that keep its memory in place.
 
-use super::stream::Given;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, closed, named, raise};
 use crate::strided::is_packed;
 use crate::view::{Reads, row_major};
