@@ -1132,7 +1132,7 @@ impl Client {
         ephemeral: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let objects = slf.py().import("tensorlend.objects")?;
-        objects.call_method1("put_object", (slf, name, obj, metadata, timestamp, ttl, ephemeral))
+        objects.call_method1("_put", (slf, name, obj, metadata, timestamp, ttl, ephemeral))
     }
 
     /// Returns an object that `put_object` published.
@@ -1169,6 +1169,6 @@ impl Client {
         lazy: bool,
         mode: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend.objects")?.call_method1("get_object", (slf, name, trust_pickle, lazy, mode))
+        slf.py().import("tensorlend.objects")?.call_method1("_get", (slf, name, trust_pickle, lazy, mode))
     }
 }

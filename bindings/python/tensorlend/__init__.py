@@ -44,6 +44,7 @@ from tensorlend._errors import (
     StreamFullError,
     SystemCallError,
     TimeoutError,  # noqa: A004
+    UntrustedPickleError,
 )
 from tensorlend._native import (
     Batches,
@@ -74,7 +75,7 @@ from tensorlend._native import (
     embedded,
 )
 from tensorlend._refs import TensorRef
-from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
+from tensorlend.objects import Frozen, FrozenDict, FrozenList, freeze
 
 # typeshed declares Mapping as a protocol, which has no `register`.
 _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
