@@ -1,5 +1,6 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
+use crate::context::context_manager;
 use crate::errors::{OrRaise, argument, not_leased, raise};
 use crate::lease::Origin;
 use crate::library::Shown;
@@ -165,6 +166,8 @@ impl Batches {
     }
 }
 
+context_manager!(Batches, |batches, _py| batches.close()?);
+
 #[pymethods]
 impl Batches {
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -213,15 +216,6 @@ impl Batches {
         // uses this iterator.
         drop(before);
         Ok(())
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        self.close().map(|()| false)
     }
 
     #[classmethod]

@@ -2,6 +2,7 @@
 //! values are in `names.rs`, `lists.rs`, `links.rs` and `models.rs`.
 
 use crate::broker::Broker;
+use crate::context::context_manager;
 use crate::errors::OrRaise;
 use crate::lease::Origin;
 use crate::mailbox::{Mail, Mailboxes};
@@ -183,6 +184,8 @@ impl Client {
     }
 }
 
+context_manager!(Client, |client, py| client.close(py));
+
 #[pymethods]
 impl Client {
     #[new]
@@ -232,16 +235,6 @@ impl Client {
         // release the interpreter's lock.
         py.detach(|| drop(ended));
         event_loop::poll_all(py);
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -2,11 +2,11 @@
 
 use crate::broker::Broker;
 use crate::client::Client;
+use crate::context::context_manager;
 use crate::errors::{argument, named};
 use crate::options::Options;
 use crate::shown;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::path::PathBuf;
 
 /// A daemon in a thread of this process, for tests and small programs.
@@ -64,6 +64,8 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
     Ok(Embedded { broker: Broker::new(broker), socket })
 }
 
+context_manager!(Embedded, |embedded, py| embedded.close(py));
+
 #[pymethods]
 impl Embedded {
     /// The daemon's socket, to which clients of any process can connect.
@@ -114,16 +116,6 @@ impl Embedded {
     /// Stops the daemon, and disconnects its clients.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.broker.stop());
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __repr__(&self) -> String {

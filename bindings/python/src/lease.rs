@@ -1,6 +1,7 @@
 //! The class `Lease`: a lease on a tensor in host memory.
 #![allow(unsafe_code)]
 
+use crate::context::context_manager;
 use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::getters::tensor_getters;
@@ -14,7 +15,7 @@ use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyIterator};
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,6 +130,8 @@ impl Lease {
 }
 
 tensor_getters!(Lease);
+
+context_manager!(Lease, |lease, _py| lease.release());
 
 #[pymethods]
 impl Lease {
@@ -268,16 +271,6 @@ impl Lease {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
         }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.release();
-        false
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {

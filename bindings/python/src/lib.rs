@@ -13,12 +13,14 @@
 //! The doc comments of classes and methods are the docstrings of Python, in numpy's style. The build
 //! script (`build.rs`) copies them into the stub, so `_native.pyi` here has signatures and types only.
 #![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
+#![allow(clippy::too_many_arguments, reason = "Python passes them as keywords, and PyO3 takes each separately")]
 
 mod arguments;
 mod array;
 mod batches;
 mod broker;
 mod client;
+mod context;
 mod cuda_stream;
 mod dataset;
 mod device;

@@ -101,7 +101,6 @@ impl Client {
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (name, item, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn append(
         &self,
         py: Python<'_>,

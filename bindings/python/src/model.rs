@@ -1,6 +1,7 @@
 //! The class `Model`: a model that runners serve.
 
 use crate::arguments;
+use crate::context::context_manager;
 use crate::dataset::Dataset;
 use crate::errors::{OrRaise, argument, closed};
 use crate::given::{To, drafted};
@@ -9,7 +10,7 @@ use crate::metadata;
 use crate::shown;
 use crate::wait::{Awaited, Interrupt, timeout};
 use pyo3::prelude::*;
-use pyo3::types::{PyMapping, PyTuple};
+use pyo3::types::PyMapping;
 use std::sync::Mutex;
 use tensorlend::ValueDraft;
 use tensorlend_model::{ModelRequest, Models, Step};
@@ -40,6 +41,8 @@ impl Model {
         Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
     }
 }
+
+context_manager!(Model, |model, py| model.close(py));
 
 #[pymethods]
 impl Model {
@@ -124,16 +127,6 @@ impl Model {
     fn close(&self, py: Python<'_>) {
         self.interrupt.all();
         py.detach(|| drop(lock(&self.way).take()));
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __repr__(&self) -> String {

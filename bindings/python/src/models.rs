@@ -41,7 +41,6 @@ impl Client {
     /// ArgumentError
     ///     The name or an option is invalid.
     #[pyo3(signature = (name, model, *, batch_max=1, batch_min=None, batch_wait_ms=0.0, tag=""))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_model(
         &self,
         py: Python<'_>,
@@ -189,7 +188,6 @@ impl Client {
         signature = (name, inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
         text_signature = "($self, name, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
     )]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn run_model(
         &self,
         py: Python<'_>,

@@ -179,7 +179,6 @@ impl Client {
     /// >>> client.get("weights").metadata["epoch"]
     /// 3
     #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn put(
         &self,
         py: Python<'_>,
@@ -251,7 +250,6 @@ impl Client {
     /// >>> client.get("camera/front").shape
     /// (480, 640, 3)
     #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn create(
         &self,
         py: Python<'_>,
@@ -331,7 +329,6 @@ impl Client {
         signature = (name, *, mode="read", dtype=None, stream=None, default=None),
         text_signature = "($self, name, *, mode='read', dtype=None, stream=None, default=...)"
     )]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     pub fn get(
         &self,
         py: Python<'_>,
@@ -1037,7 +1034,6 @@ impl Client {
     /// >>> x.shape
     /// (8, 2)
     #[pyo3(signature = (name, tensors, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn put_dataset(
         &self,
         py: Python<'_>,
@@ -1121,7 +1117,6 @@ impl Client {
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (name, obj, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_object<'py>(
         slf: &Bound<'py, Self>,
         #[pyo3(from_py_with = arguments::name)] name: &str,

@@ -192,7 +192,6 @@ impl Queue {
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (item, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn put(
         &self,
         py: Python<'_>,

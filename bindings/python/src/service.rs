@@ -1,5 +1,6 @@
 //! Requests and responses: callers and servers.
 
+use crate::context::context_manager;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::event_loop::{self, Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
@@ -8,7 +9,6 @@ use crate::received::{Received, show};
 use crate::shown;
 use crate::wait::{Awaited, Interrupt, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
@@ -105,6 +105,8 @@ impl Server {
         Py::new(py, Call { received, reply: Mutex::new(Some(reply)), client, forks })
     }
 }
+
+context_manager!(Server, |server, py| server.close(py));
 
 #[pymethods]
 impl Server {
@@ -217,16 +219,6 @@ impl Server {
             py.detach(|| drop(lock(&self.end).take()));
             event_loop::poll_all(py);
         }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -481,6 +473,8 @@ impl Caller {
     }
 }
 
+context_manager!(Caller, |caller, py| caller.close(py));
+
 #[pymethods]
 impl Caller {
     /// Sends a request, and waits for its response.
@@ -521,7 +515,6 @@ impl Caller {
     /// DTypeError
     ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn call(
         &self,
         py: Python<'_>,
@@ -572,7 +565,6 @@ impl Caller {
     /// ClosedError
     ///     The caller was closed.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn send(
         &self,
         py: Python<'_>,
@@ -719,16 +711,6 @@ impl Caller {
             py.detach(|| drop(lock(&self.end).take()));
             event_loop::poll_all(py);
         }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __repr__(&self) -> String {

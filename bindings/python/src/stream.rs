@@ -2,6 +2,7 @@
 
 use crate::arguments::sizes;
 use crate::array::{beside, bytes_of};
+use crate::context::context_manager;
 use crate::cuda_stream::Given;
 use crate::device::DeviceDraft;
 use crate::device::draft::Wish;
@@ -14,7 +15,6 @@ use crate::shown;
 use crate::target::Target;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
@@ -103,6 +103,8 @@ fn send(
     }
 }
 
+context_manager!(Stream, |stream, _py| stream.close());
+
 #[pymethods]
 impl Stream {
     /// Sends a tensor, or a mapping of several tensors, to every subscriber.
@@ -143,7 +145,6 @@ impl Stream {
     /// DTypeError
     ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn send(
         &self,
         py: Python<'_>,
@@ -311,16 +312,6 @@ impl Stream {
     /// A send in another thread that waits for room raises ClosedError.
     fn close(&self) {
         lock(&self.producer).take();
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close();
-        false
     }
 
     /// Returns an HTML table, which notebooks show.

@@ -1,5 +1,6 @@
 //! The subscriber's end of a stream.
 
+use crate::context::context_manager;
 use crate::errors::{self, OrRaise, argument, raise};
 use crate::event_loop::{self, Descriptor};
 use crate::lease::{Mode, Origin};
@@ -8,7 +9,6 @@ use crate::recipe::Recipe;
 use crate::shown;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub struct Message {
     timestamp: u64,
     received: Received,
 }
+
+context_manager!(Message, |message, py| message.received.release(py)?);
 
 #[pymethods]
 impl Message {
@@ -87,15 +89,6 @@ impl Message {
     /// Ends the lease on the value now, or when the last array that views the value is gone.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.received.release(py)
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        self.received.release(py).map(|()| false)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -230,6 +223,8 @@ impl Subscription {
         Ok(Message { sequence, lost, timestamp, received })
     }
 }
+
+context_manager!(Subscription, |subscription, py| subscription.close(py));
 
 #[pymethods]
 impl Subscription {
@@ -369,16 +364,6 @@ impl Subscription {
             py.detach(|| drop(lock(&self.consumer).take()));
             event_loop::poll_all(py);
         }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
