@@ -178,11 +178,6 @@ impl Server {
         held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?.has_news().or_raise()
     }
 
-    /// Raises if the client was closed or the daemon has ended.
-    fn _check(&self) -> PyResult<()> {
-        self.awaited.check()
-    }
-
     /// Returns a duplicate of the descriptor that a connected caller's request makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
         let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
@@ -663,11 +658,6 @@ impl Caller {
         self.awaited.check()?;
         let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(false) };
         held.as_ref().ok_or_else(|| raise(closed(CALLER_CLOSED)))?.has_news().or_raise()
-    }
-
-    /// Raises if the client was closed or the daemon has ended.
-    fn _check(&self) -> PyResult<()> {
-        self.awaited.check()
     }
 
     /// Returns a duplicate of the descriptor that a response makes readable.

@@ -289,11 +289,6 @@ impl Subscription {
         Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
     }
 
-    /// Raises if the client was closed or the daemon has ended. Then no message will arrive.
-    fn _check(&self) -> PyResult<()> {
-        self.awaited.check()
-    }
-
     /// Returns whether `try_recv` would return a message or raise an exception. Does not arm the
     /// descriptor.
     fn _news(&self) -> PyResult<bool> {

@@ -135,13 +135,17 @@ class _Turn:
     """The right to use a caller for one call."""
 
     def __init__(self, caller: _native.Caller) -> None:
-        self._caller, self._check, self._news = caller, caller._check, lambda: True
+        self._caller = caller
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Turn) and other._caller is self._caller
 
     def __hash__(self) -> int:
         return hash(self._caller)
+
+    def _news(self) -> bool:
+        self._caller._news()
+        return True
 
     def _descriptor(self) -> None:
         """Returns no descriptor. A call that ends wakes the next call of its loop, and loops poll

@@ -36,11 +36,10 @@ _FALSE_WAKEUPS = 64
 class Source(Protocol):
     """An object from which tasks take messages. It may also have a method `_tell`, as Event has."""
 
-    def _check(self) -> None:
-        """Raises if no message will arrive, because the client was closed or the daemon has ended."""
-
     def _news(self) -> bool:
-        """Returns whether there may be a message. Raises as `_check` does."""
+        """Returns whether there may be a message. Raises if none will come: the object or its client was closed, or the daemon
+        has ended.
+        """
 
     def _descriptor(self) -> _native._Descriptor | None:
         """Returns a descriptor that a message makes readable."""
@@ -287,7 +286,7 @@ async def take(
     found = poll()
     if found is not None:
         return found
-    owner._check()
+    owner._news()
     loop, line, in_front = asyncio.get_running_loop(), running().line(owner), False
     try:
         while True:
@@ -303,7 +302,7 @@ async def take(
             if found is not None:
                 line.false_wakeups = 0
                 return found
-            owner._check()
+            owner._news()
             in_front = True
     finally:
         # A task that stops waiting may have been woken. So it wakes the next task, because there
