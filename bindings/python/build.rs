@@ -7,6 +7,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=backend/stub.py");
     println!("cargo::rerun-if-changed=src");
+    // cargo runs the script at each build if a file is missing, as this one is in a source distribution.
     println!("cargo::rerun-if-changed=tensorlend/_twins.py");
     println!("cargo::rerun-if-env-changed=PYO3_PYTHON");
     let stub = Path::new(&env::var_os("OUT_DIR").expect("cargo sets it")).join("_native.pyi");

@@ -19,7 +19,9 @@ import sys
 
 SOURCES = pathlib.Path(__file__).resolve().parents[1] / "src"
 SIGNATURES = SOURCES / "_native.pyi"
-TWINS = runpy.run_path(str(SOURCES.parent / "tensorlend" / "_twins.py"))
+#: The package is next to its Rust sources. maturin moves it to the root of a source distribution.
+PLACES = [folder / "tensorlend" / "_twins.py" for folder in (SOURCES.parent, SOURCES.parents[2])]
+TWINS = runpy.run_path(str(next(filter(pathlib.Path.is_file, PLACES))))
 #: An attribute of an item, which may have several lines.
 ATTRIBUTE = re.compile(r"^ *#\[(?:[^\[\]]|\[[^\]]*\])*\]$", re.MULTILINE)
 

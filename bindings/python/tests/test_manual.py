@@ -7,9 +7,13 @@ import subprocess
 import sys
 
 import pytest
-import stubs
 
 ROOT = pathlib.Path(__file__).parents[3]
+sys.path.append(str(ROOT / "bindings/python/backend"))
+
+import stub  # noqa: E402
+
+NATIVE = stub.with_twins(stub.SIGNATURES.read_text())
 
 # Types of the Rust crates whose methods the page of names has.
 RUST = set(
@@ -40,7 +44,7 @@ def rust() -> set[str]:
 
 def python() -> set[str]:
     calls, of = set(), None
-    for line in stubs.STUB.read_text().splitlines():
+    for line in NATIVE.splitlines():
         if start := re.match(r"class (\w+)", line):
             of = None if start[1].startswith("_") else start[1]
         elif re.match(r"\w", line):
@@ -200,7 +204,7 @@ def in_one_order(one: list[str], other: list[str]) -> bool:
 
 def python_arguments() -> list[tuple[str, list[str]]]:
     """Each method of the stub, also each overload, with its positional arguments."""
-    tree = ast.parse(stubs.STUB.read_text())
+    tree = ast.parse(NATIVE)
     return [
         (f"{of.name}.{method.name}", [it.arg for it in (*method.args.posonlyargs, *method.args.args) if it.arg != "self"])
         for of in tree.body
