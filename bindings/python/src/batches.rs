@@ -1,7 +1,8 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
 use crate::context::context_manager;
-use crate::errors::{OrRaise, argument, not_leased, raise};
+use crate::end::ours;
+use crate::errors::{OrRaise, argument, not_leased};
 use crate::lease::Origin;
 use crate::library::Shown;
 use crate::options::Options;
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyString, PyTuple, PyType};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Client, Error};
+use tensorlend::Client;
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
 
@@ -175,9 +176,7 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        if self.forks != fork::generation() {
-            return Err(raise(Error::Forked));
-        }
+        ours(self.forks)?;
         let mut state = self.take()?;
         let next = match state.ready.pop_front() {
             Some(batch) => Ok(Some(batch)),

@@ -27,6 +27,7 @@ mod device;
 mod draft;
 mod dtype;
 mod embedded;
+mod end;
 mod errors;
 mod event_loop;
 mod export;

@@ -2,7 +2,8 @@
 
 use crate::arguments;
 use crate::client::Client;
-use crate::errors::{OrRaise, argument, raise};
+use crate::end::ours;
+use crate::errors::{OrRaise, argument};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
@@ -13,14 +14,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyRange, PyTuple};
 use std::sync::Mutex;
 use std::time::Duration;
-use tensorlend::{Claim, Deadline, Error, Feed, ValueDraft};
+use tensorlend::{Claim, Deadline, Feed, ValueDraft};
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
-
-/// Returns an error in a forked child, because the child has no session of its own yet.
-fn ours(forks: u64) -> PyResult<()> {
-    if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
-}
 
 #[pymethods]
 impl Client {

@@ -1,8 +1,9 @@
 //! Requests and responses: callers and servers.
 
 use crate::context::context_manager;
-use crate::errors::{OrRaise, argument, closed, raise};
-use crate::event_loop::{self, Descriptor, Ticket, Wakeups};
+use crate::end::{End, ours};
+use crate::errors::{OrRaise, argument, raise};
+use crate::event_loop::{Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::{Received, show};
@@ -10,33 +11,11 @@ use crate::shown;
 use crate::wait::{Awaited, Interrupt, timeout, wait};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Notifications, Reply};
 use tensorlend_os::fork;
 use tensorlend_os::mutex::lock;
-
-/// Interval at which a waiting thread checks whether another thread has finished its use of a
-/// server.
-const TURN: Duration = Duration::from_millis(1);
-
-const SERVER_CLOSED: &str = "the server was closed: serve again";
-const CALLER_CLOSED: &str = "the caller was closed: make another";
-
-/// Returns an error in a forked child, where a lock that another thread held at the fork is never
-/// released.
-fn ours(forks: u64) -> PyResult<()> {
-    if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
-}
-
-/// Locks the caller or the server in `end`. Returns `None` if another thread has the lock.
-fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<MutexGuard<'m, Option<T>>>, Error> {
-    match end.try_lock() {
-        Ok(held) => Ok(Some(held)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Poisoned(_)) => Err(closed(gone)),
-    }
-}
 
 /// One server of a service, as a synchronous and asynchronous iterator of requests. `Client.serve`
 /// opens it.
@@ -53,13 +32,12 @@ fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<Mutex
 /// True
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Server {
-    end: Mutex<Option<tensorlend::Server>>,
+    end: End<tensorlend::Server>,
     client: tensorlend::Client,
     notifications: Arc<Notifications>,
     awaited: Awaited,
     origin: Origin,
     mode: Mode,
-    forks: u64,
 }
 
 impl Server {
@@ -72,36 +50,32 @@ impl Server {
         origin: Origin,
         mode: Mode,
     ) -> Self {
-        let forks = fork::generation();
-        Self { end: Mutex::new(Some(server)), client, notifications, awaited, origin, mode, forks }
+        Self {
+            end: End::new(server, "the server was closed: serve again"),
+            client,
+            notifications,
+            awaited,
+            origin,
+            mode,
+        }
     }
 
     /// Waits at most `slice` for a request. If another thread is already waiting, sleeps briefly
     /// instead and returns a timeout error.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Call, Error> {
-        match self.end.try_lock() {
-            Ok(mut held) => match held.as_mut() {
-                Some(server) if slice.is_zero() => server.try_recv()?.ok_or_else(|| self.nothing(slice)),
-                Some(server) => server.recv_timeout(slice),
-                None => Err(closed(SERVER_CLOSED)),
-            },
-            Err(TryLockError::Poisoned(_)) => Err(closed(SERVER_CLOSED)),
-            Err(TryLockError::WouldBlock) => {
-                let nap = slice.min(TURN);
-                std::thread::sleep(nap);
-                Err(self.nothing(nap))
+        let what = || format!("a request to {:?}: no client has called it", self.origin.name);
+        self.end.turn(slice, what, |server| {
+            if slice.is_zero() {
+                return server.try_recv()?.ok_or_else(|| Error::Timeout { what: what(), waited: slice });
             }
-        }
-    }
-
-    fn nothing(&self, waited: Duration) -> Error {
-        Error::Timeout { what: format!("a request to {:?}: no client has called it", self.origin.name), waited }
+            server.recv_timeout(slice)
+        })
     }
 
     fn call(&self, py: Python<'_>, call: tensorlend::Call) -> PyResult<Py<Call>> {
         let (value, reply) = call.split();
         let received = Received::new(py, "request", &self.client, value, self.mode, self.origin.clone())?;
-        let (client, forks) = (self.client.clone(), self.forks);
+        let (client, forks) = (self.client.clone(), fork::generation());
         Py::new(py, Call { received, reply: Mutex::new(Some(reply)), client, forks })
     }
 }
@@ -132,7 +106,7 @@ impl Server {
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<Call>> {
-        ours(self.forks)?;
+        self.end.ours()?;
         let limit = self::timeout(timeout)?;
         let call = wait(py, &self.awaited, limit, |slice| self.wait_once(slice))?;
         self.call(py, call)
@@ -150,7 +124,7 @@ impl Server {
     /// ClosedError
     ///     The server was closed.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
-        ours(self.forks)?;
+        self.end.ours()?;
         match py.detach(|| self.wait_once(Duration::ZERO)) {
             Ok(call) => self.call(py, call).map(Some),
             Err(Error::Timeout { .. }) => Ok(None),
@@ -161,43 +135,34 @@ impl Server {
     /// Returns the next request as `try_recv` does. If there is no request, the next request ends
     /// the wait of `_descriptor` or `_tell`.
     fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
-        ours(self.forks)?;
-        let received = py.detach(|| match try_held(&self.end, SERVER_CLOSED)? {
-            Some(mut server) => server.as_mut().ok_or_else(|| closed(SERVER_CLOSED))?.try_recv_armed(),
-            // Another thread is receiving, and will get the request.
-            None => Ok(None),
-        });
-        received.or_raise()?.map(|call| self.call(py, call)).transpose()
+        self.end.ours()?;
+        let received = py.detach(|| self.end.try_with(tensorlend::Server::try_recv_armed)).or_raise()?;
+        received.flatten().map(|call| self.call(py, call)).transpose()
     }
 
     /// Returns whether `_try_recv` would return a request or raise an exception.
     fn _news(&self) -> PyResult<bool> {
-        ours(self.forks)?;
-        self.awaited.check()?;
-        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(false) };
-        held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?.has_news().or_raise()
+        self.end.news(&self.awaited, |server| server.has_news())
     }
 
     /// Returns a duplicate of the descriptor that a connected caller's request makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
-        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
-        held.as_ref().and_then(tensorlend::Server::descriptor).map(Descriptor::of).transpose()
+        self.end.look(|server| Ok(server.descriptor().map(Descriptor::of)))?.flatten().transpose()
     }
 
     /// Reports `number` to `wakeups` when a caller requests a connection.
     fn _tell(&self, wakeups: &Wakeups, number: u64) -> PyResult<Option<Ticket>> {
-        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
-        let server = held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?;
-        let (list, read) = server.connects();
-        Ok(Some(self.notifications.unread(list, read, wakeups.tell(number)).or_raise()?.into()))
+        let ticket = self.end.look(|server| {
+            let (list, read) = server.connects();
+            self.notifications.unread(list, read, wakeups.tell(number))
+        })?;
+        Ok(ticket.map(Ticket::from))
     }
 
     /// Number of callers that the server serves now.
     #[getter]
     fn callers(&self, py: Python<'_>) -> PyResult<usize> {
-        ours(self.forks)?;
-        let callers = py.detach(|| lock(&self.end).as_ref().map(tensorlend::Server::callers));
-        callers.ok_or_else(|| raise(closed(SERVER_CLOSED)))
+        self.end.with(py, |server| Ok(server.callers()))
     }
 
     /// The service's name.
@@ -210,10 +175,7 @@ impl Server {
     ///
     /// The callers of this server move to another server, if there is one.
     fn close(&self, py: Python<'_>) {
-        if self.forks == fork::generation() {
-            py.detach(|| drop(lock(&self.end).take()));
-            event_loop::poll_all(py);
-        }
+        self.end.close(py);
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -425,7 +387,7 @@ impl Call {
 /// use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Caller {
-    end: Mutex<Option<tensorlend::Caller>>,
+    end: End<tensorlend::Caller>,
     /// Whether a coroutine has reserved the caller for a call.
     in_call: AtomicBool,
     /// Ends this object's waits in other threads.
@@ -434,7 +396,6 @@ pub struct Caller {
     awaited: Awaited,
     origin: Origin,
     mode: Mode,
-    forks: u64,
 }
 
 impl Caller {
@@ -446,21 +407,9 @@ impl Caller {
         origin: Origin,
         mode: Mode,
     ) -> Self {
-        let (interrupt, forks) = (Interrupt::default(), fork::generation());
-        let (end, in_call) = (Mutex::new(Some(caller)), AtomicBool::new(false));
-        Self { end, in_call, interrupt, client, awaited, origin, mode, forks }
-    }
-
-    /// Calls `ask` with the client library's caller. Releases the interpreter's lock during the
-    /// call.
-    fn with<R: Send>(
-        &self,
-        py: Python<'_>,
-        ask: impl FnOnce(&mut tensorlend::Caller) -> Result<R, Error> + Send,
-    ) -> PyResult<R> {
-        ours(self.forks)?;
-        let closed = || closed(CALLER_CLOSED);
-        py.detach(|| lock(&self.end).as_mut().ok_or_else(closed).and_then(ask)).or_raise()
+        let end = End::new(caller, "the caller was closed: make another");
+        let (interrupt, in_call) = (Interrupt::default(), AtomicBool::new(false));
+        Self { end, in_call, interrupt, client, awaited, origin, mode }
     }
 
     fn show(&self, py: Python<'_>, value: tensorlend::Value) -> PyResult<Py<PyAny>> {
@@ -523,7 +472,7 @@ impl Caller {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let watch = self.interrupt.watch(&self.awaited);
-        let answer = self.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
+        let answer = self.end.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
     }
 
@@ -573,7 +522,7 @@ impl Caller {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let watch = self.interrupt.watch(&self.awaited);
-        let sent = self.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
+        let sent = self.end.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
         watch.unless_interrupted(sent, &self.origin.name)
     }
 
@@ -602,12 +551,12 @@ impl Caller {
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
         let limit = self::timeout(timeout)?;
-        ours(self.forks)?;
+        self.end.ours()?;
         let (number, value) = wait(py, &self.awaited, limit, |slice| {
-            let mut held = lock(&self.end);
-            let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
-            let (number, answer) = caller.recv(Some(slice));
-            answer.map(|value| (number, value))
+            self.end.wait(|caller| {
+                let (number, answer) = caller.recv(Some(slice));
+                answer.map(|value| (number, value))
+            })
         })?;
         Ok((number, self.show(py, value)?))
     }
@@ -627,49 +576,43 @@ impl Caller {
     /// if another thread has the caller. If `alone` is true, raises an error if requests are in
     /// flight.
     fn _connected(&self, py: Python<'_>, alone: bool) -> PyResult<Option<bool>> {
-        ours(self.forks)?;
+        self.end.ours()?;
         self.awaited.check()?;
-        let connected = py.detach(|| {
-            let Some(mut held) = try_held(&self.end, CALLER_CLOSED)? else { return Ok(None) };
-            let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
+        let is_connected = |caller: &mut tensorlend::Caller| {
             if alone {
                 caller.nothing_outstanding()?;
             }
-            caller.is_connected().map(Some)
-        });
-        connected.or_raise()
+            caller.is_connected()
+        };
+        py.detach(|| self.end.try_with(is_connected)).or_raise()
     }
 
     /// Returns the next response as `recv` does, but without waiting. Returns None if there is no
     /// response; the next response then makes the descriptor readable.
     fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<(u64, Py<PyAny>)>> {
-        ours(self.forks)?;
-        let received = py.detach(|| {
-            let Some(mut held) = try_held(&self.end, CALLER_CLOSED)? else { return Ok(None) };
-            let (number, answer) = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?.try_recv();
+        self.end.ours()?;
+        let try_recv = |caller: &mut tensorlend::Caller| {
+            let (number, answer) = caller.try_recv();
             Ok(answer?.map(|value| (number, value)))
-        });
-        received.or_raise()?.map(|(number, value)| Ok((number, self.show(py, value)?))).transpose()
+        };
+        let received = py.detach(|| self.end.try_with(try_recv)).or_raise()?.flatten();
+        received.map(|(number, value)| Ok((number, self.show(py, value)?))).transpose()
     }
 
     /// Returns whether `_try_recv` would return a response or raise an exception.
     fn _news(&self) -> PyResult<bool> {
-        ours(self.forks)?;
-        self.awaited.check()?;
-        let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(false) };
-        held.as_ref().ok_or_else(|| raise(closed(CALLER_CLOSED)))?.has_news().or_raise()
+        self.end.news(&self.awaited, |caller| caller.has_news())
     }
 
     /// Returns a duplicate of the descriptor that a response makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
-        let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(None) };
-        held.as_ref().and_then(tensorlend::Caller::descriptor).map(Descriptor::of).transpose()
+        self.end.look(|caller| Ok(caller.descriptor().map(Descriptor::of)))?.flatten().transpose()
     }
 
     /// Number of requests in flight.
     #[getter]
     fn outstanding(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |caller| Ok(caller.outstanding()))
+        self.end.with(py, |caller| Ok(caller.outstanding()))
     }
 
     /// Abandons the server, and all requests in flight to it.
@@ -681,7 +624,7 @@ impl Caller {
     /// ClosedError
     ///     The caller was closed.
     fn give_up(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |caller| {
+        self.end.with(py, |caller| {
             caller.give_up();
             Ok(())
         })
@@ -696,22 +639,17 @@ impl Caller {
     /// Ends the caller's connection to the service. A wait of this caller in another thread raises
     /// ClosedError.
     fn close(&self, py: Python<'_>) {
-        if self.forks == fork::generation() {
-            self.interrupt.all();
-            py.detach(|| drop(lock(&self.end).take()));
-            event_loop::poll_all(py);
-        }
+        self.interrupt.all();
+        self.end.close(py);
     }
 
     fn __repr__(&self) -> String {
         let name = shown::quoted(&self.origin.name);
         // Do not wait for the lock, because another thread may hold the lock during a whole call.
-        let state = match (self.forks == fork::generation()).then(|| self.end.try_lock()) {
-            Some(Ok(held)) => match &*held {
-                Some(caller) => format!("{} in flight", caller.outstanding()),
-                None => "closed".into(),
-            },
-            _ => "in use".into(),
+        let state = match self.end.ours().map(|()| self.end.try_with(|caller| Ok(caller.outstanding()))) {
+            Ok(Ok(Some(outstanding))) => format!("{outstanding} in flight"),
+            Ok(Err(_)) => "closed".into(),
+            Ok(Ok(None)) | Err(_) => "in use".into(),
         };
         format!("<Caller of {name}, {state}>")
     }
