@@ -9,6 +9,11 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
+sys.path.append(str(ROOT / "bindings/python/backend"))
+
+import stub  # noqa: E402
+
+NATIVE = stub.with_twins(stub.SIGNATURES.read_text())
 
 # Types of the Rust crates whose methods the page of names has.
 RUST = set(
@@ -21,7 +26,7 @@ LANGUAGES = ("Rust", "Python", "C", "C++")
 
 def rust() -> set[str]:
     calls = set()
-    for path in (path for crate in ("libclient", "model") for path in (ROOT / crate / "src").rglob("*.rs")):
+    for path in (path for crate in ("libclient", "apps/model") for path in (ROOT / crate / "src").rglob("*.rs")):
         of, hidden = None, False
         for line in path.read_text().split("\n#[cfg(test)]\nmod tests")[0].splitlines():
             if block := re.match(r"impl(?:<.*?>)? (?:\w+::)*(\w+)(?:<.*>)? \{$", line):
@@ -39,32 +44,29 @@ def rust() -> set[str]:
 
 def python() -> set[str]:
     calls, of = set(), None
-    native = (ROOT / "python" / "tensorlend" / "_native.pyi").read_text()
-    # Without a docstring it is the package's own.
-    plumbing = re.findall(r'^class (\w+).*:\n    """\."""', native, re.MULTILINE)
-    for line in native.splitlines():
+    for line in NATIVE.splitlines():
         if start := re.match(r"class (\w+)", line):
-            of = None if start[1].startswith("_") or start[1] in plumbing else start[1]
+            of = None if start[1].startswith("_") else start[1]
         elif re.match(r"\w", line):
             of = None
         elif of and (method := re.match(r"    (?:async )?def ([a-z]\w*)", line)):
             calls.add(f"{of}.{method[1]}")
     # What exceptions tell besides their text.
-    errors = (ROOT / "python" / "tensorlend" / "_errors.py").read_text()
+    errors = (ROOT / "bindings/python/tensorlend" / "_errors.py").read_text()
     for of, body in re.findall(r"^class (\w*Error)\(.*?\n(.*?)(?=^class |\Z)", errors, re.MULTILINE | re.DOTALL):
         calls |= {f"{of}.{name}" for name in re.findall(r"^    ([a-z]+): ", body, re.MULTILINE)}
-    package = (ROOT / "python" / "tensorlend" / "__init__.py").read_text()
+    package = (ROOT / "bindings/python/tensorlend" / "__init__.py").read_text()
     return calls | set(re.findall(r'"([a-z]\w*)"', package.split("__all__ = [")[1]))
 
 
 def c() -> set[str]:
-    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "capi" / "include" / "tensorlend.h").read_text(), flags=re.DOTALL)
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "bindings/c/include" / "tensorlend.h").read_text(), flags=re.DOTALL)
     return set(re.findall(r"\b(tensorlend_\w+)\(", header))
 
 
 def cpp() -> set[str]:
     calls, within, of = set(), None, None
-    for line in (ROOT / "capi" / "include" / "tensorlend.hpp").read_text().splitlines():
+    for line in (ROOT / "bindings/c/include" / "tensorlend.hpp").read_text().splitlines():
         if start := re.match(r"struct (\w+)(?: : Handle<| : Lease| \{$)", line):
             within = of = start[1]
         elif line.startswith("struct Error : "):
@@ -202,7 +204,7 @@ def in_one_order(one: list[str], other: list[str]) -> bool:
 
 def python_arguments() -> list[tuple[str, list[str]]]:
     """Each method of the stub, also each overload, with its positional arguments."""
-    tree = ast.parse((ROOT / "python" / "tensorlend" / "_native.pyi").read_text())
+    tree = ast.parse(NATIVE)
     return [
         (f"{of.name}.{method.name}", [it.arg for it in (*method.args.posonlyargs, *method.args.args) if it.arg != "self"])
         for of in tree.body
@@ -213,7 +215,7 @@ def python_arguments() -> list[tuple[str, list[str]]]:
 
 
 def c_arguments() -> dict[str, list[str]]:
-    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "capi" / "include" / "tensorlend.h").read_text(), flags=re.DOTALL)
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "bindings/c/include" / "tensorlend.h").read_text(), flags=re.DOTALL)
     calls = re.findall(r"\b(tensorlend_\w+)\(([^()]*)\);", header)
     return {call: re.findall(r"(\w+)\s*(?:,|$)", arguments) for call, arguments in calls}
 
@@ -240,7 +242,7 @@ def test_a_different_order_is_found():
 
 
 def test_every_metric_is_described():
-    source = (ROOT / "web" / "src" / "metrics.rs").read_text().split("pub const METRICS")[1].split("];")[0]
+    source = (ROOT / "apps/web/src" / "metrics.rs").read_text().split("pub const METRICS")[1].split("];")[0]
     page = (ROOT / "docs" / "metrics.md").read_text()
     metrics = re.findall(r'"(tensorlend_\w+)"', source)
     assert len(metrics) > 30
