@@ -304,6 +304,7 @@ fn a_users_daemon_starts_a_store_itself() {
     publish(&a, "x", 1);
     let stream = a.stream("frames").open().unwrap();
     let mut frames = b.subscription("frames").pollable().open().unwrap();
+    assert!(frames.try_recv().unwrap().is_none());
     let held = b.get("x").unwrap();
     for round in 0..4 {
         machine.kill_daemon();
@@ -318,6 +319,7 @@ fn a_users_daemon_starts_a_store_itself() {
         let mut polled = [rustix::event::PollFd::new(&frames, rustix::event::PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut polled, Some(&wait)), Ok(1));
         assert_eq!(frames.try_recv().unwrap().unwrap().sequence(), round);
+        assert!(frames.try_recv().unwrap().is_none());
         if round % 2 == 1 {
             let starts = machine.log().matches("the fd store runs again").count();
             signal(store, Signal::KILL);
@@ -376,7 +378,7 @@ fn program_with_an_embedded_daemon() {
     let mut config = format!("socket = \"{}\"\n", folder.join("socket").display());
     // Without this option, the program starts the store itself.
     if folder.join("store").exists() {
-        config.push_str(&format!("fd_store = \"{}\"\n", folder.join("store").display()));
+        config += &format!("fd_store = \"{}\"\n", folder.join("store").display());
     }
     let config = tensorlend_daemon::Config::parse(&config).unwrap();
     let daemon = tensorlend_daemon::embedded_with(&config).unwrap();
