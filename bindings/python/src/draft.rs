@@ -7,7 +7,6 @@ use crate::lasting::Lasting;
 use crate::version::Version;
 use crate::view::{Drafted, View};
 use crate::{export, metadata, shown, torch};
-use dlpark::python::ExportRequest;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple, PyWeakrefMethods, PyWeakrefReference};
@@ -128,7 +127,7 @@ pub fn unnamed() -> PyErr {
     )
 }
 
-tensor_getters!(Draft);
+tensor_getters!(Draft, export);
 
 #[pymethods]
 impl Draft {
@@ -301,18 +300,6 @@ impl Draft {
         // SAFETY: the interpreter passes a buffer that `__getbuffer__` has filled in, and releases
         // each buffer once.
         unsafe { export::release(buffer) };
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<&Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(u32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
     }
 
     #[allow(clippy::unused_self)]

@@ -115,7 +115,15 @@ fn managed<M: ManagedTensorBase>(view: Arc<View>, flags: DlpackFlags) -> PyResul
 }
 
 /// Returns the result of `__dlpack__`.
-pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> PyResult<Py<PyAny>> {
+pub fn capsule(
+    py: Python<'_>,
+    view: &Arc<View>,
+    stream: Option<&Bound<'_, PyAny>>,
+    max_version: Option<(u32, u32)>,
+    dl_device: Option<(u32, i32)>,
+    copy: Option<bool>,
+) -> PyResult<Py<PyAny>> {
+    let request = ExportRequest::parse(stream, max_version, dl_device, copy)?;
     if request.stream().is_some_and(|stream| !stream.is_none()) {
         return Err(PyBufferError::new_err("host memory has no streams: leave `stream` out"));
     }
@@ -129,7 +137,7 @@ pub fn capsule(py: Python<'_>, view: Arc<View>, request: &ExportRequest<'_>) -> 
             ExportAbi::Legacy => managed::<DLManagedTensor>(copy, DlpackFlags::empty())?.into_py_any(py),
         };
     }
-    let flags = flags(&view);
+    let flags = flags(view);
     if !view.writable && matches!(request.abi(), ExportAbi::Legacy) {
         return Err(PyBufferError::new_err(
             "the receiving library supports no read-only tensors (DLPack before 1.0): in jax, jnp.asarray(lease) reads it in place; elsewhere get it with mode=\"cow\", or pass a copy on",

@@ -1,8 +1,9 @@
 //! The properties that leases and drafts share, in host memory and on a device.
 
-/// Adds the properties of all tensors, `len` and `repr` to a class that has a method `view`.
+/// Adds the properties of all tensors, `len` and the export by DLPack to a class that has a method `view`. The module `$export`
+/// exports this view.
 macro_rules! tensor_getters {
-    ($class:ident) => {
+    ($class:ident, $export:ident) => {
         #[pyo3::pymethods]
         impl $class {
             /// Sizes, in elements.
@@ -52,6 +53,18 @@ macro_rules! tensor_getters {
                     Some(&first) => Ok(first as usize),
                     None => Err(pyo3::exceptions::PyTypeError::new_err("a tensor without dimensions has no length")),
                 }
+            }
+
+            #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+            fn __dlpack__(
+                &self,
+                py: pyo3::Python<'_>,
+                stream: Option<&pyo3::Bound<'_, pyo3::PyAny>>,
+                max_version: Option<(u32, u32)>,
+                dl_device: Option<(u32, i32)>,
+                copy: Option<bool>,
+            ) -> pyo3::PyResult<pyo3::Py<pyo3::PyAny>> {
+                $export::capsule(py, &self.view()?, stream, max_version, dl_device, copy)
             }
 
             #[classmethod]

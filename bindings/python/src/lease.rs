@@ -12,7 +12,7 @@ use crate::view::View;
 use crate::{export, metadata, shown, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
-use dlpark::python::{DlpackExchangeProducer, ExportRequest};
+use dlpark::python::DlpackExchangeProducer;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyIterator};
@@ -129,7 +129,7 @@ impl Lease {
     }
 }
 
-tensor_getters!(Lease);
+tensor_getters!(Lease, export);
 
 context_manager!(Lease, |lease, _py| lease.release());
 
@@ -284,18 +284,6 @@ impl Lease {
         // SAFETY: the interpreter passes a buffer that `__getbuffer__` has filled in, and releases
         // each buffer once.
         unsafe { export::release(buffer) };
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<&Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(u32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        export::capsule(py, self.view()?, &ExportRequest::parse(stream, max_version, dl_device, copy)?)
     }
 
     /// Returns a capsule for a consumer that never writes.

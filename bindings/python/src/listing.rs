@@ -6,9 +6,9 @@ use crate::shown;
 use crate::version::Version;
 use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 use std::ffi::CString;
-use tensorlend::{Client, Holder, InfoKind, NamespaceUse, Stat, TensorInfo, UidUse};
+use tensorlend::{Client, InfoKind, Stat, TensorInfo};
 
 /// Description of a name's value and its owner. `Client.info` and `Client.list` return such
 /// descriptions. A description holds no lease.
@@ -157,68 +157,57 @@ pub fn list(py: Python<'_>, client: &Client, glob: &str) -> PyResult<Vec<Info>> 
     Ok(found.infos.into_iter().map(Info).collect())
 }
 
+/// Sets the items of a dict to the fields of these names.
+macro_rules! set_fields {
+    ($dict:ident, $from:expr, $($name:ident),+ $(,)?) => {
+        $($dict.set_item(stringify!($name), &$from.$name)?;)+
+    };
+}
+pub(crate) use set_fields;
+
+/// Returns a list with a dict for each item, which `fill` fills.
+fn dicts<'py, T>(
+    py: Python<'py>,
+    items: &[T],
+    fill: impl Fn(&Bound<'py, PyDict>, &T) -> PyResult<()>,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let dict = |item| {
+        let dict = PyDict::new(py);
+        fill(&dict, item).map(|()| dict)
+    };
+    items.iter().map(dict).collect()
+}
+
 /// Returns the daemon's metrics as a dict.
 pub fn stat<'py>(py: Python<'py>, stat: &Stat) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    macro_rules! set {
-        ($($name:ident),*) => { $(dict.set_item(stringify!($name), &stat.$name)?;)* };
-    }
-    set!(version, pid, uptime_ns, mode, pool_bytes_max, pool_bytes, bytes_in_use, bytes_spare, bytes_sheets, segments);
-    set!(
-        clients,
-        frozen,
-        names,
-        requests,
-        wakeups,
-        device,
-        names_expired,
-        names_ephemeral_gone,
-        sessions_revoked,
-        bytes_spilled,
-        spill_failures
-    );
+    set_fields!(dict, stat, version, pid, uptime_ns, mode, pool_bytes_max, pool_bytes, bytes_in_use, bytes_spare);
+    set_fields!(dict, stat, bytes_sheets, segments, clients, frozen, names, requests, wakeups, device, names_expired);
+    set_fields!(dict, stat, names_ephemeral_gone, sessions_revoked, bytes_spilled, spill_failures);
     dict.set_item("refusals", stat.refusals.total())?;
-    let reasons = PyDict::new(py);
-    for (reason, number) in stat.refusals.by_reason() {
-        reasons.set_item(reason, number)?;
-    }
-    dict.set_item("refusals_by_reason", reasons)?;
-    let uids = stat.uids.iter().map(|one: &UidUse| {
-        let uid = PyDict::new(py);
-        uid.set_item("uid", one.uid)?;
-        uid.set_item("bytes", one.bytes)?;
-        Ok(uid)
+    dict.set_item("refusals_by_reason", stat.refusals.by_reason().into_py_dict(py)?)?;
+    let uids = dicts(py, &stat.uids, |uid, one| {
+        set_fields!(uid, one, uid, bytes);
+        Ok(())
     });
-    dict.set_item("uids", uids.collect::<PyResult<Vec<_>>>()?)?;
-    let devices = stat.devices.iter().map(|one| {
-        let device = PyDict::new(py);
+    dict.set_item("uids", uids?)?;
+    let devices = dicts(py, &stat.devices, |device, one| {
         device.set_item("uuid", one.offer.uuid.to_string())?;
         device.set_item("name", &one.offer.name)?;
         device.set_item("allocator", one.offer.allocator.name())?;
-        device.set_item("bytes_max", one.bytes_max)?;
-        device.set_item("bytes", one.bytes)?;
-        device.set_item("bytes_in_use", one.bytes_in_use)?;
-        device.set_item("segments", one.segments)?;
-        Ok(device)
+        set_fields!(device, one, bytes_max, bytes, bytes_in_use, segments);
+        Ok(())
     });
-    dict.set_item("devices", devices.collect::<PyResult<Vec<_>>>()?)?;
-    let namespaces = stat.namespaces.iter().map(|one: &NamespaceUse| {
-        let namespace = PyDict::new(py);
-        namespace.set_item("name", &one.name)?;
-        namespace.set_item("bytes", one.bytes)?;
-        Ok(namespace)
+    dict.set_item("devices", devices?)?;
+    let holders = dicts(py, &stat.holders, |holder, one| {
+        set_fields!(holder, one, uid, client, pid, connected, pieces, bytes);
+        Ok(())
     });
-    let holders = stat.holders.iter().map(|one: &Holder| {
-        let holder = PyDict::new(py);
-        holder.set_item("uid", one.uid)?;
-        holder.set_item("client", one.client)?;
-        holder.set_item("pid", one.pid)?;
-        holder.set_item("connected", one.connected)?;
-        holder.set_item("pieces", one.pieces)?;
-        holder.set_item("bytes", one.bytes)?;
-        Ok(holder)
+    dict.set_item("holders", holders?)?;
+    let namespaces = dicts(py, &stat.namespaces, |namespace, one| {
+        set_fields!(namespace, one, name, bytes);
+        Ok(())
     });
-    dict.set_item("holders", holders.collect::<PyResult<Vec<_>>>()?)?;
-    dict.set_item("namespaces", namespaces.collect::<PyResult<Vec<_>>>()?)?;
+    dict.set_item("namespaces", namespaces?)?;
     Ok(dict)
 }

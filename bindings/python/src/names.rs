@@ -15,7 +15,7 @@ use crate::given::{To, dataset_of, describe, describe_on, lifetime_of, no_stream
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
 use crate::library::Shown;
-use crate::listing::{self, Info};
+use crate::listing::{self, Info, set_fields};
 use crate::received::{show, unknown_kind};
 use crate::target::Target;
 use crate::version::Version;
@@ -919,11 +919,7 @@ impl Client {
         let client = self.session(py)?;
         let Some(placement) = py.detach(|| client.placement(name)).or_raise()? else { return Ok(None) };
         let dict = PyDict::new(py);
-        dict.set_item("node", placement.node)?;
-        dict.set_item("alive", placement.alive)?;
-        dict.set_item("cached", placement.cached)?;
-        dict.set_item("stale", placement.stale)?;
-        dict.set_item("stamp", placement.stamp)?;
+        set_fields!(dict, placement, node, alive, cached, stale, stamp);
         Ok(Some(dict))
     }
 

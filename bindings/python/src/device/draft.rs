@@ -164,7 +164,7 @@ impl Drop for DeviceDraft {
     }
 }
 
-tensor_getters!(DeviceDraft);
+tensor_getters!(DeviceDraft, export);
 
 #[pymethods]
 impl DeviceDraft {
@@ -391,18 +391,6 @@ impl DeviceDraft {
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         export::array_interface(py, &*self.view()?)
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<&Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(u32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        export::capsule(py, &self.view()?, stream, max_version, dl_device, copy)
     }
 
     fn __dlpack_device__(&self) -> PyResult<(u32, i32)> {

@@ -84,7 +84,7 @@ fn on_device() -> PyErr {
     PyBufferError::new_err(ON_DEVICE)
 }
 
-tensor_getters!(DeviceLease);
+tensor_getters!(DeviceLease, export);
 
 context_manager!(DeviceLease, |lease, _py| lease.release());
 
@@ -310,18 +310,6 @@ impl DeviceLease {
         let view = self.view()?;
         self.exposed.store(true, Ordering::Release);
         export::array_interface(py, &view)
-    }
-
-    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
-    fn __dlpack__(
-        &self,
-        py: Python<'_>,
-        stream: Option<&Bound<'_, PyAny>>,
-        max_version: Option<(u32, u32)>,
-        dl_device: Option<(u32, i32)>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
-        export::capsule(py, &self.view()?, stream, max_version, dl_device, copy)
     }
 
     fn __dlpack_device__(&self) -> PyResult<(u32, i32)> {
