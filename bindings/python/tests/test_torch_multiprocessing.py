@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -16,6 +17,7 @@ from waiting import eventually
 
 import tensorlend
 import tensorlend.torch
+from tensorlend import _transit
 
 HERE = pathlib.Path(__file__).parent
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORLEND_SOCKET", "TENSORLEND_RUN"))}
@@ -142,6 +144,16 @@ def test_without_memory_batches_are_torchs(broker):
         assert [x.is_shared() for x, _ in loader(2)] == [True, True]
     finally:
         tensorlend.torch.uninstall()
+
+
+def test_arrays_in_queues_of_torch_wait_for_the_receiver(installed):
+    """torch pickles messages itself. The memory of those that wait has the limit of all arrays."""
+    queue = torch.multiprocessing.get_context("fork").Queue()
+    for number in range(20):
+        queue.put(np.full(1 << 17, number))
+    eventually("an array travels as a pickle", lambda: _transit._waiting.stuck)
+    assert 1 <= len(installed.list("transit/*")) <= _transit.WAITING_BYTES_MAX // (8 << 17) + 1
+    assert [int(queue.get(timeout=60)[-1]) for _ in range(20)] == list(range(20))
 
 
 def test_gone(installed):
