@@ -906,25 +906,36 @@ class Client:
             The version; None if the name has no value.
         """
 
-    def delete(self, name: str) -> bool:
-        """Deletes a name. Leases on its value stay valid.
+    @overload
+    def delete(self, name: str, *, glob: None = None) -> bool:
+        """Deletes a name, or all names that match a pattern. Leases on the values stay valid.
 
         Parameters
         ----------
-        name : str
-            The name.
+        name : str, optional
+            The name. It is no pattern.
+        glob : str, optional
+            In place of `name`, a pattern as in `names`. Values that are published during the call may stay.
 
         Returns
         -------
-        bool
-            False if the name did not exist.
+        bool or int
+            For a name, False if it did not exist. For a pattern, the number of deleted names.
 
         Raises
         ------
         PermissionError
             This user may not write to the namespace.
+
+        Examples
+        --------
+        >>> _ = client.put("run1/a", 1), client.put("run1/b", 2)
+        >>> client.delete(glob="run1/*")
+        2
         """
 
+    @overload
+    def delete(self, name: None = None, *, glob: str) -> int: ...
     def rename(self, source: str, destination: str) -> None:
         """Renames a value. The destination's previous value is replaced.
 
@@ -2356,7 +2367,8 @@ class Queue:
         Parameters
         ----------
         items : iterable of items
-            The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+            The items, each as `put` takes it: at most 1,024, and at most the queue's maximum, which another producer may have
+            given. An item with metadata is a Draft.
         timeout : float or None, default None
             Maximum wait in seconds; None waits without limit.
         device : str, int or device or None, default None
@@ -2376,7 +2388,7 @@ class Queue:
         TimeoutError
             The queue had no room for all items during the whole timeout. Drafts among the items are closed.
         ArgumentError
-            There are more than 1,024 items, or more than `maxsize`.
+            There are more than 1,024 items, or more than the queue's maximum.
         DTypeError
             The elements of an item cannot be lent.
         LimitError
@@ -2396,7 +2408,8 @@ class Queue:
         Parameters
         ----------
         items : iterable of items
-            The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+            The items, each as `put` takes it: at most 1,024, and at most the queue's maximum, which another producer may have
+            given. An item with metadata is a Draft.
         timeout : float or None, default None
             Maximum wait in seconds; None waits without limit.
         device : str, int or device or None, default None
@@ -2416,7 +2429,7 @@ class Queue:
         TimeoutError
             The queue had no room for all items the whole time. Drafts among the items are closed.
         ArgumentError
-            There are more than 1,024 items, or more than `maxsize`.
+            There are more than 1,024 items, or more than the queue's maximum.
         DTypeError
             The elements of an item cannot be lent.
         LimitError

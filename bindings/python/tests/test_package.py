@@ -66,7 +66,7 @@ def test_the_project_names_every_python_that_it_serves():
     versions = [int(found[1]) for line in project["classifiers"] if (found := re.search(r":: 3\.(\d+)$", line))]
     assert versions == list(range(11, versions[-1] + 1)) and project["requires-python"] == ">=3.11"
     for name in project["license-files"]:
-        assert (PACKAGE / name).read_text() == (PACKAGE.parent / name).read_text()
+        assert (PACKAGE / name).read_text() == (PACKAGE.parents[1] / name).read_text()
 
 
 def test_the_wheel_brings_its_licences():
