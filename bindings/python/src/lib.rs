@@ -17,6 +17,7 @@ mod arguments;
 mod array;
 mod batches;
 mod client;
+mod connections;
 mod dataset;
 mod device;
 mod draft;
@@ -62,6 +63,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::check(module.py())?;
+    connections::log();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("__build__", tensorlend::build())?;
     module.add_class::<batches::Batches>()?;
