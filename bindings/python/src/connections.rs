@@ -7,7 +7,9 @@ use tensorlend::Connected;
 pub fn log() {
     tensorlend::observe_connections(|change| {
         let (level, text) = match change {
-            Connected::Lost => ("warning", "the daemon has ended, and no other one responds: trying again until one does"),
+            Connected::Lost => {
+                ("warning", "the daemon has ended, and no other one responds: trying again until one does")
+            }
             Connected::Again => ("info", "a session continues: the daemon was replaced"),
         };
         // Without an interpreter, or during its end, nobody reads the log. Ignore an exception of a handler of the program.

@@ -848,7 +848,8 @@ impl Client {
             }
             (None, Some(glob)) => {
                 let glob = arguments::name(glob)?;
-                let delete_all = || client.names(glob)?.iter().try_fold(0, |sum, name| Ok(sum + usize::from(client.delete(name)?)));
+                let delete_all =
+                    || client.names(glob)?.iter().try_fold(0, |sum, name| Ok(sum + usize::from(client.delete(name)?)));
                 let deleted: usize = py.detach(delete_all).or_raise()?;
                 Ok(deleted.into_pyobject(py)?.into_any())
             }

@@ -58,7 +58,22 @@ macro_rules! property_tables {
         }
     )*};
 }
-property_tables!(Batches, Call, Caller, Device, Embedded, Info, Message, Model, Queue, QueueItem, Server, Stream, Subscription, Version);
+property_tables!(
+    Batches,
+    Call,
+    Caller,
+    Device,
+    Embedded,
+    Info,
+    Message,
+    Model,
+    Queue,
+    QueueItem,
+    Server,
+    Stream,
+    Subscription,
+    Version
+);
 
 /// Returns `class[item]`, for type annotations.
 pub fn generic<'py>(class: &Bound<'py, PyAny>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

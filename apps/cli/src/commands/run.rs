@@ -37,7 +37,9 @@ impl RunArgs {
     /// Replaces this process by the program. Returns only if that fails.
     pub fn run(&self, at: &Connection) -> Result<(), Failure> {
         if !at.namespaces().is_empty() {
-            return Err(Failure::Usage("run has no --namespace: its arrays are in the user's private namespace".into()));
+            return Err(Failure::Usage(
+                "run has no --namespace: its arrays are in the user's private namespace".into(),
+            ));
         }
         let python = interpreter()?;
         let mut command = Command::new(&python);
