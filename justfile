@@ -31,6 +31,7 @@ docs:
 
 # Build the manual: target/book/html/index.html.
 book:
+    cargo build --workspace --bins
     scripts/book
 
 # Write docs/layout.md, the record of the layout and docs/configuration.md anew from the code.

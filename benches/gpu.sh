@@ -5,7 +5,7 @@
 #     FOLDER/gpu.sh run FOLDER [OUT]          run everything on the machine with the GPU, in under ten minutes, into OUT
 #     FOLDER/gpu.sh run --fake FOLDER [OUT]   the same with the fake driver: a quick check; its times mean nothing
 #
-# If a step fails or takes too long, the others still run. The result is OUT/gpu-DATE.md, with its JSON and plots. The
+# If a step fails or takes too long, the others still run. The result is OUT/gpu-DATE.md, with its JSON. The
 # output of all steps is in OUT/logs.
 set -euo pipefail
 

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tensorlend::{Client, DType, Value};
+use tensorlend::{Client, Value};
+use tensorlend_benches::datasets::{self, TENSORS, sum};
 use tensorlend_benches::npy;
 use tensorlend_benches::redis::{self, Redis};
 use tensorlend_benches::report::Report;
@@ -15,8 +16,6 @@ use tensorlend_benches::stats::{Samples, Summary, now_ns, repeats, timed};
 use tensorlend_benches::table::{Table, bytes, nanos, spread, times};
 use tensorlend_benches::worker::{Role, Worker, ask_all};
 
-/// Tensors of a dataset.
-const TENSORS: [&str; 4] = ["t0", "t1", "t2", "t3"];
 /// Number of datasets, and bytes of each tensor.
 const CASES: [(usize, usize); 6] = [(32, 1024), (128, 1024), (512, 1024), (1024, 1024), (4096, 1024), (32, 1 << 20)];
 const PRODUCERS: usize = 2;
@@ -243,36 +242,17 @@ fn work(mut role: Role) {
     }
 }
 
-/// Returns the sum of all bits, which requires reading the whole tensor.
-fn sum(array: &[f32]) -> u64 {
-    let sum = |part: &[f32]| part.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits()));
-    array.chunks(1024).map(|part| u64::from(sum(part))).fold(0, u64::wrapping_add)
-}
-
 impl Hands {
     fn append(&mut self, contender: Contender, arrays: &[Vec<f32>]) {
         self.appended += 1;
         match contender {
             Contender::Ours => {
-                let mut dataset = self.client.dataset();
-                for (name, array) in TENSORS.into_iter().zip(arrays) {
-                    let mut draft = self.client.create(DType::F32, &[array.len() as u64]).expect("a slot");
-                    draft.as_mut_slice::<f32>().expect("its type").copy_from_slice(array);
-                    dataset = dataset.add(name, draft).expect("a new tensor");
-                }
-                self.client.append(LIST, dataset).expect("append");
+                datasets::append(&self.client, LIST, arrays).expect("append");
             }
             Contender::Redis | Contender::RedisOneByOne => {
                 let key = format!("{{{LIST}}}/{}/{}", self.number, self.appended);
                 let redis = self.redis.as_mut().expect("asked only if there is one");
-                let mut parts: Vec<&[u8]> = vec![b"HSET", key.as_bytes()];
-                for (name, array) in TENSORS.into_iter().zip(arrays) {
-                    parts.extend([name.as_bytes(), bytemuck::cast_slice(array)]);
-                }
-                // Sends both before the first reply: one round trip.
-                redis.send(&parts).expect("HSET");
-                redis.send(&[b"RPUSH", LIST.as_bytes(), key.as_bytes()]).expect("RPUSH");
-                redis.number().and_then(|_| redis.number()).expect("appended");
+                redis.append(LIST, &key, arrays).expect("appended");
             }
             Contender::Files => {
                 let hidden = self.files.join(format!("{}-hidden", self.number));
@@ -293,8 +273,7 @@ impl Hands {
             Contender::Ours => self.client.length(LIST) as usize,
             Contender::Redis | Contender::RedisOneByOne => {
                 let redis = self.redis.as_mut().expect("asked only if there is one");
-                redis.send(&[b"LLEN", LIST.as_bytes()]).expect("LLEN");
-                redis.number().expect("a length") as usize
+                redis.length(LIST).expect("a length") as usize
             }
             Contender::Files => npy::count(&self.files.join(LIST)),
         }
@@ -339,27 +318,7 @@ impl Hands {
     }
 
     fn collect_redis(&mut self, memory: &mut [f32], elements: usize, batch: usize) -> io::Result<Vec<Vec<u8>>> {
-        let redis = self.redis.as_mut().expect("asked only if there is one");
-        redis.send(&[b"LRANGE", LIST.as_bytes(), b"0", b"-1"])?;
-        let mut keys = Vec::new();
-        for _ in 0..redis.number()? {
-            let length = redis.number()?;
-            let key = redis.line()?.into_bytes();
-            assert_eq!(key.len() as u64, length);
-            keys.push(key);
-        }
-        for (keys, memory) in keys.chunks(batch).zip(memory.chunks_mut(batch * 4 * elements)) {
-            for key in keys {
-                redis.send(&[b"HMGET", key, b"t0", b"t1", b"t2", b"t3"])?;
-            }
-            for dataset in memory.chunks_mut(4 * elements) {
-                assert_eq!(redis.number()?, 4);
-                for tensor in dataset.chunks_mut(elements) {
-                    redis.bulk(bytemuck::cast_slice_mut(tensor))?;
-                }
-            }
-        }
-        Ok(keys)
+        self.redis.as_mut().expect("asked only if there is one").collect(LIST, memory, elements, batch)
     }
 
     fn delete_redis(&mut self, keys: &[Vec<u8>]) -> io::Result<()> {

@@ -86,9 +86,9 @@ fn on_host(report: &mut Report) {
         let start = || Worker::start("allocators", std::slice::from_ref(&socket));
         let mut workers: Vec<Worker> = (0..processes).map(|_| start()).collect();
         for (at, scenario) in Scenario::ALL.into_iter().enumerate() {
-            let mut samples: [Samples; 4] = Default::default();
+            let mut taken: [Samples; 4] = Default::default();
             for _ in 0..if report.quick { 1 } else { 3 } {
-                for (source, samples) in samples.iter_mut().enumerate() {
+                for (source, samples) in taken.iter_mut().enumerate() {
                     let start_ns = now_ns() + 3_000_000;
                     let runs = if report.quick { 1 } else { 3 };
                     let order = Order { source, scenario: at, part, runs, start_ns };
@@ -97,20 +97,23 @@ fn on_host(report: &mut Report) {
                     }
                 }
             }
-            let found: [Summary; 4] = samples.map(|s| s.summary());
+            let found: [Summary; 4] = taken.map(|s| s.summary());
             let [floor, heap, .., ours] = found.map(|s| s.p50);
             let mut cells = vec![scenario.label().to_owned(), processes.to_string()];
             cells.extend(found.iter().map(spread));
             cells.extend([times(ours / floor), times(heap / floor)]);
             table.row(cells);
-            all.push(
-                serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found }),
-            );
+            all.push(samples(scenario, processes, part, &found));
             println!("{} with {processes}: {} beside {}", scenario.label(), nanos(ours), nanos(floor));
         }
     }
     report.table("host", &table);
     report.value("host_samples", all);
+}
+
+/// Returns the results of one row for the file.
+fn samples(scenario: Scenario, processes: usize, part: u64, found: &[Summary]) -> serde_json::Value {
+    serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found })
 }
 
 /// Starts a daemon with room for the maximum of eight processes.

@@ -165,35 +165,11 @@ fn reads(report: &mut Report) {
         }
         let chains = Chains::new(count * BYTES_EACH, &mut random);
         let mut samples: [Samples; 6] = Default::default();
-        let rounds = if report.quick { 5 } else { 25 };
-        for round in 0..=rounds {
-            // Names lie in memory in the order of their turns, so that only the look-up misses the caches.
-            let names: Vec<String> = (0..LOOKUPS).map(|_| format!("n/{}", random.below(count as u64))).collect();
-            let mut starts = chains.starts(LOOKUPS, &mut random);
-            let single = timed(|| {
-                // The end of a chain is part of the next start, so that the processor follows one chain at a time.
-                starts.iter_mut().fold(0, |end, start| {
-                    *start ^= black_box(end & 1);
-                    chains.follow(std::slice::from_mut(start));
-                    *start
-                });
-            });
-            let many = timed(|| starts.chunks_mut(64).for_each(|starts| chains.follow(starts)));
-            black_box(&starts);
-            let exists = timed(|| names.iter().for_each(|name| assert!(reader.exists(name).expect("exists"))));
-            let get = timed(|| names.iter().for_each(|name| drop(black_box(reader.get(name).expect("get")))));
-            let batches = BATCHES.map(|batch| {
-                timed(|| {
-                    for names in names.chunks(batch) {
-                        assert!(black_box(reader.get_many(names)).iter().all(Result::is_ok));
-                    }
-                })
-            });
+        for round in 0..=if report.quick { 5 } else { 25 } {
+            let times = read_all(&reader, &chains, count as u64, &mut random);
             // The first round maps the memory.
             if round > 0 {
-                for (samples, ns) in samples.iter_mut().zip([single, many, exists, get].into_iter().chain(batches)) {
-                    samples.push(ns / LOOKUPS as f64);
-                }
+                samples.iter_mut().zip(times).for_each(|(samples, ns)| samples.push(ns / LOOKUPS as f64));
             }
         }
         let mut cells = vec![count.to_string()];
@@ -204,4 +180,31 @@ fn reads(report: &mut Report) {
     }
     report.table("reads", &table);
     report.value("reads_samples", all);
+}
+
+/// Reads random names once in each way. Returns the times of [`LOOKUPS`] look-ups in the order of the table.
+fn read_all(reader: &Client, chains: &Chains, count: u64, random: &mut Random) -> [f64; 6] {
+    // Names lie in memory in the order of their turns, so that only the look-up misses the caches.
+    let names: Vec<String> = (0..LOOKUPS).map(|_| format!("n/{}", random.below(count))).collect();
+    let mut starts = chains.starts(LOOKUPS, random);
+    let single = timed(|| {
+        // The end of a chain is part of the next start, so that the processor follows one chain at a time.
+        starts.iter_mut().fold(0, |end, start| {
+            *start ^= black_box(end & 1);
+            chains.follow(std::slice::from_mut(start));
+            *start
+        });
+    });
+    let many = timed(|| starts.chunks_mut(64).for_each(|starts| chains.follow(starts)));
+    black_box(&starts);
+    let exists = timed(|| names.iter().for_each(|name| assert!(reader.exists(name).expect("exists"))));
+    let get = timed(|| names.iter().for_each(|name| drop(black_box(reader.get(name).expect("get")))));
+    let [few, more] = BATCHES.map(|batch| {
+        timed(|| {
+            for names in names.chunks(batch) {
+                assert!(black_box(reader.get_many(names)).iter().all(Result::is_ok));
+            }
+        })
+    });
+    [single, many, exists, get, few, more]
 }

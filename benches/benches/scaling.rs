@@ -281,12 +281,25 @@ fn many_segments(report: &mut Report, counts: &[u64]) {
 
 fn work(mut role: Role) {
     let client = Client::builder().socket(Path::new(&role.args[0])).connect().expect("a client connects");
-    let mut stream: Option<Stream> = None;
-    let mut subscription: Option<Subscription> = None;
-    let words = Words::default();
+    let mut hand = Hand { client, stream: None, subscription: None };
     while let Some(order) = role.order::<Order>() {
-        let answer = match order {
-            Order::Own { prefix, from, to, bytes } => own(&client, &prefix, from..to, bytes),
+        role.answer(&hand.obey(order));
+    }
+}
+
+/// A worker's client, with the stream that it sends and its subscription.
+struct Hand {
+    client: Client,
+    stream: Option<Stream>,
+    subscription: Option<Subscription>,
+}
+
+impl Hand {
+    /// Executes an order; returns its samples.
+    fn obey(&mut self, order: Order) -> Vec<f64> {
+        let client = &self.client;
+        match order {
+            Order::Own { prefix, from, to, bytes } => own(client, &prefix, from..to, bytes),
             Order::Get { prefix, numbers, samples } => in_turn(&prefix, &numbers, samples, |name| {
                 drop(std::hint::black_box(client.get(name).expect("get")));
             }),
@@ -303,45 +316,45 @@ fn work(mut role: Role) {
                 })
             }
             Order::Floor { samples } => {
+                let words = Words::default();
                 in_turn("", &[0], samples, |_| _ = std::hint::black_box(words.store_fence_look()))
-            }
-            Order::Open => {
-                let open = client.stream(STREAM).capacity(2 * BURST).policy(Policy::Block).open();
-                stream = Some(open.expect("a stream"));
-                Vec::new()
-            }
-            Order::Subscribe => {
-                subscription = Some(client.subscribe(STREAM).expect("the stream"));
-                Vec::new()
-            }
-            Order::Send => {
-                let stream = stream.as_ref().expect("opened");
-                vec![cpu_timed(BURST, || {
-                    let draft = client.create(DType::U8, &[SMALL.len() as u64]).expect("a slot");
-                    stream.send(draft).expect("send");
-                })]
-            }
-            Order::SendOne => {
-                let stream = stream.as_ref().expect("opened");
-                vec![cpu_timed(1, || {
-                    let draft = client.create(DType::U8, &[SMALL.len() as u64]).expect("a slot");
-                    stream.send(draft).expect("send");
-                })]
-            }
-            Order::ReceiveOne => {
-                drop(subscription.as_mut().expect("subscribed").recv().expect("a message"));
-                Vec::new()
             }
             Order::Lookup { names, numbers, samples } => {
                 let table: HashMap<String, u64> = (0..names).map(|number| (format!("n/{number}"), number)).collect();
                 in_turn("n/", &numbers, samples, |name| _ = std::hint::black_box(table.get(name)))
             }
-            Order::Receive => {
-                let subscription = subscription.as_mut().expect("subscribed");
-                vec![cpu_timed(BURST, || drop(subscription.recv().expect("a message")))]
+            Order::Open => {
+                let open = client.stream(STREAM).capacity(2 * BURST).policy(Policy::Block).open();
+                self.stream = Some(open.expect("a stream"));
+                Vec::new()
             }
-        };
-        role.answer(&answer);
+            Order::Subscribe => {
+                self.subscription = Some(client.subscribe(STREAM).expect("the stream"));
+                Vec::new()
+            }
+            Order::Send => self.send(BURST),
+            Order::SendOne => self.send(1),
+            Order::Receive => self.receive(BURST),
+            Order::ReceiveOne => {
+                self.receive(1);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Sends messages; returns the CPU time of each.
+    fn send(&self, count: u32) -> Vec<f64> {
+        let stream = self.stream.as_ref().expect("opened");
+        vec![cpu_timed(count, || {
+            let draft = self.client.create(DType::U8, &[SMALL.len() as u64]).expect("a slot");
+            stream.send(draft).expect("send");
+        })]
+    }
+
+    /// Receives messages; returns the CPU time of each.
+    fn receive(&mut self, count: u32) -> Vec<f64> {
+        let subscription = self.subscription.as_mut().expect("subscribed");
+        vec![cpu_timed(count, || drop(subscription.recv().expect("a message")))]
     }
 }
 

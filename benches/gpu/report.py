@@ -1,4 +1,4 @@
-"""Writes OUT/gpu-DATE.md, its JSON and its plots from the logs of the steps of gpu.sh."""
+"""Writes OUT/gpu-DATE.md and its JSON from the logs of the steps of gpu.sh."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import csv
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +94,6 @@ def main() -> None:
             continue
         text = said(logs, name).strip()
         lines += ["", text or f"The step printed nothing. The end of its error output: {said_err(logs, name).strip()[-400:]}"]
-    for plot in sorted(logs.glob("*.svg")):
-        target = f"{stem}-{plot.name}"
-        shutil.copy(plot, out / target)
-        lines += ["", f"![{plot.stem}]({target})"]
     (out / f"{stem}.md").write_text("\n".join(lines) + "\n")
     parts = {name: written(logs, name) for name in ("allocators", "calls", "handover", "engine", "arrays", "cupy")}
     result = {"device": device, "date": arguments.stamp, "commit": arguments.commit, "fake": arguments.fake == "yes"}

@@ -14,6 +14,7 @@
 //! processes: the program starts copies of itself ([`worker`]). Each prints tables and writes them as JSON into the
 //! folder `tensorlend` in the build folder, or into the one that `TENSORLEND_RESULTS_DIR` names ([`report`]). With `--quick` (`cargo bench ... -- --quick`) they take a few samples of fewer sizes.
 
+pub mod datasets;
 #[cfg(feature = "cuda")]
 pub mod gpu;
 pub mod npy;

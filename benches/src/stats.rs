@@ -65,6 +65,11 @@ impl Samples {
         self.0.iter().copied()
     }
 
+    /// Returns the mean of the samples.
+    pub fn mean(&self) -> f64 {
+        self.0.iter().sum::<f64>() / self.0.len() as f64
+    }
+
     /// Returns a summary of the samples. Panics if there are none.
     pub fn summary(&self) -> Summary {
         let mut sorted = self.0.clone();

@@ -87,6 +87,17 @@ impl<'de> Deserialize<'de> for NumaChoice {
     }
 }
 
+/// Where the daemon stores its descriptors, by the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreAt<'a> {
+    /// In the service manager's store, or in a store that the daemon starts.
+    Default,
+    /// Nowhere.
+    None,
+    /// In the process with this socket.
+    Socket(&'a Path),
+}
+
 /// The whole configuration. `Config::default()` is the configuration of an empty file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -96,8 +107,8 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// Permission bits of the socket. Default: 0o666 in system mode (the kernel reports the client's user), else 0o600.
     pub socket_mode: Option<u32>,
-    /// Path of the socket of a `tensorlendd --fd-store`, which stores the daemon's descriptors. Default: the service
-    /// manager's store, if there is one.
+    /// Path of the socket of a `tensorlendd --fd-store`, which stores the daemon's descriptors, or `none`. Default: the
+    /// service manager's store. Without one, a daemon in user mode starts a store itself, next to its socket.
     pub fd_store: Option<PathBuf>,
     /// System or user mode. Default: auto.
     pub mode: ModeChoice,
@@ -373,6 +384,15 @@ pub struct NamespaceConfig {
 }
 
 impl Config {
+    /// Returns where the daemon stores its descriptors.
+    pub fn fd_store_at(&self) -> StoreAt<'_> {
+        match &self.fd_store {
+            None => StoreAt::Default,
+            Some(path) if path.as_os_str() == "none" => StoreAt::None,
+            Some(path) => StoreAt::Socket(path),
+        }
+    }
+
     /// Reads a configuration file, and checks its values like [`Config::parse`].
     ///
     /// # Errors

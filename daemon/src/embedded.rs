@@ -1,6 +1,6 @@
 //! A private daemon in a thread of this process.
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, StoreAt};
 use crate::core::settings::Mode;
 use crate::sys::{DaemonError, Devices, FdStore, Inherited, Listener, Shell, Stop, Supply, limits, spill};
 use std::path::{Path, PathBuf};
@@ -77,13 +77,14 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
 /// Starts a daemon like [`embedded`], with a configuration. The configuration's options
 /// `socket_mode` and `mode` are ignored.
 ///
-/// The option `fd_store` names the socket of a `tensorlendd --fd-store`. After the death of this process, the next
-/// daemon with the same `fd_store` and `socket` continues with all tensors. Without `fd_store`, the option `socket` is
-/// ignored too.
+/// With the option `socket`, the daemon listens there, and stores its descriptors in an fd store: in the process that the
+/// option `fd_store` names, or in one that this function starts (`tensorlendd --fd-store`, the program next to this one or in
+/// PATH). After the death of this process, the next daemon with the same `socket` continues with all tensors. Without
+/// `socket`, the daemon has a socket and memory of its own, which end with it.
 ///
 /// # Errors
-/// If the configuration is invalid, or a resource of the system is missing. Also if the process of `fd_store` does not
-/// respond within ten seconds, or if `fd_store` is set without `socket`.
+/// If the configuration is invalid, or a resource of the system is missing. Also if the fd store cannot be started or does
+/// not respond within ten seconds, or if `fd_store` is set without `socket`.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     limits::check_system()?;
     fork::watch();
@@ -91,8 +92,9 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     spill::check(&settings)?;
     let devices = Devices::open(&config.cuda);
     devices.tell(&mut settings);
-    let Place { folder, socket, left } = Place::choose(config)?;
-    let listener = Listener::bind(&socket, 0o600)?;
+    let place = Place::choose(config)?;
+    let listener = Listener::bind(&place.socket, 0o600)?;
+    let left = place.inherit()?;
     let supply = Supply { backing: limits::backing(config)?, devices };
     // An embedded daemon must write nothing to the log of the program in which it runs.
     let silent = tracing::subscriber::NoSubscriber::default;
@@ -104,29 +106,46 @@ pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
         let _ = shell.run(&*stopped);
     });
     let thread = thread.map_err(|error| DaemonError::System { what: "starting a thread", error })?;
+    let Place { folder, socket, .. } = place;
     Ok(Embedded { socket, stop, thread: Some(thread), folder, forks: fork::generation() })
 }
 
-/// The socket of an embedded daemon, and the state that the previous daemon has left.
-struct Place {
+/// The socket of an embedded daemon, and its store.
+struct Place<'a> {
     folder: Option<TempDir>,
     socket: PathBuf,
-    left: Inherited,
+    store: StoreAt<'a>,
 }
 
-impl Place {
-    fn choose(config: &Config) -> Result<Self, DaemonError> {
-        let Some(fd_store) = &config.fd_store else {
+impl<'a> Place<'a> {
+    fn choose(config: &'a Config) -> Result<Self, DaemonError> {
+        let Some(socket) = config.socket.clone() else {
+            if let StoreAt::Socket(_) = config.fd_store_at() {
+                let text = "fd_store is set without socket: clients find the next daemon by the path of its socket";
+                return Err(ConfigError::Value(text.into()).into());
+            }
             let folder = folder()?;
             let socket = folder.path().join(SOCKET);
-            return Ok(Self { folder: Some(folder), socket, left: Inherited::default() });
+            return Ok(Self { folder: Some(folder), socket, store: StoreAt::None });
         };
-        let Some(socket) = config.socket.clone() else {
-            let text = "fd_store is set without socket: clients find the next daemon by the path of its socket";
-            return Err(ConfigError::Value(text.into()).into());
-        };
-        Ok(Self { folder: None, socket, left: FdStore::of_process(fd_store)? })
+        Ok(Self { folder: None, socket, store: config.fd_store_at() })
     }
+
+    /// Connects to the store. The daemon listens already, so that no other daemon has this socket.
+    fn inherit(&self) -> Result<Inherited, DaemonError> {
+        match self.store {
+            StoreAt::None => Ok(Inherited::default()),
+            StoreAt::Socket(path) => FdStore::of_process(path),
+            StoreAt::Default => FdStore::of_own_process(&self.socket, daemon_program()),
+        }
+    }
+}
+
+/// Returns `tensorlendd` next to this program. If there is none, returns the name, which PATH resolves.
+fn daemon_program() -> PathBuf {
+    let name = PathBuf::from("tensorlendd");
+    let near = std::env::current_exe().ok().map(|program| program.with_file_name(&name));
+    near.filter(|near| near.exists()).unwrap_or(name)
 }
 
 /// Creates a directory that only this user can enter. The directory is in /tmp if TMPDIR is too

@@ -15,7 +15,7 @@
 
 use crate::sys::fd_store::channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
 use crate::sys::{DaemonError, Listener, Order, Orders, Signals, limits, notify};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketFlags, accept_with};
@@ -23,6 +23,7 @@ use rustix::process::{DumpableBehavior, Resource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
 
 /// Maximum number of descriptors that one process stores.
 const ENTRIES_MAX: usize = 1 << 18;
@@ -110,11 +111,12 @@ impl Entries {
     }
 }
 
-/// Runs the fd store on a socket at `path`, until SIGTERM or SIGINT.
+/// Runs the fd store on a socket at `path`, until SIGTERM or SIGINT. With `idle`, also until no daemon was connected for this
+/// time, or until a daemon leaves without any stored descriptor.
 ///
 /// # Errors
 /// An error if the socket cannot be created, or if a system call of the loop fails.
-pub fn run(path: &Path) -> Result<(), DaemonError> {
+pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
     let signals = Signals::catch()?;
     let system = |what| move |error: Errno| DaemonError::System { what, error: error.into() };
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("PR_SET_DUMPABLE"))?;
@@ -129,12 +131,14 @@ pub fn run(path: &Path) -> Result<(), DaemonError> {
     let listener = Listener::bind(path, 0o600)?;
     notify::ready("stores descriptors");
     tracing::info!("stores up to {capacity} descriptors, on {}", path.display());
+    let idle = idle.and_then(|idle| Timespec::try_from(idle).ok());
     // From here on, this process allocates no memory.
-    let mut daemon: Option<OwnedFd> = None;
+    let (mut daemon, mut served): (Option<OwnedFd>, bool) = (None, false);
     loop {
         let peer = daemon.as_ref().map_or(listener.fd.as_fd(), AsFd::as_fd);
         let mut ready = [PollFd::new(&signals, PollFlags::IN), PollFd::from_borrowed_fd(peer, PollFlags::IN)];
-        match poll(&mut ready, None) {
+        match poll(&mut ready, timeout(idle, daemon.is_some(), served && entries.descriptors.is_empty()).as_ref()) {
+            Ok(0) => return Ok(()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(system("poll")(error)),
         }
@@ -146,15 +150,19 @@ pub fn run(path: &Path) -> Result<(), DaemonError> {
         if !is_ready {
             continue;
         }
-        match daemon.take() {
-            Some(connection) => {
-                if serve(&connection, &mut entries) {
-                    daemon = Some(connection);
-                }
-            }
-            None => daemon = accept(&listener.fd).filter(|connection| send_all(connection.as_fd(), &entries).is_ok()),
+        if let Some(connection) = daemon.take() {
+            daemon = serve(&connection, &mut entries).then_some(connection);
+        } else {
+            daemon = accept(&listener.fd).filter(|connection| send_all(connection.as_fd(), &entries).is_ok());
+            served |= daemon.is_some();
         }
     }
+}
+
+/// Returns the time for which the store waits for the next event.
+fn timeout(idle: Option<Timespec>, has_daemon: bool, is_useless: bool) -> Option<Timespec> {
+    let idle = idle.filter(|_| !has_daemon)?;
+    Some(if is_useless { Timespec { tv_sec: 0, tv_nsec: 0 } } else { idle })
 }
 
 /// Accepts a daemon that runs as this process's user or as root. Disconnects a daemon that does not

@@ -96,6 +96,7 @@ fn options(config: &Config) -> Options {
         source: _,
     } = config;
     let mut all = Options::new();
+    memory(&mut all, pool, cuda, spill);
     let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));
 
     put("socket", Takes::Restart, debug(socket.as_ref()));
@@ -104,6 +105,33 @@ fn options(config: &Config) -> Options {
     put("mode", Takes::Restart, debug(Some(mode)));
     put("observers", Takes::Now, debug(Some(observers)));
 
+    let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max, subuid_file } = uid;
+    put("uid.bytes_max", Takes::Now, bytes(*bytes_max));
+    put("uid.device_bytes_max", Takes::Now, bytes(*device_bytes_max));
+    put("uid.sessions_max", Takes::Now, debug(Some(sessions_max)));
+    put("uid.share", Takes::Now, debug(share.as_ref()));
+    put("uid.lease_ms_max", Takes::Now, debug(lease_ms_max.as_ref()));
+    put("uid.subuid_file", Takes::Now, debug(Some(subuid_file)));
+
+    let StreamsConfig { grace_ms } = streams;
+    put("streams.grace_ms", Takes::Now, debug(Some(grace_ms)));
+
+    limits(&mut all, "namespace_default", namespace_default);
+    for (name, rule) in namespace {
+        let place = format!("namespace.{name}");
+        limits(&mut all, &place, &rule.limits());
+        // The call of `limits` has already added the other fields.
+        let NamespaceConfig { readers, writers, .. } = rule;
+        for (key, list) in [("readers", readers), ("writers", writers)] {
+            all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));
+        }
+    }
+    all
+}
+
+/// Adds the options of the sections that describe the kinds of memory.
+fn memory(all: &mut Options, pool: &PoolConfig, cuda: &CudaConfig, spill: &SpillConfig) {
+    let mut put = |key: &str, takes, value| drop(all.insert(key.to_owned(), (takes, value)));
     let PoolConfig {
         bytes_max,
         sheet_bytes_max,
@@ -139,29 +167,6 @@ fn options(config: &Config) -> Options {
     put("spill.uid_bytes_max", Takes::Restart, bytes(*uid_bytes_max));
     put("spill.high_water_percent", Takes::Restart, debug(high_water_percent.as_ref()));
     put("spill.low_water_percent", Takes::Restart, debug(low_water_percent.as_ref()));
-
-    let UidConfig { bytes_max, device_bytes_max, sessions_max, share, lease_ms_max, subuid_file } = uid;
-    put("uid.bytes_max", Takes::Now, bytes(*bytes_max));
-    put("uid.device_bytes_max", Takes::Now, bytes(*device_bytes_max));
-    put("uid.sessions_max", Takes::Now, debug(Some(sessions_max)));
-    put("uid.share", Takes::Now, debug(share.as_ref()));
-    put("uid.lease_ms_max", Takes::Now, debug(lease_ms_max.as_ref()));
-    put("uid.subuid_file", Takes::Now, debug(Some(subuid_file)));
-
-    let StreamsConfig { grace_ms } = streams;
-    put("streams.grace_ms", Takes::Now, debug(Some(grace_ms)));
-
-    limits(&mut all, "namespace_default", namespace_default);
-    for (name, rule) in namespace {
-        let place = format!("namespace.{name}");
-        limits(&mut all, &place, &rule.limits());
-        // The call of `limits` has already added the other fields.
-        let NamespaceConfig { readers, writers, .. } = rule;
-        for (key, list) in [("readers", readers), ("writers", writers)] {
-            all.insert(format!("{place}.{key}"), (Takes::Now, debug(Some(list))));
-        }
-    }
-    all
 }
 
 fn limits(all: &mut Options, place: &str, limits: &LimitsConfig) {

@@ -5,6 +5,7 @@ use crate::{Config, DaemonError, log, service};
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use tensorlend_os::stderr;
 
 /// Daemon that owns pooled shared memory and lends tensor slots to client processes.
@@ -25,6 +26,9 @@ struct Arguments {
     /// daemon's death, the next daemon gets the descriptors and continues with all tensors.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["config", "socket", "check_config", "reload", "print_config"])]
     fd_store: Option<PathBuf>,
+    /// End the fd store after this time without a daemon, or at once if a daemon leaves nothing in it
+    #[arg(long, value_name = "SECONDS", requires = "fd_store")]
+    fd_store_idle: Option<u32>,
     /// Also lend memory of devices whose driver is a fake for tests
     #[arg(long)]
     allow_fake_cuda: bool,
@@ -58,6 +62,7 @@ pub fn command() -> clap::Command {
 /// Runs the daemon from a command line. The first argument is the program's name. Returns the exit
 /// status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
+    let program = arguments.first().map_or_else(|| "tensorlendd".into(), PathBuf::from);
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -77,18 +82,18 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     }
     #[cfg(feature = "crash-points")]
     tensorlend_os::crash::arm();
-    let status = run(arguments);
+    let status = run(arguments, program);
     log::flush();
     status
 }
 
-fn run(arguments: Arguments) -> u8 {
+fn run(arguments: Arguments, program: PathBuf) -> u8 {
     if let Err(error) = log::start(arguments.log_format) {
         stderr::say(&format!("tensorlendd: systemd's journal cannot be written: {error}"));
         return 1;
     }
     let serves = !arguments.check_config && arguments.reload.is_none();
-    match start(arguments) {
+    match start(arguments, program) {
         Ok(()) => 0,
         Err(error) => {
             // The text is trimmed, because the texts of the TOML parser end with a line feed.
@@ -101,10 +106,10 @@ fn run(arguments: Arguments) -> u8 {
     }
 }
 
-fn start(arguments: Arguments) -> Result<(), DaemonError> {
-    let Arguments { config, socket, fd_store, allow_fake_cuda, check_config, reload, .. } = arguments;
+fn start(arguments: Arguments, program: PathBuf) -> Result<(), DaemonError> {
+    let Arguments { config, socket, fd_store, fd_store_idle, allow_fake_cuda, check_config, reload, .. } = arguments;
     if let Some(path) = fd_store {
-        return crate::fd_store::run(&path);
+        return crate::fd_store::run(&path, fd_store_idle.map(|seconds| Duration::from_secs(seconds.into())));
     }
     let load = move || {
         let mut config = match &config {
@@ -124,7 +129,7 @@ fn start(arguments: Arguments) -> Result<(), DaemonError> {
     }
     match reload {
         Some(pid) => crate::ask_to_reload(&load()?, pid),
-        None => crate::run(Box::new(load)),
+        None => crate::run(Box::new(load), program),
     }
 }
 

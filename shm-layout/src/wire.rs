@@ -103,55 +103,12 @@ pub struct Return {
     pub member: u64,
     /// First slots of the client's segments. `None`: the client has too many segments to list.
     pub segments: Option<Vec<u32>>,
-    /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]). The
-    /// client has no descriptors of these segments to hand back.
+    /// The segments of `segments` that the client has released for spill ([`Request::Shelve`]).
     pub shelved: Vec<u32>,
     /// Number of the client's parts of cells, besides the catalogue.
     pub cells: u8,
     /// The client's claims on items of queues, at most [`ASSERTED_MAX`].
     pub claims: Vec<QueueClaim>,
-}
-
-/// A descriptor that the daemon lent to a client and that the client still has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Item {
-    /// The directory of the client's namespace.
-    Directory,
-    /// The client's catalogue.
-    Catalogue,
-    /// The client's lease table.
-    Leases,
-    /// A further part of the client's cells.
-    Cells {
-        /// The part's number.
-        part: u8,
-    },
-    /// One of the client's own segments.
-    Segment {
-        /// Number of the segment's first slot.
-        base: u32,
-    },
-    /// The slot records of one of the client's own segments.
-    Slots {
-        /// Number of the segment's first slot.
-        base: u32,
-    },
-    /// The ring of one of the client's own streams.
-    Ring {
-        /// The stream's index in the directory.
-        stream: u32,
-        /// The stream's id.
-        id: u64,
-    },
-    /// The client's own wake descriptor, which the daemon has lost.
-    Wake {
-        /// The stream's index in the directory.
-        stream: u32,
-        /// The stream's id.
-        id: u64,
-        /// The subscription's cursor.
-        cursor: u16,
-    },
 }
 
 /// A request of a client.
@@ -162,19 +119,9 @@ pub enum Request {
     /// Continues a session after the daemon was replaced. Reply: [`Reply::Welcome`] with the directory, and this
     /// daemon's wakeup eventfd.
     Return(Return),
-    /// Hands one of the session's descriptors back to a daemon that does not know the session.
-    /// Reply: [`Reply::Done`]. After the last descriptor, [`Request::Return`] continues the
-    /// session.
-    HandBack {
-        /// The namespace.
-        namespace: String,
-        /// The client's catalogue number there.
-        catalogue: u16,
-        /// The client's member word.
-        member: u64,
-        /// The kind of descriptor.
-        item: Item,
-    },
+    /// Retired: a violation. Clients of earlier builds handed a descriptor back to a daemon that did not know their
+    /// session. This variant keeps the numbers of the later ones.
+    HandBack,
     /// Acknowledges the descriptors of the last reply. The client has mapped those that it may
     /// write. No reply.
     Ack,
@@ -403,8 +350,7 @@ pub enum Request {
     /// descriptors.
     Inspect(Inspect),
     /// Subscribes to a stream like [`Request::Subscribe`], with a descriptor that becomes readable with each message.
-    /// Reply: [`Reply::Stream`] with the ring and the subscriber's end of a wake pair. If clients of this daemon may have to
-    /// hand descriptors back, the producers' end follows.
+    /// Reply: [`Reply::Stream`] with the ring and the subscriber's end of a wake pair.
     SubscribePollable {
         /// The stream's name.
         name: String,
@@ -424,7 +370,7 @@ impl Request {
             self,
             Self::Hello(_)
                 | Self::Return(_)
-                | Self::HandBack { .. }
+                | Self::HandBack
                 | Self::Ack
                 | Self::Delete { .. }
                 | Self::Rename { .. }

@@ -2,13 +2,13 @@
 //! `ok ...` or `error ...`. The tests kill it, stop it, and run it as other users.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Write};
 use std::time::Duration;
 use tensorlend::{
     Call, Caller, Client, DType, Draft, Lease, Lifetime, Policy, QueueItem, Server, Start, Stream, Subscription,
     TensorView, Version,
 };
 use tensorlend_tests::filled;
+use tensorlend_tests::orders::{self, Answer};
 use tensorlend_tests::traffic::{Pair, Traffic};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -29,8 +29,6 @@ struct Agent {
     caller: Option<Caller>,
     traffic: Option<Traffic>,
 }
-
-type Answer = Result<String, Box<dyn std::error::Error>>;
 
 /// Fills `bytes` with values that depend on the position and on the seed.
 fn fill(bytes: &mut [u8], seed: u64) {
@@ -57,18 +55,9 @@ impl Agent {
     fn run(&mut self, line: &str) -> Answer {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            // connect SOCKET [NAMESPACE]
-            ["connect", socket, ref rest @ ..] => {
-                let mut builder = Client::builder().socket(socket).label("agent");
-                if let [namespace] = rest {
-                    builder = builder.namespace(namespace);
-                }
-                self.client = Some(builder.connect()?);
-                Ok(self.client()?.namespace().to_owned())
-            }
-            // connect-hardened SOCKET [NAMESPACE]
-            ["connect-hardened", socket, ref rest @ ..] => {
-                let mut builder = Client::builder().socket(socket).label("agent").harden(true);
+            // connect SOCKET [NAMESPACE], or connect-hardened
+            [how @ ("connect" | "connect-hardened"), socket, ref rest @ ..] => {
+                let mut builder = Client::builder().socket(socket).label("agent").harden(how == "connect-hardened");
                 if let [namespace] = rest {
                     builder = builder.namespace(namespace);
                 }
@@ -420,14 +409,5 @@ fn mark() {
 
 fn main() {
     let mut agent = Agent::default();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let answer = match agent.run(&line) {
-            Ok(text) => format!("ok {text}"),
-            Err(e) => format!("error {e}").replace('\n', " "),
-        };
-        let mut out = std::io::stdout().lock();
-        if writeln!(out, "{}", answer.trim_end()).and_then(|()| out.flush()).is_err() {
-            return;
-        }
-    }
+    orders::obey(|line| agent.run(line));
 }

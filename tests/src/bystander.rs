@@ -1,15 +1,14 @@
 //! An honest client next to a liar. It uses everything that the liar publishes, and the tensors of honest clients, and
 //! detects whether any of the latter was changed. It takes orders on its standard input, as an agent does.
 
-use rustix::process::{Signal, set_parent_process_death_signal};
 use std::hint::black_box;
-use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tensorlend::{
     Client, DType, Draft, Error, History, Policy, Start, Stream, Subscription, Tensor, TrySendError, Value, Version,
 };
 use tensorlend_tests::board::Board;
+use tensorlend_tests::orders::{self, Answer};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Number of names that every bystander keeps published.
@@ -40,8 +39,6 @@ struct Open {
     liars: Option<Subscription>,
     held: Vec<Value>,
 }
-
-type Answer = Result<String, Box<dyn std::error::Error>>;
 
 fn connect(socket: &Path) -> Result<Client, Error> {
     Client::builder().socket(socket).label("bystander").connect()
@@ -382,16 +379,7 @@ fn run(line: &str, bystander: &mut Option<Bystander>) -> Answer {
 }
 
 fn main() {
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    orders::end_with_parent();
     let mut bystander = None;
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let answer = match run(&line, &mut bystander) {
-            Ok(text) => format!("ok {text}"),
-            Err(e) => format!("error {e}"),
-        };
-        let mut out = std::io::stdout().lock();
-        if writeln!(out, "{}", answer.replace('\n', " ").trim_end()).and_then(|()| out.flush()).is_err() {
-            return;
-        }
-    }
+    orders::obey(|line| run(line, &mut bystander));
 }

@@ -22,23 +22,27 @@ pub fn run(arguments: &[String]) -> Option<()> {
     for count in 1.. {
         let value = seed << 24 | count;
         match act(&client, &mut random, value, &mut held) {
-            // Other processes delete, replace, open and close the same objects.
-            Ok(())
-            | Err(
-                Error::NotFound(_)
-                | Error::NoSuch { .. }
-                | Error::Timeout { .. }
-                | Error::StreamEnded(_)
-                | Error::StreamFull(_)
-                | Error::Refused { .. },
-            ) => {}
-            Err(e) => panic!("nobody may meet this: {e}"),
+            Err(e) if !is_others_work(&e) => panic!("nobody may meet this: {e}"),
+            _ => {}
         }
         if held.len() > 20 {
             held.clear();
         }
     }
     Some(())
+}
+
+/// Returns true for the errors of a process that shares objects with others: they delete, replace, open and close them.
+pub fn is_others_work(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotFound(_)
+            | Error::NoSuch { .. }
+            | Error::Timeout { .. }
+            | Error::StreamEnded(_)
+            | Error::StreamFull(_)
+            | Error::Refused { .. }
+    )
 }
 
 /// Returns a name that one of them may have left, to delete it at the end.

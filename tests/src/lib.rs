@@ -17,6 +17,7 @@ pub mod journal;
 pub mod keeper;
 pub mod machine;
 pub mod memory;
+pub mod orders;
 pub mod place;
 pub mod queued;
 pub mod scenarios;
@@ -353,9 +354,30 @@ impl Drop for Daemon {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+        end_store(&self.socket());
         if std::thread::panicking() {
             eprintln!("--- the daemon's log\n{}", self.log());
         }
+    }
+}
+
+/// Returns the process id of the fd store that a daemon with this socket has started. Returns `None` if none runs. The daemon
+/// must not run, because a store serves one daemon at a time.
+pub fn own_store(socket: &Path) -> Option<u32> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".store");
+    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+    connect(&probe, &SocketAddrUnix::new(Path::new(&path)).ok()?).ok()?;
+    Some(sockopt::socket_peercred(&probe).ok()?.pid.as_raw_nonzero().get() as u32)
+}
+
+/// Ends the fd store of a daemon that has ended, with the memory that it holds.
+pub fn end_store(socket: &Path) {
+    let store = own_store(socket).and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
+    if let Some(store) = store {
+        // It may have just ended by itself.
+        let _ = rustix::process::kill_process(store, rustix::process::Signal::TERM);
     }
 }
 

@@ -3,16 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::error::Error;
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use tensorlend::{Client, DType, Dataset, TensorSpec};
 use tensorlend_cuda::{Context, Driver, Stream, copy};
+use tensorlend_tests::orders::{self, Answer};
 use tensorlend_tests::place::{Draft, Lease, Place, pattern, value_of};
 use xxhash_rust::xxh3::xxh3_64;
-
-type Answer<T = String> = Result<T, Box<dyn Error>>;
 
 #[derive(Default)]
 struct Placed {
@@ -224,16 +222,7 @@ fn hang_up(path: &Path) -> Answer<usize> {
 }
 
 fn main() {
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    orders::end_with_parent();
     let mut placed = Placed::default();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let answer = match placed.run(&line) {
-            Ok(text) => format!("ok {text}"),
-            Err(e) => format!("error {e}").replace('\n', " "),
-        };
-        let mut out = std::io::stdout().lock();
-        if writeln!(out, "{}", answer.trim_end()).and_then(|()| out.flush()).is_err() {
-            return;
-        }
-    }
+    orders::obey(|line| placed.run(line));
 }

@@ -39,17 +39,17 @@ impl Machine {
     /// # Panics
     /// If its folder cannot be made.
     pub fn configured(mode: &str) -> Self {
-        let it = Self::without_store(mode);
+        let it = Self::with_own_store(mode);
         let config = format!("mode = \"{mode}\"\nfd_store = \"{}\"\n", it.path("store").display());
         std::fs::write(it.path("config.toml"), config).expect("the configuration is written");
         it
     }
 
-    /// Returns a machine without an fd store, on which no daemon runs yet.
+    /// Returns a machine whose daemon starts an fd store itself, in user mode. No daemon runs yet.
     ///
     /// # Panics
     /// If its folder cannot be made.
-    pub fn without_store(mode: &str) -> Self {
+    pub fn with_own_store(mode: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("tensorlend-test-").tempdir().expect("a temporary folder");
         open_to_all(folder.path());
         let config = format!("mode = \"{mode}\"\n");
@@ -196,6 +196,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         end(&mut self.daemon, Signal::KILL);
         end(&mut self.store, Signal::KILL);
+        crate::end_store(&self.path("socket"));
         if std::thread::panicking() {
             eprintln!("--- the log of store and daemons\n{}", self.log());
         }

@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use tensorlend_tests::history::work::Work;
 
 fn main() -> std::process::ExitCode {
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    tensorlend_tests::orders::end_with_parent();
     #[cfg(feature = "crash-points")]
     tensorlend_os::crash::arm();
     let arguments: Vec<String> = std::env::args().skip(1).collect();

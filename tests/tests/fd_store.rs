@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tensorlend::{Client, DType, Start};
 use tensorlend_tests::stored::{Machine, end};
-use tensorlend_tests::{PATIENCE, eventually, run, signal, skip_without};
+use tensorlend_tests::{PATIENCE, eventually, own_store, run, signal, skip_without};
 
 const MODES: [&str; 2] = ["user", "system"];
 
@@ -292,13 +292,92 @@ fn a_daemon_waits_for_its_store_at_the_start() {
     });
 }
 
+/// The daemon starts the store next to its socket, starts another one when it is killed, and finds it after its own death.
+#[test]
+fn a_users_daemon_starts_a_store_itself() {
+    let mut machine = Machine::with_own_store("user");
+    machine.start_daemon();
+    let (a, b) = (machine.client(), machine.client());
+    let mut dead = machine.agent();
+    let sum = dead.ok("put of-the-dead 3000000 7");
+    dead.kill();
+    publish(&a, "x", 1);
+    let stream = a.stream("frames").open().unwrap();
+    let mut frames = b.subscription("frames").pollable().open().unwrap();
+    let held = b.get("x").unwrap();
+    for round in 0..4 {
+        machine.kill_daemon();
+        let store = own_store(&machine.path("socket")).expect("the store outlives the daemon");
+        machine.start_daemon();
+        assert_eq!((held.as_slice::<u64>().unwrap()[0], value(&a, "x")), (1, round + 1));
+        publish(&b, "x", round + 2);
+        assert!(machine.agent().ok("sum of-the-dead").ends_with(&sum));
+        // A subscriber that sleeps in epoll is woken through the daemon's wake descriptor, which the store had.
+        stream.send(a.create(DType::U64, &[10u64]).unwrap()).unwrap();
+        let wait = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        let mut polled = [rustix::event::PollFd::new(&frames, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut polled, Some(&wait)), Ok(1));
+        assert_eq!(frames.try_recv().unwrap().unwrap().sequence(), round);
+        if round % 2 == 1 {
+            let starts = machine.log().matches("the fd store runs again").count();
+            signal(store, Signal::KILL);
+            eventually("another store", || machine.log().matches("the fd store runs again").count() > starts);
+        }
+    }
+    drop((held, stream, frames));
+    a.delete_stream("frames").unwrap();
+    for entry in a.list("*").unwrap() {
+        a.delete(&entry.name).unwrap();
+    }
+    drop((a, b));
+    // A store ends at once if the daemon leaves nothing in it.
+    eventually("an end without a store", || {
+        if machine.daemon.is_none() {
+            machine.start_daemon();
+        }
+        end(&mut machine.daemon, Signal::TERM);
+        std::thread::sleep(Duration::from_millis(100));
+        own_store(&machine.path("socket")).is_none()
+    });
+    assert!(!machine.path("socket.store").exists());
+}
+
+#[test]
+fn a_store_ends_when_no_daemon_comes() {
+    let machine = Machine::with_own_store("user");
+    let mut store = machine.program();
+    let mut store = store.arg("--fd-store").arg(machine.path("store")).args(["--fd-store-idle", "1"]).spawn().unwrap();
+    eventually("its end", || store.try_wait().unwrap().is_some_and(|ended| ended.success()));
+    assert!(!machine.path("store").exists());
+}
+
+#[test]
+fn without_any_store_a_restart_ends_the_sessions() {
+    let mut machine = Machine::with_own_store("user");
+    std::fs::write(machine.path("config.toml"), "mode = \"user\"\nfd_store = \"none\"\n").unwrap();
+    machine.start_daemon();
+    let client = machine.client();
+    publish(&client, "x", 1);
+    let held = client.get("x").unwrap();
+    machine.kill_daemon();
+    assert_eq!(own_store(&machine.path("socket")), None);
+    machine.start_daemon();
+    let error = client.stat().unwrap_err();
+    assert!(matches!(error, tensorlend::Error::Disconnected { .. } | tensorlend::Error::SessionEnded), "{error}");
+    assert_eq!(held.as_slice::<u64>().unwrap()[0], 1, "what is mapped can be read");
+    assert!(machine.client().get("x").unwrap_err().is_not_found());
+}
+
 /// A program with an embedded daemon: see `an_embedded_daemon_continues_after_its_program`.
 #[test]
 #[ignore = "started by another test"]
 fn program_with_an_embedded_daemon() {
     let folder = PathBuf::from(std::env::var_os("TENSORLEND_TEST_FOLDER").unwrap());
-    let (socket, store) = (folder.join("socket"), folder.join("store"));
-    let config = format!("socket = \"{}\"\nfd_store = \"{}\"\n", socket.display(), store.display());
+    let mut config = format!("socket = \"{}\"\n", folder.join("socket").display());
+    // Without this option, the program starts the store itself.
+    if folder.join("store").exists() {
+        config.push_str(&format!("fd_store = \"{}\"\n", folder.join("store").display()));
+    }
     let config = tensorlend_daemon::Config::parse(&config).unwrap();
     let daemon = tensorlend_daemon::embedded_with(&config).unwrap();
     let client = Client::builder().socket(daemon.socket()).connect().unwrap();
@@ -324,9 +403,19 @@ fn program_with_an_embedded_daemon() {
 fn an_embedded_daemon_continues_after_its_program() {
     let mut machine = Machine::start("user");
     end(&mut machine.daemon, Signal::TERM);
+    continues_after_its_program(machine);
+    continues_after_its_program(Machine::with_own_store("user"));
+}
+
+fn continues_after_its_program(mut machine: Machine) {
+    let programs = tensorlend_tests::binary("tensorlendd");
+    let path = std::env::join_paths([programs.parent().unwrap()]).unwrap();
     let program = |folder: &Path| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["program_with_an_embedded_daemon", "--exact", "--ignored"]).env("TENSORLEND_TEST_FOLDER", folder);
+        command
+            .args(["program_with_an_embedded_daemon", "--exact", "--ignored"])
+            .env("TENSORLEND_TEST_FOLDER", folder)
+            .env("PATH", &path);
         command.stdout(Stdio::null()).spawn().unwrap()
     };
     let (mut client, mut children) = (None, Vec::new());

@@ -7,7 +7,7 @@
 #[path = "fork/child.rs"]
 mod child;
 
-use child::{Child, forked};
+use child::{Child, VALUE, comes_back, forked, write_a_lot};
 use std::io::{Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -288,29 +288,12 @@ fn a_parent_goes_on_after_several_forks() {
     end(&daemon, all);
 }
 
-const VALUE: [u64; 3] = [1, 2, 3];
-
-/// Replaces many values of the size of `VALUE`: a slot that is free is used again.
-fn write_a_lot(owner: &Client) {
-    for round in 0..200u64 {
-        owner.put("other", &[round; 3]).unwrap();
-    }
-    owner.delete("other").unwrap();
-}
-
 /// Starts a daemon, and an owner with one published value.
 fn owner() -> (Daemon, Client) {
     let daemon = Daemon::start("");
     let owner = daemon.client();
     owner.put("x", &VALUE).unwrap();
     (daemon, owner)
-}
-
-fn comes_back(owner: &Client) {
-    eventually("the end of the children's leases", || {
-        write_a_lot(owner);
-        owner.leased().unwrap() == 0
-    });
 }
 
 fn a_child_reads_after_its_parent_has_released() {

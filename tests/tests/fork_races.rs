@@ -8,7 +8,7 @@
 #[path = "fork/child.rs"]
 mod child;
 
-use child::{Child, forked};
+use child::{Child, VALUE, comes_back, forked, write_a_lot};
 use std::cell::Cell;
 use std::io::{Write, pipe};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,9 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tensorlend::{Client, DType, Draft, Lease};
-use tensorlend_tests::{Daemon, eventually, harness};
-
-const VALUE: [u64; 3] = [1, 2, 3];
+use tensorlend_tests::{Daemon, harness};
 
 /// Work between the library's handler before a fork and the fork.
 static WORK: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
@@ -29,27 +27,12 @@ fn draft(client: &Client, value: u64) -> Draft {
     draft
 }
 
-/// Replaces many values of the size of `VALUE`: a slot that is free is used again.
-fn write_a_lot(owner: &Client) {
-    for round in 0..200u64 {
-        owner.put("other", &[round; 3]).unwrap();
-    }
-    owner.delete("other").unwrap();
-}
-
 fn owner() -> (Daemon, Client) {
     let daemon = Daemon::start("");
     let owner = daemon.client();
     owner.put("x", &VALUE).unwrap();
     owner.put("y", &VALUE).unwrap();
     (daemon, owner)
-}
-
-fn nobody_reads(owner: &Client) {
-    eventually("the end of the children's leases", || {
-        write_a_lot(owner);
-        owner.leased().unwrap() == 0
-    });
 }
 
 fn is_refused(lease: &Lease) -> bool {
@@ -78,7 +61,7 @@ fn a_lease_that_a_thread_takes_during_the_fork() {
     owner.delete("y").unwrap();
     write_a_lot(&owner);
     child.finish();
-    nobody_reads(&owner);
+    comes_back(&owner);
 }
 
 /// A cursor protects a borrowed message, and moves on when the parent drops it.
@@ -192,7 +175,7 @@ fn a_thread_forks_as_it_ends() {
     child.finish();
     drop(lease);
     owner.delete("x").unwrap();
-    nobody_reads(&owner);
+    comes_back(&owner);
 }
 
 /// Two threads fork while others lease, connect and replace values.
@@ -255,7 +238,7 @@ fn threads_lease_while_others_fork() {
         assert_eq!(done, [true; 2]);
     });
     owner.delete("x").unwrap();
-    nobody_reads(&owner);
+    comes_back(&owner);
 }
 
 /// The tests by name, as harnesses list them.

@@ -260,9 +260,9 @@ fn what_succeeds_is_no_refusal_and_a_refused_put_is_one() {
 
 #[test]
 fn an_ordinary_restart_warns_of_nothing() {
-    for with_store in [true, false] {
-        let mut machine = if with_store { Machine::start("user") } else { Machine::without_store("user") };
-        if !with_store {
+    for has_store in [true, false] {
+        let mut machine = if has_store { Machine::start("user") } else { Machine::with_own_store("user") };
+        if !has_store {
             machine.start_daemon();
         }
         let mut agents: Vec<_> = (0..8).map(|_| machine.agent()).collect();
@@ -281,7 +281,7 @@ fn an_ordinary_restart_warns_of_nothing() {
         let since = warnings(&log[before..]);
         // A test that runs as root uses user mode on purpose.
         let since: Vec<_> = since.into_iter().filter(|line| !line.contains("runs as root")).collect();
-        assert!(since.is_empty(), "with a store: {with_store}\n{}", since.join("\n"));
+        assert!(since.is_empty(), "with a store of its own: {}\n{}", !has_store, since.join("\n"));
         assert_eq!(machine.client().stat().unwrap().refusals.total(), 0, "{log}");
     }
 }

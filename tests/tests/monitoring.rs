@@ -37,7 +37,7 @@ fn alerts_fire_for_the_machine_with_the_fault() {
 #[test]
 fn the_manual_explains_every_alert() {
     let read = |path: &str| std::fs::read_to_string(workspace(path)).unwrap();
-    let (rules, page) = (read("packaging/prometheus/tensorlend.rules.yaml"), read("docs/how-to/monitor.md"));
+    let (rules, page) = (read("packaging/prometheus/tensorlend.rules.yaml"), read("docs/web.md"));
     let rows = || page.lines().filter(|line| line.starts_with("| `Tensorlend"));
     let alerts = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let explained: usize = rows().map(|row| row.split('|').nth(1).unwrap().split(',').count()).sum();

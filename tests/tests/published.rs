@@ -109,10 +109,10 @@ fn bare(home: &Path, path: &[&Path], program: impl AsRef<OsStr>) -> Command {
 #[test]
 fn what_is_published_is_listed_and_documented() {
     let usage = done(Command::new(workspace("scripts/release")).arg("--help"));
-    let manual = std::fs::read_to_string(workspace("docs/packages.md")).unwrap();
+    let manual = std::fs::read_to_string(workspace("docs/internals/releases.md")).unwrap();
     for part in PARTS {
         assert!(usage.lines().any(|line| line.split_whitespace().next() == Some(part)), "{part} in\n{usage}");
-        assert!(manual.contains(&format!("| `{part}` |")), "docs/packages.md has no row for {part}");
+        assert!(manual.contains(&format!("| `{part}` |")), "docs/internals/releases.md has no row for {part}");
     }
     let refused = run(Command::new(workspace("scripts/release")).arg("wheels"));
     assert_eq!(refused.status.code(), Some(2), "an unknown part is an error");

@@ -216,90 +216,13 @@ fn a_request_waits_for_a_new_daemon_no_longer_than_its_timeout() {
     }
 }
 
-/// Without an fd store, one user's clients hand their descriptors back: everything that belongs to live clients
-/// survives.
-#[test]
-fn without_a_keeper_clients_bring_back_what_they_have() {
-    for mode in ["mode = \"user\"\n"] {
-        let mut service = Service::start(mode);
-        let (a, b) = (service.client(), service.client());
-        for name in 0..50u64 {
-            filled(&a, 5000, name).publish(&format!("a/{name}")).unwrap();
-            filled(&b, 100, name).publish(&format!("b/{name}")).unwrap();
-        }
-        a.append("list", filled(&a, 10, 1)).unwrap();
-        b.append("list", filled(&b, 10, 2)).unwrap();
-        let stream = a.stream("frames").open().unwrap();
-        let mut frames = b.subscription("frames").start_at(Start::Oldest).open().unwrap();
-        stream.send(filled(&a, 10, 5)).unwrap();
-        let mut dead = Agent::start();
-        dead.ok(&format!("connect {}", service.socket().display()));
-        dead.ok("put of-the-dead 3000000 7");
-        dead.kill();
-        for round in 0..2u64 {
-            service.end(rustix::process::Signal::KILL);
-            service.lose();
-            service.start_again();
-            for name in 0..50 {
-                assert_eq!(value(&b.get(&format!("a/{name}")).unwrap()), name);
-                assert_eq!(value(&a.get(&format!("b/{name}")).unwrap()), name);
-            }
-            assert_eq!(frames.recv_timeout(LONG).unwrap().sequence(), round);
-            stream.send(filled(&a, 10, 5)).unwrap();
-            let c = service.client();
-            assert_eq!(value(&c.get("a/7").unwrap()), 7);
-            assert_eq!(c.length("list"), 2 + round);
-            a.append("list", filled(&a, 10, 3)).unwrap();
-            // A dead client cannot hand descriptors back.
-            assert!(c.get("of-the-dead").unwrap_err().is_not_found());
-            // A name changes its owner, and back.
-            filled(&c, 10, 9).publish("a/9").unwrap();
-            assert_eq!(value(&b.get("a/9").unwrap()), 9);
-            filled(&a, 10, 9).publish("a/9").unwrap();
-        }
-        drop((stream, frames));
-        a.delete_stream("frames").unwrap();
-        a.clear("list").unwrap();
-        clear_names(&a);
-        drop((a, b));
-        all_comes_back(&service);
-    }
-}
-
-/// The daemon that holds the wake descriptor is killed before the producer has requested it. The successor gets it from
-/// its owner again; the subscriber stays asleep in epoll throughout.
-#[test]
-fn who_sleeps_in_epoll_is_woken_after_it_without_a_keeper() {
-    let mut service = Service::start("mode = \"user\"\n");
-    let (a, b) = (service.client(), service.client());
-    let stream = a.stream("frames").open().unwrap();
-    let mut frames = b.subscription("frames").pollable().open().unwrap();
-    assert!(frames.try_recv().unwrap().is_none());
-    for sequence in 0..2 {
-        service.end(rustix::process::Signal::KILL);
-        service.lose();
-        service.start_again();
-        // Both have reconnected once the daemon has registered a name of each.
-        for client in [&a, &b] {
-            filled(client, 10, 1).publish("back").unwrap();
-            client.delete("back").unwrap();
-        }
-        stream.send(filled(&a, 10, 5)).unwrap();
-        let wait = rustix::event::Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
-        let mut polled = [rustix::event::PollFd::new(&frames, rustix::event::PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut polled, Some(&wait)), Ok(1), "it sleeps on");
-        assert_eq!(frames.try_recv().unwrap().map(|message| message.sequence()), Some(sequence));
-        assert!(frames.try_recv().unwrap().is_none());
-    }
-}
-
 #[test]
 fn a_session_that_nobody_knows_is_over_and_says_so() {
     let mut service = Service::start("");
     let a = service.client();
     filled(&a, 10, 1).publish("x").unwrap();
     let held = a.get("x").unwrap();
-    // Only its leases are left of the session, and no descriptors to hand back.
+    // Only its leases are left of the session.
     drop(a);
     service.end(rustix::process::Signal::KILL);
     service.lose();

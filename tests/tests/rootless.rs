@@ -1,4 +1,4 @@
-//! docs/how-to/rootless.md, followed literally by a user with a range of uids.
+//! The section on rootless containers of docs/service.md, followed literally by a user with a range of uids.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -15,9 +15,10 @@ fn a_user_follows_the_page() {
     if skip_without_containers() || skip_without("newuidmap") || skip_without("newgidmap") {
         return;
     }
-    let page = std::fs::read_to_string(workspace("docs/how-to/rootless.md")).unwrap();
-    let block =
-        page.split("\n```sh\n").nth(1).and_then(|rest| rest.split("\n```").next()).expect("the page has a block");
+    let page = std::fs::read_to_string(workspace("docs/service.md")).unwrap();
+    let section = page.split("\n## ").find(|section| section.starts_with("In a rootless container"));
+    let block = section.expect("the page has the section").split("\n```sh\n").nth(1).expect("the section has a block");
+    let block = block.split("\n```").next().unwrap();
     let programs = Programs::copy(&["tensorlendd", "tensorlend"]);
     let folder = tempfile::Builder::new().prefix("tensorlend-rootless-").tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();

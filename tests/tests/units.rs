@@ -325,6 +325,19 @@ fn sum_of_orphan(manager: &Manager, socket: &str) -> String {
 const CONFIGURED: &str =
     "[Service]\nExecStart=\nExecStart=/run/test/bin/tensorlendd --config /run/test/tensorlendd.toml\n";
 
+/// Starts a daemon with an empty configuration file. Returns it with its socket, and the checksum of an orphan.
+fn configured_with_orphan() -> Option<(Manager, String, String)> {
+    if skip_without_systemd() {
+        return None;
+    }
+    let manager = Manager::start(Scope::User, CONFIGURED);
+    manager.configure("");
+    manager.ok(&["start", SOCKET, SERVICE]);
+    let socket = Scope::User.socket();
+    let sum = orphan(&manager, &socket);
+    Some((manager, socket, sum))
+}
+
 /// Starts the daemon with an invalid configuration. The manager retries, preserved memory stays, and the daemon serves
 /// as soon as the configuration is valid.
 fn outlives_a_wrong_configuration(manager: &Manager, socket: &str, sum: &str, right: &str, wrong: &str) {
@@ -343,14 +356,7 @@ fn outlives_a_wrong_configuration(manager: &Manager, socket: &str, sum: &str, ri
 /// No invalid configuration loses memory that the previous daemon lent.
 #[test]
 fn a_wrong_configuration_costs_nothing_that_is_kept() {
-    if skip_without_systemd() {
-        return;
-    }
-    let manager = Manager::start(Scope::User, CONFIGURED);
-    manager.configure("");
-    manager.ok(&["start", SOCKET, SERVICE]);
-    let socket = Scope::User.socket();
-    let sum = orphan(&manager, &socket);
+    let Some((manager, socket, sum)) = configured_with_orphan() else { return };
     for wrong in ["[pool", "[pool]\nbytes_maximum = 3\n", "[uid]\nsessions_max = 0\n", "[pool]\nnuma = \"node:999\"\n"]
     {
         outlives_a_wrong_configuration(&manager, &socket, &sum, "", wrong);
@@ -385,14 +391,7 @@ fn a_wrong_configuration_costs_nothing_that_is_kept() {
 /// An option in a drop-in that the daemon does not know.
 #[test]
 fn a_wrong_option_costs_nothing_that_is_kept() {
-    if skip_without_systemd() {
-        return;
-    }
-    let manager = Manager::start(Scope::User, CONFIGURED);
-    manager.configure("");
-    manager.ok(&["start", SOCKET, SERVICE]);
-    let socket = Scope::User.socket();
-    let sum = orphan(&manager, &socket);
+    let Some((manager, socket, sum)) = configured_with_orphan() else { return };
     let drop_in = manager.root().join("run/test/units/tensorlendd.service.d/wrong.conf");
     std::fs::write(&drop_in, CONFIGURED.replace("--config", "--configuration")).unwrap();
     manager.ok(&["daemon-reload"]);
@@ -410,14 +409,7 @@ fn a_wrong_option_costs_nothing_that_is_kept() {
 /// If an optional feature is unavailable, the daemon runs without it and reports it.
 #[test]
 fn a_daemon_runs_without_what_is_missing_and_says_so() {
-    if skip_without_systemd() {
-        return;
-    }
-    let manager = Manager::start(Scope::User, CONFIGURED);
-    manager.configure("");
-    manager.ok(&["start", SOCKET, SERVICE]);
-    let socket = Scope::User.socket();
-    let sum = orphan(&manager, &socket);
+    let Some((manager, socket, sum)) = configured_with_orphan() else { return };
     // The test is root, and the daemon is not.
     std::fs::create_dir(manager.root().join("run/test/roots")).unwrap();
     let spill = |directory: &str| format!("[spill]\ndirectory = \"{directory}\"\n");

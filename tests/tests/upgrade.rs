@@ -143,13 +143,12 @@ fn clients_of_both_builds_continue_with_daemons_of_both_builds() {
     }
 }
 
-/// Clients bring their descriptors back to the next daemon.
 #[test]
-fn clients_of_both_builds_continue_without_an_fd_store() {
+fn clients_of_both_builds_continue_by_the_store_that_the_first_daemon_started() {
     if skip_without_next() {
         return;
     }
-    let mut machine = Machine::without_store("user");
+    let mut machine = Machine::with_own_store("user");
     machine.start_daemon();
     upgrades_and_downgrades(machine, budget(4, 20));
 }
@@ -157,7 +156,7 @@ fn clients_of_both_builds_continue_without_an_fd_store() {
 /// The daemon of this build does not know this layout.
 #[test]
 fn layouts_out_of_the_range_are_refused() {
-    let mut machine = Machine::without_store("user");
+    let mut machine = Machine::with_own_store("user");
     machine.start_daemon();
     let offer = |layout| {
         let Request::Hello(hello) = hello(None) else { unreachable!("a hello") };
@@ -194,7 +193,7 @@ fn return_of(protocols: (u16, u16), Layout { version, hash }: Layout, rest: &[u8
 /// A running client of another version learns both versions, and so does the log. The daemon cannot decode the messages.
 #[test]
 fn running_clients_of_other_versions_learn_both_versions() {
-    let mut machine = Machine::without_store("user");
+    let mut machine = Machine::with_own_store("user");
     machine.start_daemon();
     let Layout { version, hash } = Layout::CURRENT;
     let old = Layout { version: 4, hash: 7 };
@@ -255,7 +254,7 @@ fn stand_in(path: &Path, reply: impl Fn(&[u8]) -> Refusal + Send + 'static) {
 /// A daemon of an older protocol takes the place of the client's daemon, and cannot decode the client's message.
 #[test]
 fn a_running_client_reports_an_older_daemon() {
-    let mut machine = Machine::without_store("user");
+    let mut machine = Machine::with_own_store("user");
     machine.start_daemon();
     let mut agent = machine.agent();
     agent.ok("put x 100 3");

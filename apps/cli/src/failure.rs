@@ -359,6 +359,10 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
     use std::time::Duration;
+    use tensorlend::{DType, DeviceTrouble, LimitKind, RemoteTrouble};
+    use tensorlend_layout::Uuid;
+    use tensorlend_layout::name::BadName;
+    use tensorlend_layout::tensor::BadTensor;
 
     #[test]
     fn sources_are_told_once_and_in_one_line() {
@@ -392,14 +396,12 @@ mod tests {
         assert_eq!(refused(Refusal::Stopping).status(), CONNECTION);
     }
 
-    /// Returns one error of each kind, except two kinds without values that no other crate can construct.
-    fn errors() -> Vec<Error> {
-        use tensorlend::{DeviceTrouble, LimitKind, RemoteTrouble};
-        use tensorlend_layout::name::BadName;
-        use tensorlend_layout::tensor::BadTensor;
-        use tensorlend_layout::{DType, Uuid};
-        let text = String::from;
-        let refusals = [
+    fn text(text: &str) -> String {
+        text.into()
+    }
+
+    fn refusals() -> impl Iterator<Item = Refusal> {
+        [
             Refusal::Protocol { daemon: 1, client_min: 2, client_max: 3 },
             Refusal::Layout { daemon_version: 1, daemon_hash: 2, client_version: 3, client_hash: 4 },
             Refusal::Namespace(text("lab")),
@@ -418,16 +420,24 @@ mod tests {
             Refusal::Bad(text("too many items")),
             Refusal::Stopping,
             Refusal::Violation(text("a rule")),
-        ];
-        let remote = [
+        ]
+        .into_iter()
+    }
+
+    fn remote_troubles() -> impl Iterator<Item = RemoteTrouble> {
+        [
             RemoteTrouble::Nothing { node: text("a") },
             RemoteTrouble::Unreachable { node: text("a") },
             RemoteTrouble::Unknown { node: text("a") },
             RemoteTrouble::Refused { node: text("a"), why: text("no") },
             RemoteTrouble::Gateway { why: text("no") },
             RemoteTrouble::NotContinued,
-        ];
-        let device = [
+        ]
+        .into_iter()
+    }
+
+    fn device_troubles() -> impl Iterator<Item = DeviceTrouble> {
+        [
             DeviceTrouble::NoFeature,
             DeviceTrouble::NoDriver(text("no")),
             DeviceTrouble::NotVisible(Uuid([0; 16])),
@@ -438,7 +448,12 @@ mod tests {
             DeviceTrouble::Memory(text("cuda:0")),
             DeviceTrouble::Unfinished,
             DeviceTrouble::Driver(text("no")),
-        ];
+        ]
+        .into_iter()
+    }
+
+    /// Returns one error of each kind, except two kinds without values that no other crate can construct.
+    fn errors() -> Vec<Error> {
         let (host, dataset) = (ValueKind::Tensor, ValueKind::Dataset);
         let mut errors = vec![
             Error::NoDaemon { tried: text("/x"), cause: io::ErrorKind::NotFound.into() },
@@ -469,9 +484,9 @@ mod tests {
             Error::SessionEnded,
             Error::Argument(text("no")),
         ];
-        errors.extend(refusals.map(|refusal| Error::Refused { doing: text("x"), refusal }));
-        errors.extend(remote.map(|cause| Error::Remote { name: text("x"), cause }));
-        errors.extend(device.map(|cause| Error::Device { doing: text("x"), cause }));
+        errors.extend(refusals().map(|refusal| Error::Refused { doing: text("x"), refusal }));
+        errors.extend(remote_troubles().map(|cause| Error::Remote { name: text("x"), cause }));
+        errors.extend(device_troubles().map(|cause| Error::Device { doing: text("x"), cause }));
         errors
     }
 

@@ -85,7 +85,7 @@ impl Publisher<'_> {
         }
         Err(Failure::Limit(format!(
             "{} do not fit into namespace {:?}, which has {present} of at most {most} (names_max), and nothing was \
-             published: delete names, publish fewer, or raise names_max in the daemon's configuration (docs/limits.md)",
+             published: delete names, publish fewer, or raise names_max in the daemon's configuration (docs/operations.md)",
             output::count(new_names, "new name"),
             self.client.namespace(),
         )))

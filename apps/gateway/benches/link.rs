@@ -2,7 +2,7 @@
 //! TCP, and zenoh's own put.
 //!
 //! ```sh
-//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15 --out target/gateway-link.md
+//! cargo bench -p tensorlend-gateway --bench link -- --rounds 15
 //! ```
 //!
 //! The hosts are network namespaces on one switch of this machine. So the benchmark compares the CPU work for each
@@ -13,18 +13,24 @@
 #[path = "../tests/hosts/rig.rs"]
 mod rig;
 
+#[allow(dead_code)]
+#[path = "e3/plain.rs"]
+mod plain;
+
 use bytes::Bytes;
 use clap::Parser;
+use plain::Plain;
 use rig::{Rig, peers_told, skip_without_hosts};
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tensorlend::DType;
+use tensorlend::{Client, DType};
+use tensorlend_benches::report::Report;
+use tensorlend_benches::stats::Samples;
+use tensorlend_benches::table::Table;
+use tensorlend_benches::worker::{Role, Worker};
 use tensorlend_gateway::key::{Key, Kind};
 use tensorlend_gateway::transport::{Body, Frame, Transport, Zenoh, ZenohOptions};
 use tensorlend_gateway::wire::NodeName;
@@ -40,6 +46,19 @@ struct Options {
     /// Sizes of the values, in KiB.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1024, 4096, 16384, 65536])]
     kib: Vec<u64>,
+    #[command(flatten)]
+    way: Way,
+    /// Contenders: tcp, put, ask, get, cold.
+    #[arg(long, value_delimiter = ',', default_values_t = ["tcp", "put", "ask", "get", "cold"].map(str::to_owned))]
+    contenders: Vec<String>,
+    /// `cargo bench` passes this flag to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// The options that helper processes have, too.
+#[derive(Clone, clap::Args, Serialize, Deserialize)]
+struct Way {
     /// Maximum bytes of one request.
     #[arg(long, default_value_t = 1 << 20)]
     chunk: u64,
@@ -49,42 +68,29 @@ struct Options {
     /// A key of zenoh's configuration, and its value: KEY=JSON.
     #[arg(long)]
     zenoh: Vec<String>,
-    /// Contenders: tcp, put, ask, get, cold.
-    #[arg(long, value_delimiter = ',', default_values_t = ["tcp", "put", "ask", "get", "cold"].map(str::to_owned))]
-    contenders: Vec<String>,
-    /// File for a copy of the report.
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// The role of a helper process, which the benchmark starts.
-    #[arg(long, hide = true)]
-    role: Option<String>,
-    /// Address of the other host, for a helper process.
-    #[arg(long, hide = true, default_value = "")]
-    at: String,
-    /// `cargo bench` passes this flag to every benchmark; it has no effect.
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
+/// An order to a helper process: the contender, and the bytes to fetch. The answer is the time in nanoseconds.
+type Order = (String, usize);
+
 fn main() {
-    let options = Options::parse();
-    match options.role.as_deref() {
-        None => compare(&options),
-        Some("tcp-serve") => tcp_serve(&options.at),
-        Some("tcp-fetch") => tcp_fetch(&options.at),
-        Some("zenoh-serve") => zenoh_serve(&options),
-        Some("zenoh-fetch") => zenoh_fetch(&options),
-        Some(other) => panic!("no role: {other}"),
+    let Some(role) = Role::mine() else { return compare(&Options::parse()) };
+    let at = |at: usize| role.args[at].parse::<SocketAddr>().expect("an address");
+    let way = || serde_json::from_str::<Way>(&role.args[1]).expect("plain values");
+    match role.name.as_str() {
+        plain::ROLE => plain::serve(&role),
+        "tcp" => tcp_fetch(at(0), role),
+        "zenoh-serve" => zenoh_serve(&session(&way(), at(0), true), &role),
+        "zenoh" => zenoh_fetch(&session(&way(), at(0), false), &way(), role),
+        other => panic!("no role: {other}"),
     }
 }
 
-/// Reads orders (`WHAT BYTES`) from standard input, and writes the nanoseconds of each to standard output.
-fn obey(mut fetch: impl FnMut(&str, usize) -> Duration) {
-    println!("ready");
-    for line in std::io::stdin().lines() {
-        let line = line.expect("an order");
-        let (what, bytes) = line.split_once(' ').expect("WHAT BYTES");
-        println!("{}", fetch(what, bytes.parse().expect("bytes")).as_nanos());
+/// Executes orders.
+fn obey(mut role: Role, mut fetch: impl FnMut(&str, usize) -> Duration) {
+    role.answer(&());
+    while let Some((what, bytes)) = role.order::<Order>() {
+        role.answer(&(fetch(&what, bytes).as_nanos() as f64));
     }
 }
 
@@ -93,36 +99,17 @@ fn payload(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at >> 12) as u8 | 1).collect()
 }
 
-/// Ends this process as soon as its parent has ended, even if the parent was killed.
-fn end_with_parent() {
-    std::thread::spawn(|| {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        std::process::exit(0);
-    });
-}
-
-fn tcp_serve(at: &str) {
-    end_with_parent();
-    let listener = TcpListener::bind(at).expect("a port");
-    println!("ready");
-    let (mut stream, _) = listener.accept().expect("who fetches");
-    stream.set_nodelay(true).expect("an option");
-    let bytes = payload(256 << 20);
-    let mut wanted = [0; 8];
-    while stream.read_exact(&mut wanted).is_ok() {
-        let wanted = u64::from_le_bytes(wanted) as usize;
-        stream.write_all(&bytes[..wanted]).expect("bytes are sent");
-    }
-}
-
-fn tcp_fetch(at: &str) {
-    let mut stream = TcpStream::connect(at).expect("a connection");
-    stream.set_nodelay(true).expect("an option");
+fn tcp_fetch(at: SocketAddr, role: Role) {
+    let mut stream = loop {
+        match Plain::open(at) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
     let mut out = payload(256 << 20);
-    obey(|_, bytes| {
+    obey(role, |_, bytes| {
         let start = Instant::now();
-        stream.write_all(&(bytes as u64).to_le_bytes()).expect("a question");
-        stream.read_exact(&mut out[..bytes]).expect("the bytes");
+        stream.get_into(&mut out[..bytes]).expect("the bytes");
         start.elapsed()
     });
 }
@@ -132,25 +119,25 @@ fn node(name: &str) -> NodeName {
 }
 
 /// Returns the configured zenoh options, which all contenders over zenoh use.
-fn told(options: &Options) -> Vec<(String, serde_json::Value)> {
+fn told(way: &Way) -> Vec<(String, serde_json::Value)> {
     let one = |one: &String| {
         let (key, value) = one.split_once('=').expect("KEY=JSON");
         (key.to_owned(), value.parse().expect("JSON"))
     };
-    options.zenoh.iter().map(one).collect()
+    way.zenoh.iter().map(one).collect()
 }
 
-fn session(options: &Options, listen: bool) -> Zenoh {
+fn session(way: &Way, at: SocketAddr, listen: bool) -> Arc<Zenoh> {
     let mut zenoh = ZenohOptions::defaults().expect("defaults");
     zenoh.set("mode", "'peer'").expect("a mode");
     zenoh.set("scouting/multicast/enabled", "false").expect("an option");
-    let endpoint = [format!("tcp/{}", options.at)];
+    let endpoint = [format!("tcp/{at}")];
     zenoh.set_strings("listen/endpoints", if listen { &endpoint } else { &[] }).expect("endpoints");
     zenoh.set_strings("connect/endpoints", if listen { &[] } else { &endpoint }).expect("endpoints");
-    for (key, value) in told(options) {
+    for (key, value) in told(way) {
         zenoh.set(&key, &value.to_string()).expect("a key of zenoh's");
     }
-    Zenoh::open(zenoh).expect("a session")
+    Arc::new(Zenoh::open(zenoh).expect("a session"))
 }
 
 fn key_of_reads() -> Key {
@@ -161,9 +148,7 @@ fn message(from: &str, to: &str) -> Key {
     Key::Message { from: Some(node(from)), to: node(to), link: Some(1) }
 }
 
-fn zenoh_serve(options: &Options) {
-    end_with_parent();
-    let session = Arc::new(session(options, true));
+fn zenoh_serve(session: &Arc<Zenoh>, role: &Role) {
     let bytes = Bytes::from(payload(256 << 20));
     let range = |head: &Bytes| {
         let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes")) as usize;
@@ -195,15 +180,80 @@ fn zenoh_serve(options: &Options) {
             }
         });
     }
-    println!("ready");
+    role.answer(&());
     for question in questions {
         let body = Body::of(bytes.slice(range(&question.frame.head)));
         (question.answer)(Frame { head: Bytes::new(), body });
     }
 }
 
-fn zenoh_fetch(options: &Options) {
-    let session = session(options, false);
+fn head(offset: usize, bytes: usize) -> Bytes {
+    Bytes::from([(offset as u64).to_le_bytes(), (bytes as u64).to_le_bytes()].concat())
+}
+
+/// The side that fetches over zenoh: by a message, which the other side answers with a put, and by questions.
+struct Fetcher {
+    session: Arc<Zenoh>,
+    puts: Receiver<Body>,
+    answered: Sender<(usize, Option<Body>)>,
+    answers: Receiver<(usize, Option<Body>)>,
+}
+
+impl Fetcher {
+    fn ask(&self, offset: usize, bytes: usize) {
+        let answered = self.answered.clone();
+        let done = move |answer: Result<Frame, _>| {
+            answered.send((offset, answer.ok().map(|frame| frame.body))).expect("a receiver");
+        };
+        let frame = Frame { head: head(offset, bytes), body: Body::default() };
+        self.session.ask(&key_of_reads(), frame, LONG, Box::new(done));
+    }
+
+    fn wish(&self, bytes: usize) {
+        let frame = Frame { head: head(0, bytes), body: Body::default() };
+        self.session.send(&message("a", "b"), frame).expect("a wish");
+    }
+
+    /// Waits until the other side answers. Zenoh makes a declaration known to other nodes with a delay, so the first
+    /// requests may fail.
+    fn meet(&self) {
+        loop {
+            self.ask(0, 1);
+            if self.answers.recv().expect("an answer").1.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        loop {
+            self.wish(1);
+            if self.puts.recv_timeout(Duration::from_millis(100)).is_ok() {
+                break;
+            }
+        }
+    }
+
+    fn by_put(&self, out: &mut [u8]) {
+        self.wish(out.len());
+        assert!(self.puts.recv_timeout(LONG).expect("the bytes").copy_to(out));
+    }
+
+    fn by_questions(&self, out: &mut [u8], way: &Way) {
+        let (mut asked, mut there) = (0, 0);
+        while there < out.len() {
+            while asked < out.len() && asked - there < way.window as usize {
+                let length = (way.chunk as usize).min(out.len() - asked);
+                self.ask(asked, length);
+                asked += length;
+            }
+            let (offset, answer) = self.answers.recv_timeout(LONG).expect("an answer");
+            let body = answer.expect("the bytes");
+            assert!(body.copy_to(&mut out[offset..offset + body.len()]));
+            there += body.len();
+        }
+    }
+}
+
+fn zenoh_fetch(session: &Arc<Zenoh>, way: &Way, role: Role) {
     let mut out = payload(256 << 20);
     let (came, puts) = channel();
     let came = Mutex::new(came);
@@ -213,173 +263,154 @@ fn zenoh_fetch(options: &Options) {
             Arc::new(move |_, frame: Frame| came.lock().expect("a lock").send(frame.body).expect("a thread")),
         )
         .expect("bytes");
-    let head = |offset: usize, bytes: usize| {
-        Bytes::from([(offset as u64).to_le_bytes(), (bytes as u64).to_le_bytes()].concat())
-    };
     let (answered, answers) = channel();
-    let ask = |offset: usize, bytes: usize| {
-        let answered = answered.clone();
-        let done = Box::new(move |answer| answered.send((offset, answer)).expect("a receiver"));
-        session.ask(&key_of_reads(), Frame { head: head(offset, bytes), body: Body::default() }, LONG, done);
-    };
-    // Zenoh makes a declaration known to other nodes with a delay, so the first requests may fail.
-    loop {
-        ask(0, 1);
-        if answers.recv().expect("an answer").1.is_ok() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    loop {
-        session.send(&message("a", "b"), Frame { head: head(0, 1), body: Body::default() }).expect("a wish");
-        if puts.recv_timeout(Duration::from_millis(100)).is_ok() {
-            break;
-        }
-    }
-    let chunk = options.chunk as usize;
-    obey(|what, bytes| {
-        while puts.try_recv().is_ok() {}
+    let fetcher = Fetcher { session: session.clone(), puts, answered, answers };
+    fetcher.meet();
+    obey(role, |what, bytes| {
+        while fetcher.puts.try_recv().is_ok() {}
         let start = Instant::now();
-        if what == "put" {
-            session.send(&message("a", "b"), Frame { head: head(0, bytes), body: Body::default() }).expect("a wish");
-            assert!(puts.recv_timeout(LONG).expect("the bytes").copy_to(&mut out[..bytes]));
-            return start.elapsed();
-        }
-        let (mut asked, mut there) = (0, 0);
-        while there < bytes {
-            while asked < bytes && asked - there < options.window as usize {
-                let length = chunk.min(bytes - asked);
-                ask(asked, length);
-                asked += length;
-            }
-            let (offset, answer) = answers.recv_timeout(LONG).expect("an answer");
-            let body = answer.expect("the bytes").body;
-            assert!(body.copy_to(&mut out[offset..offset + body.len()]));
-            there += body.len();
+        match what {
+            "put" => fetcher.by_put(&mut out[..bytes]),
+            _ => fetcher.by_questions(&mut out[..bytes], way),
         }
         start.elapsed()
     });
-}
-
-/// A helper process on one of the hosts.
-struct Helper {
-    child: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Helper {
-    fn start(rig: &Rig, options: &Options, host: u8, role: &str, at: &str) -> Self {
-        let mut command = rig.command(host, &std::env::current_exe().expect("this program"));
-        command.args(["--role", role, "--at", at]);
-        command.args(["--chunk", &options.chunk.to_string(), "--window", &options.window.to_string()]);
-        options.zenoh.iter().for_each(|one| {
-            command.args(["--zenoh", one]);
-        });
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a helper");
-        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut helper = Self { orders: child.stdin.take(), child, answers };
-        assert_eq!(helper.line(), "ready");
-        helper
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.answers.read_line(&mut line).expect("an answer");
-        line.trim().to_owned()
-    }
-
-    fn fetch(&mut self, what: &str, bytes: u64) -> f64 {
-        writeln!(self.orders.as_mut().expect("a pipe"), "{what} {bytes}").expect("an order");
-        self.line().parse::<f64>().expect("nanoseconds")
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        self.orders = None;
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn compare(options: &Options) {
     if skip_without_hosts() {
         return;
     }
-    let rig = Rig::new(2);
-    let at = |port: u16| format!("{}:{port}", rig.address(1));
-    let _tcp_serve = Helper::start(&rig, options, 1, "tcp-serve", &at(7001));
-    let mut tcp = Helper::start(&rig, options, 0, "tcp-fetch", &at(7001));
-    let _zenoh_serve = Helper::start(&rig, options, 1, "zenoh-serve", &at(7002));
-    let mut zenoh = Helper::start(&rig, options, 0, "zenoh-fetch", &at(7002));
-    let has = |contender: &str| options.contenders.iter().any(|one| one == contender);
-    let config = format!(
-        "chunk_bytes = {}\nwindow_bytes = {}\nwindows_bytes = {}\n[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\n",
-        options.chunk,
-        options.window,
-        options.window * 4
-    );
-    let nodes = if has("get") || has("cold") { peers_told(&rig, 2, &config, &told(options)) } else { Vec::new() };
-    let clients: Vec<_> = nodes.iter().map(rig::Node::client).collect();
-
-    let mut report = String::new();
-    let _ = writeln!(report, "| bytes | {} |", options.contenders.join(" | "));
-    let _ = writeln!(report, "|---|{}", "---|".repeat(options.contenders.len()));
+    let mut report = Report::begin("gateway-link");
+    if cfg!(debug_assertions) {
+        report.note(
+            "built without optimizations (zenoh: few): the rates of zenoh and gateway are lower than a release's",
+        );
+    }
+    let Way { chunk, window, zenoh } = &options.way;
+    report.note(format!(
+        "{} rounds; chunks of {} KiB, windows of {} KiB, zenoh with {zenoh:?}",
+        options.rounds,
+        chunk >> 10,
+        window >> 10
+    ));
+    let mut hosts = Hosts::start(options);
+    let mut head = vec!["bytes"];
+    head.extend(options.contenders.iter().map(String::as_str));
+    let title = "GB/s, and its ratio to TCP in the same round: median (least .. most)";
+    let mut table = Table::new(title, &head);
     for &kib in &options.kib {
-        let bytes = kib << 10;
-        // Rates in GB/s of each contender, and their ratios to the rate of TCP in the same round.
-        let mut rates = vec![Vec::new(); options.contenders.len()];
-        let mut ratios = rates.clone();
-        let mut copied = Vec::new();
-        // The first two rounds allocate memory and let TCP's windows grow, so they do not count.
-        for round in 0..options.rounds + 2 {
-            let mut of_tcp = None;
-            for (at, contender) in options.contenders.iter().enumerate() {
-                let ns = match contender.as_str() {
-                    "tcp" => tcp.fetch("tcp", bytes),
-                    "get" => {
-                        let (name, took) = get(&clients, "warm", bytes, round);
-                        clients[1].delete(&name).expect("its own name");
-                        took
-                    }
-                    // The earlier copies stay, so this host takes new memory for each.
-                    "cold" => {
-                        let (name, took) = get(&clients, "cold", bytes, round);
-                        copied.push(name);
-                        took
-                    }
-                    other => zenoh.fetch(other, bytes),
-                };
-                let rate = bytes as f64 / ns;
-                if contender == "tcp" {
-                    of_tcp = Some(rate);
-                }
-                if round >= 2 {
-                    rates[at].push(rate);
-                    ratios[at].extend(of_tcp.map(|tcp| rate / tcp));
-                }
+        table.row(std::iter::once(format!("{kib} KiB")).chain(cells(&mut hosts, options, kib << 10)));
+    }
+    report.table("link", &table);
+    report.note(
+        "tcp: a plain copy over a socket. put: zenoh's put and subscribe of all bytes at once. ask: the same bytes in chunks, \
+         by zenoh's queries, without brokers. get: client.get of a name of the other host, from the question to the lease. \
+         cold: the same, into memory that this host has never used.",
+    );
+    report.end();
+}
+
+/// Measures values of this many bytes. Returns a cell for each contender.
+fn cells(hosts: &mut Hosts, options: &Options, bytes: u64) -> Vec<String> {
+    let mut found = vec![[Samples::default(), Samples::default()]; options.contenders.len()];
+    // The first two rounds allocate memory and let TCP's windows grow, so they do not count.
+    for round in 0..options.rounds + 2 {
+        let mut of_tcp = f64::NAN;
+        for (contender, [rates, ratios]) in options.contenders.iter().zip(&mut found) {
+            let rate = bytes as f64 / hosts.fetch(contender, bytes, round);
+            if contender == "tcp" {
+                of_tcp = rate;
+            }
+            if round >= 2 {
+                rates.push(rate);
+                ratios.push(rate / of_tcp);
             }
         }
-        for name in copied {
-            clients[1].delete(&name).expect("its own name");
-        }
-        let cell = |rates: &mut Vec<f64>, ratios: &mut Vec<f64>| {
-            let (rate, ratio) = (spread(rates), spread(ratios));
-            format!("{rate} GB/s; x {ratio}")
-        };
-        let cells: Vec<_> = rates.iter_mut().zip(&mut ratios).map(|(rates, ratios)| cell(rates, ratios)).collect();
-        let _ = writeln!(report, "| {kib} KiB | {} |", cells.join(" | "));
-        println!("{kib} KiB: {}", cells.join(" | "));
     }
-    println!("\n{report}");
-    if let Some(out) = &options.out {
-        std::fs::write(out, page(options, &report)).expect("the report");
+    hosts.forget();
+    let spread = |samples: &Samples| {
+        let summary = samples.summary();
+        format!("{:.2} ({:.2} .. {:.2})", summary.p50, summary.min, summary.max)
+    };
+    found.iter().map(|[rates, ratios]| format!("{} GB/s; x {}", spread(rates), spread(ratios))).collect()
+}
+
+/// Two hosts with the processes of all contenders. Host 0 fetches from host 1. The fields end in this order.
+struct Hosts {
+    clients: Vec<Client>,
+    _nodes: Vec<rig::Node>,
+    tcp: Worker,
+    zenoh: Worker,
+    _serve: [Worker; 2],
+    /// Names whose copies stay, so that the next fetch takes new memory.
+    copied: Vec<String>,
+    _rig: Rig,
+}
+
+impl Hosts {
+    fn start(options: &Options) -> Self {
+        let rig = Rig::new(2);
+        let Way { chunk, window, .. } = &options.way;
+        let (this, way) = (std::env::current_exe().expect("this program"), serde_json::to_string(&options.way));
+        let way = way.expect("plain values");
+        let start = |host: u8, role: &str, port: u16| {
+            let at = SocketAddr::new(rig.address(1).into(), port).to_string();
+            Worker::start_by(rig.command(host, &this), role, &[at, way.clone()])
+        };
+        let plain_serve = start(1, plain::ROLE, 7001);
+        let mut tcp = start(0, "tcp", 7001);
+        let mut zenoh_serve = start(1, "zenoh-serve", 7002);
+        let mut zenoh = start(0, "zenoh", 7002);
+        [&mut tcp, &mut zenoh_serve, &mut zenoh].into_iter().for_each(Worker::answer);
+        let config = format!(
+            "chunk_bytes = {}\nwindow_bytes = {}\nwindows_bytes = {}\n[[namespace]]\nexport = [\"*\"]\nimport = [\"*\"]\n",
+            chunk,
+            window,
+            window * 4
+        );
+        let has_gateways = options.contenders.iter().any(|one| one == "get" || one == "cold");
+        let nodes = if has_gateways { peers_told(&rig, 2, &config, &told(&options.way)) } else { Vec::new() };
+        Self {
+            clients: nodes.iter().map(rig::Node::client).collect(),
+            _nodes: nodes,
+            tcp,
+            zenoh,
+            _serve: [plain_serve, zenoh_serve],
+            copied: Vec::new(),
+            _rig: rig,
+        }
+    }
+
+    /// Fetches a value as the contender does. Returns the time in nanoseconds.
+    fn fetch(&mut self, contender: &str, bytes: u64, round: usize) -> f64 {
+        let order: Order = (contender.to_owned(), bytes as usize);
+        match contender {
+            "tcp" => self.tcp.ask(&order),
+            "get" => {
+                let (name, took) = get(&self.clients, "warm", bytes, round);
+                self.clients[1].delete(&name).expect("its own name");
+                took
+            }
+            "cold" => {
+                let (name, took) = get(&self.clients, "cold", bytes, round);
+                self.copied.push(name);
+                took
+            }
+            _ => self.zenoh.ask(&order),
+        }
+    }
+
+    /// Deletes the values whose copies have stayed.
+    fn forget(&mut self) {
+        for name in self.copied.drain(..) {
+            self.clients[1].delete(&name).expect("its own name");
+        }
     }
 }
 
 /// Fetches a value of which this host has no copy. Returns its name, and the time in nanoseconds.
-fn get(clients: &[tensorlend::Client], what: &str, bytes: u64, round: usize) -> (String, f64) {
+fn get(clients: &[Client], what: &str, bytes: u64, round: usize) -> (String, f64) {
     let name = format!("{what}/{bytes}/{round}");
     let mut draft = clients[1].create(DType::U8, &[bytes]).expect("memory");
     draft.bytes_mut().fill(round as u8);
@@ -390,47 +421,4 @@ fn get(clients: &[tensorlend::Client], what: &str, bytes: u64, round: usize) -> 
     let took = start.elapsed().as_nanos() as f64;
     assert!(lease.nbytes() as u64 == bytes && lease.bytes().last() == Some(&(round as u8)));
     (name, took)
-}
-
-/// Formats the median, minimum and maximum of the numbers.
-fn spread(numbers: &mut [f64]) -> String {
-    numbers.sort_by(f64::total_cmp);
-    match numbers {
-        [] => "-".into(),
-        all => format!("{:.2} ({:.2} to {:.2})", all[all.len() / 2], all[0], all[all.len() - 1]),
-    }
-}
-
-/// Returns the report: a description of the machine, and the table.
-fn page(options: &Options, table: &str) -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpu = read("/proc/cpuinfo");
-    let cpu = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .map_or("unknown", |rest| rest.trim_start_matches(['\t', ':', ' ']));
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let date =
-        std::process::Command::new("date").args(["-u", "+%Y-%m-%d"]).output().map(|out| out.stdout).unwrap_or_default();
-    let load = read("/proc/loadavg");
-    let build = if cfg!(debug_assertions) {
-        " **Built without optimizations (zenoh: few): the rates of zenoh and gateway are lower than those of a release.**"
-    } else {
-        ""
-    };
-    let zenoh =
-        if options.zenoh.is_empty() { String::new() } else { format!(", zenoh with `{}`", options.zenoh.join("`, `")) };
-    format!(
-        "# Gateway: bytes per second between two hosts\n\n\
-         Made by `cargo bench -p tensorlend-gateway --bench link`, {}, on {cores} cores of {cpu}, load {} at the end. Both hosts are network \
-         namespaces of this one machine, so that both sides and the link share its cores. {} rounds; chunks of {} KiB, windows of {} KiB{zenoh}.{build}\n\n\
-         Each cell: median (least to most) of the rate, and of its ratio to TCP in the same round. `tcp`: a plain copy over a socket. `put`: \
-         zenoh's put and subscribe of all bytes at once. `ask`: the same bytes in chunks, by zenoh's queries, without brokers. `get`: \
-         `client.get` of a name of the other host, from the question to the lease. `cold`: the same, into memory that this host has never used.\n\n{table}",
-        String::from_utf8_lossy(&date).trim(),
-        load.split(' ').next().unwrap_or_default(),
-        options.rounds,
-        options.chunk >> 10,
-        options.window >> 10,
-    )
 }

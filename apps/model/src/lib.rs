@@ -237,5 +237,5 @@ impl Models {
 
 /// Compiles the manual's example.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/how-to/models.md")]
+#[doc = include_str!("../../../docs/models.md")]
 struct Manual;

@@ -66,54 +66,28 @@
 
 mod asleep;
 mod clock;
-#[cfg(feature = "ipc")]
-mod codec;
-#[cfg(feature = "ipc")]
-mod contender;
-#[cfg(feature = "ipc")]
-mod copy;
 mod cores;
-#[cfg(feature = "ipc")]
-mod dispatch;
 mod duel;
 mod duo;
 mod end;
 mod error;
 pub mod floors;
 #[cfg(feature = "ipc")]
-mod fresh;
-#[cfg(feature = "ipc")]
-mod lookout;
+mod ipc;
 mod meter;
 mod payload;
-#[cfg(feature = "ipc")]
-mod pipe;
-#[cfg(feature = "ipc")]
-mod segment;
-#[cfg(feature = "ipc")]
-mod serialize;
-#[cfg(feature = "ipc")]
-mod session;
 mod stat;
-#[cfg(feature = "ipc")]
-mod tensor;
-#[cfg(feature = "ipc")]
-mod timings;
 mod within;
 
 pub use clock::now_ns;
-#[cfg(feature = "ipc")]
-pub use contender::Kind;
 pub use cores::{Cores, pin, unpin};
 pub use duel::{Duel, Game, Launch};
 pub use error::BaselineError;
+#[cfg(feature = "ipc")]
+pub use ipc::{Kind, Lap, Session, Timings, timeout};
 pub use meter::{Meter, prepared, repeated};
 pub use payload::{read_all, write_all};
-#[cfg(feature = "ipc")]
-pub use session::{Session, timeout};
 pub use stat::Stat;
-#[cfg(feature = "ipc")]
-pub use timings::{Lap, Timings};
 
 /// The function by which [`Session::start`] and [`measure`] start the consumer. The consumer must
 /// be a direct child of this process, without a shell. It runs [`serve`] with exactly these
@@ -149,7 +123,7 @@ pub fn serve(args: &[String]) -> Result<(), BaselineError> {
 }
 
 #[cfg(feature = "ipc")]
-use dispatch::serve as serve_contender;
+use ipc::serve as serve_contender;
 
 #[cfg(not(feature = "ipc"))]
 fn serve_contender(_: &[String]) -> Result<(), BaselineError> {

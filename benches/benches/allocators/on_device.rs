@@ -166,41 +166,57 @@ pub fn measure(report: &mut Report) {
                 report.note(format!("Left out, since the rest took so long: {} with {processes}", scenario.label()));
                 continue;
             }
-            let (mut samples, mut no_room): ([Samples; SOURCES], [bool; SOURCES]) = Default::default();
-            let (begin, mut rounds) = (Instant::now(), 0);
-            while rounds == 0 || (!report.quick && rounds < 5 && begin.elapsed() < row_time()) {
-                for (source, samples) in samples.iter_mut().enumerate() {
-                    let runs = if report.quick { 1 } else { 3 };
-                    // All workers start at this time. A worker whose first run takes longer starts when it is ready.
-                    let start_ns = now_ns() + 20_000_000;
-                    let order = Order { source, scenario: at, part, runs, count: false, start_ns };
-                    let answers = ask_all::<Answer>(&mut workers, &order);
-                    no_room[source] |= answers.iter().any(|answer| answer.had_no_room);
-                    for answer in answers {
-                        // A table must have a number for each contender.
-                        samples.extend(if answer.had_no_room { vec![f64::NAN] } else { answer.samples });
-                    }
-                }
-                rounds += 1;
-            }
-            let found: [Summary; SOURCES] = samples.map(|s| s.summary());
-            let [floor, plain, ordered, pool, block, arena] = found.map(|s| s.p50);
-            let mut cells = vec![scenario.label().to_owned(), processes.to_string()];
-            let in_room = |source: usize, text: String| if no_room[source] { "no room".into() } else { text };
-            cells.extend(found.iter().enumerate().map(|(source, found)| in_room(source, spread(found))));
-            let ratio = |(of, ns): (usize, f64), (to, base): (usize, f64)| in_room(of, in_room(to, times(ns / base)));
-            cells.extend([(1, plain), (3, pool), (4, block), (5, arena)].map(|one| ratio(one, (2, ordered))));
-            cells.extend([(3, pool), (5, arena)].map(|one| ratio(one, (0, floor))));
-            table.row(cells);
-            all.push(
-                serde_json::json!({ "scenario": scenario.label(), "processes": processes, "part": part, "ns": found }),
-            );
-            println!("{} with {processes}: pool {}, cuMemAllocAsync {}", scenario.label(), nanos(pool), nanos(ordered));
+            let measured = Measured::of(&mut workers, at, part, report.quick);
+            table.row(measured.cells(scenario, processes));
+            all.push(super::samples(scenario, processes, part, &measured.found));
+            let [_, _, ordered, pool, ..] = measured.found.map(|s| nanos(s.p50));
+            println!("{} with {processes}: pool {pool}, cuMemAllocAsync {ordered}", scenario.label());
         }
     }
     report.table("device_times", &table);
     report.value("device_samples", all);
     counts(report, &mut start(), part);
+}
+
+/// The times of all contenders in one scenario.
+struct Measured {
+    found: [Summary; SOURCES],
+    no_room: [bool; SOURCES],
+}
+
+impl Measured {
+    /// Runs the scenario with each contender in turn, in as many rounds as the time permits.
+    fn of(workers: &mut [Worker], scenario: usize, part: u64, is_quick: bool) -> Self {
+        let (mut samples, mut no_room): ([Samples; SOURCES], [bool; SOURCES]) = Default::default();
+        let (begin, mut rounds) = (Instant::now(), 0);
+        let runs = if is_quick { 1 } else { 3 };
+        while rounds == 0 || (!is_quick && rounds < 5 && begin.elapsed() < row_time()) {
+            for (source, samples) in samples.iter_mut().enumerate() {
+                // All workers start at this time. A worker whose first run takes longer starts when it is ready.
+                let start_ns = now_ns() + 20_000_000;
+                let order = Order { source, scenario, part, runs, count: false, start_ns };
+                let answers = ask_all::<Answer>(workers, &order);
+                no_room[source] |= answers.iter().any(|answer| answer.had_no_room);
+                for answer in answers {
+                    // A table must have a number for each contender.
+                    samples.extend(if answer.had_no_room { vec![f64::NAN] } else { answer.samples });
+                }
+            }
+            rounds += 1;
+        }
+        Self { found: samples.map(|s| s.summary()), no_room }
+    }
+
+    fn cells(&self, scenario: Scenario, processes: usize) -> Vec<String> {
+        let [floor, plain, ordered, pool, block, arena] = self.found.map(|s| s.p50);
+        let in_room = |source: usize, text: String| if self.no_room[source] { "no room".into() } else { text };
+        let ratio = |(of, ns): (usize, f64), (to, base): (usize, f64)| in_room(of, in_room(to, times(ns / base)));
+        let mut cells = vec![scenario.label().to_owned(), processes.to_string()];
+        cells.extend(self.found.iter().enumerate().map(|(source, found)| in_room(source, spread(found))));
+        cells.extend([(1, plain), (3, pool), (4, block), (5, arena)].map(|one| ratio(one, (2, ordered))));
+        cells.extend([(3, pool), (5, arena)].map(|one| ratio(one, (0, floor))));
+        cells
+    }
 }
 
 /// Reports the bytes and calls of one process.

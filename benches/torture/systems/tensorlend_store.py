@@ -1,4 +1,4 @@
-"""tensorlend with an fd store, which keeps the memory while the daemon is dead. docs/how-to/fd-store.md."""
+"""tensorlend with an fd store, which keeps the memory while the daemon is dead. docs/service.md."""
 
 from __future__ import annotations
 

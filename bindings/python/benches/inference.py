@@ -491,9 +491,8 @@ def main() -> None:
                 rows = study(arguments, files, kinds, notes)
                 notes.append("Left out: Redis (redis-server is not installed).")
             rows += batches(arguments, files, notes)
-    plotted = [what for what in dict.fromkeys(r.what for r in rows) if what.endswith(("run_model", "all of it"))]
     title = "Inference next to the data, from Python"
-    save(arguments.out, title, rows, Lend.name, notes, columns=lambda n: f"{n} client{'s' * (n > 1)}", axis="clients", plotted=plotted)
+    save(arguments.out, title, rows, Lend.name, notes, columns=lambda n: f"{n} client{'s' * (n > 1)}")
 
 
 def started(command: list[str], socket: str, environment: dict[str, str]) -> Iterable[subprocess.Popen[bytes]]:

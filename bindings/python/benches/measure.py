@@ -84,29 +84,6 @@ def table(rows: Iterable[Row], reference: str, columns: Callable[[int], str] = s
     return "\n\n".join(parts)
 
 
-def plot(rows: Iterable[Row], what: str, path: Path, axis: str = "bytes") -> None:
-    """Medians by size, both axes logarithmic, as SVG; says so where matplotlib is missing."""
-    try:
-        import matplotlib
-
-        matplotlib.use("svg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        print("no plots: pip install matplotlib", file=sys.stderr)
-        return
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    some = [r for r in rows if r.what == what]
-    for contender in dict.fromkeys(r.contender for r in some):
-        points = [(r.nbytes, r.median_us) for r in some if r.contender == contender]
-        style = {"linewidth": 2.5} if contender.startswith("tensorlend") else {"linestyle": "--", "linewidth": 1}
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=contender, **style)
-    axes.set(xscale="log", yscale="log", xlabel=axis, ylabel="microseconds, median", title=what)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.savefig(path)
-    plt.close(figure)
-
-
 def save(
     stem: Path,
     title: str,
@@ -115,22 +92,12 @@ def save(
     notes: list[str],
     *,
     columns: Callable[[int], str] = size,
-    axis: str = "bytes",
-    plotted: list[str] | None = None,
 ) -> None:
-    """Writes stem.json, stem.md and a plot for each measurement, or for those that are to be plotted. What is across need not be
-    bytes: `columns` words it, and `axis` names it."""
+    """Writes stem.json and stem.md. The columns need not be bytes: `columns` words them."""
     facts = machine()
     stem.with_suffix(".json").write_text(json.dumps({**facts, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-    plots = []
-    for what in plotted if plotted is not None else dict.fromkeys(r.what for r in rows):
-        word = what.split(":")[0] if plotted is None else what.replace(": ", " ")
-        picture = stem.with_name(f"{stem.name}-{word.replace(' ', '-').replace(',', '')}.svg")
-        plot(rows, what, picture, axis)
-        if picture.exists():
-            plots.append(f"![{what}]({picture.name})")
     head = f"# {title}\n\n{facts['machine']}, Python {facts['python']}, {facts['date']}. Medians of one run, the contenders in turns; below\neach the extremes; in brackets the ratio to: {reference}."
-    text = "\n\n".join([head, table(rows, reference, columns), *plots, *notes])
+    text = "\n\n".join([head, table(rows, reference, columns), *notes])
     stem.with_suffix(".md").write_text(text + "\n")
     print(text)
 

@@ -134,14 +134,6 @@ fn unsigned<'py>(object: &Bound<'py, PyAny>, failed: PyErr) -> PyResult<(Bound<'
     Ok((object.call_method1("view", (py.import("numpy")?.getattr(unsigned)?,))?, dtype))
 }
 
-/// Calls `numpy.asarray`.
-pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = object.py();
-    let asarray = ASARRAY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.getattr("asarray")?.unbind()))?;
-    asarray.bind(py).call1((object,))
-}
-
 impl Array {
     /// Returns false if the object is certainly in host memory. Otherwise returns true.
     pub fn may_be_on_device(object: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -170,7 +162,7 @@ impl Array {
         if object.hasattr("__dlpack__")? {
             return Self::of_dlpack(object);
         }
-        let array = asarray(object)?;
+        let array = export::asarray(object)?;
         Self::of_buffer(&array).or_else(|failed| Self::of_unsigned(&array, failed))
     }
 

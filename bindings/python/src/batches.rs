@@ -1,7 +1,8 @@
 //! An iterator over the values of many names. The iterator leases some values ahead.
 
-use crate::draft::lock;
-use crate::errors::{OrRaise, argument, not_leased, raise};
+use crate::context::context_manager;
+use crate::end::ours;
+use crate::errors::{OrRaise, argument, not_leased};
 use crate::lease::Origin;
 use crate::library::Shown;
 use crate::options::Options;
@@ -12,8 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList, PyString, PyTuple, PyType};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Client, Error};
+use tensorlend::Client;
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// An iterator over the values of many names, in their order. `Client.batches` returns it.
 ///
@@ -165,6 +167,8 @@ impl Batches {
     }
 }
 
+context_manager!(Batches, |batches, _py| batches.close()?);
+
 #[pymethods]
 impl Batches {
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -172,9 +176,7 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        if self.forks != fork::generation() {
-            return Err(raise(Error::Forked));
-        }
+        ours(self.forks)?;
         let mut state = self.take()?;
         let next = match state.ready.pop_front() {
             Some(batch) => Ok(Some(batch)),
@@ -213,15 +215,6 @@ impl Batches {
         // uses this iterator.
         drop(before);
         Ok(())
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        self.close().map(|()| false)
     }
 
     #[classmethod]

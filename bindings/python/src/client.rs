@@ -1,13 +1,13 @@
 //! The class `Client`: its session with the daemon, and the daemon's metrics. The methods for
 //! values are in `names.rs`, `lists.rs`, `links.rs` and `models.rs`.
 
-use crate::device::{self, Device};
-use crate::draft::lock;
-use crate::embedded::Broker;
+use crate::broker::Broker;
+use crate::context::context_manager;
 use crate::errors::OrRaise;
 use crate::lease::Origin;
-use crate::mailbox::Mailboxes;
+use crate::mailbox::{Mail, Mailboxes};
 use crate::options::Options;
+use crate::target::{self, Device};
 use crate::wait::{Awaited, closed};
 use crate::{event_loop, listing, metadata, shown, wait};
 use pyo3::exceptions::PyTypeError;
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend::Notifications;
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// A session with the daemon, in one namespace.
 ///
@@ -155,12 +156,8 @@ impl Client {
         Ok(session.notifications.get_or_insert_with(|| Arc::new(Notifications::new(&client))).clone())
     }
 
-    /// Returns the mailboxes of the session. `open` opens them at the first call.
-    pub fn mailboxes(
-        &self,
-        py: Python<'_>,
-        open: impl FnOnce(tensorlend::Client) -> Option<Mailboxes>,
-    ) -> PyResult<Option<Arc<Mailboxes>>> {
+    /// Returns the mailboxes of the session, which the first call opens. Without them, each message takes requests to the daemon.
+    fn mailboxes(&self, py: Python<'_>, prefix: &str) -> PyResult<Option<Arc<Mailboxes>>> {
         let client = self.session(py)?;
         let session = lock(&self.session);
         let now = session.client.as_ref().ok_or_else(closed)?;
@@ -168,13 +165,7 @@ impl Client {
             // Another thread of a forked child has connected in the meantime.
             return Ok(None);
         }
-        Ok(session.mailboxes.get_or_init(|| open(client).map(Arc::new)).clone())
-    }
-
-    /// Returns this process's mailboxes if they are open.
-    pub fn opened_mailboxes(&self) -> Option<Arc<Mailboxes>> {
-        let session = lock(&self.session);
-        session.mailboxes.get().cloned().flatten().filter(|_| session.forks == fork::generation())
+        Ok(session.mailboxes.get_or_init(|| Mailboxes::new(client, prefix).ok().map(Arc::new)).clone())
     }
 
     /// Returns the options with which other processes connect as this client did.
@@ -192,6 +183,8 @@ impl Client {
         Origin { options: self.options.clone(), name: name.into(), named, member: None }
     }
 }
+
+context_manager!(Client, |client, py| client.close(py));
 
 #[pymethods]
 impl Client {
@@ -242,16 +235,6 @@ impl Client {
         // release the interpreter's lock.
         py.detach(|| drop(ended));
         event_loop::poll_all(py);
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -369,7 +352,7 @@ impl Client {
     /// ArgumentError
     ///     `device` is host memory.
     fn device_memory(&self, py: Python<'_>, device: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
-        device::memory(py, &self.session(py)?, device)
+        target::memory(py, &self.session(py)?, device)
     }
 
     /// The connection's arguments, as keywords of `connect`.
@@ -384,6 +367,32 @@ impl Client {
         options.set_item("memory_limit", memory_limit)?;
         options.set_item("request_timeout", request_timeout.map(|timeout| timeout.as_secs_f64()))?;
         Ok(options)
+    }
+
+    /// Raises if the client was closed or the daemon has ended.
+    fn _check(&self, py: Python<'_>) -> PyResult<()> {
+        self.awaited(&self.session(py)?).check()
+    }
+
+    /// Publishes a tensor in a mailbox. Returns None if no mailbox is free. The names begin with `prefix`.
+    fn _mail<'py>(
+        &self,
+        py: Python<'py>,
+        value: &Bound<'py, PyAny>,
+        prefix: &str,
+        ttl: f64,
+    ) -> PyResult<Option<Mail<'py>>> {
+        self.mailboxes(py, prefix)?.map_or(Ok(None), |boxes| boxes.send(py, value, prefix, ttl))
+    }
+
+    /// Handles the receipts that have arrived.
+    fn _settle_mail(&self) {
+        let session = lock(&self.session);
+        let boxes = session.mailboxes.get().cloned().flatten().filter(|_| session.forks == fork::generation());
+        drop(session);
+        if let Some(boxes) = boxes {
+            boxes.settle();
+        }
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

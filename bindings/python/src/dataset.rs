@@ -1,8 +1,8 @@
 //! The class `Dataset`: several tensors that were published together.
 
+use crate::context::context_manager;
 use crate::device::DeviceLease;
 use crate::device::view::DeviceView;
-use crate::draft::lock;
 use crate::errors::{closed, named, raise};
 use crate::lease::{Lease, Mode, Origin};
 use crate::version::Version;
@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Member, Value};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// Several tensors that were published together, as a mapping of names to leases. One lease holds
 /// all of them.
@@ -141,6 +142,8 @@ enum AnyLease {
     Host(Lease),
     Device(DeviceLease),
 }
+
+context_manager!(Dataset, |dataset, _py| dataset.release());
 
 #[pymethods]
 impl Dataset {
@@ -305,16 +308,6 @@ impl Dataset {
     /// Ends the lease now, or when the last array that views one of its tensors is gone.
     fn release(&self) {
         lock(&self.held).take();
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.release();
-        false
     }
 
     /// The arguments with which another process finds the dataset again: sockets, namespace, name,

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
-pub use tensorlend_os::mutex::lock;
+use tensorlend_os::mutex::lock;
 
 /// A tensor that is being written, in the memory where its readers will see it. The tensor is
 /// invisible until it is published.

@@ -1,44 +1,13 @@
 //! The class `Embedded`: a daemon in this process.
 
+use crate::broker::Broker;
 use crate::client::Client;
-use crate::draft::lock;
+use crate::context::context_manager;
 use crate::errors::{argument, named};
 use crate::options::Options;
 use crate::shown;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
-use tensorlend_os::fork;
-
-/// A daemon in this process. Dropping the last reference stops it.
-#[derive(Clone)]
-pub struct Broker {
-    daemon: Arc<Mutex<Option<tensorlend_daemon::Embedded>>>,
-    forks: u64,
-}
-
-impl Broker {
-    fn new(daemon: tensorlend_daemon::Embedded) -> Self {
-        Self { daemon: Arc::new(Mutex::new(Some(daemon))), forks: fork::generation() }
-    }
-
-    /// Stops the daemon, even if other references to it exist.
-    fn stop(&self) {
-        let daemon = lock(&self.daemon).take();
-        drop(daemon);
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if self.forks != fork::generation() {
-            // A forked child has none of the daemon's threads. So leak the daemon, whose drop would
-            // wait for these threads.
-            std::mem::forget(Arc::clone(&self.daemon));
-        }
-    }
-}
 
 /// A daemon in a thread of this process, for tests and small programs.
 ///
@@ -95,6 +64,8 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
     Ok(Embedded { broker: Broker::new(broker), socket })
 }
 
+context_manager!(Embedded, |embedded, py| embedded.close(py));
+
 #[pymethods]
 impl Embedded {
     /// The daemon's socket, to which clients of any process can connect.
@@ -147,18 +118,8 @@ impl Embedded {
         py.detach(|| self.broker.stop());
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
-    }
-
     fn __repr__(&self) -> String {
-        let state = if lock(&self.broker.daemon).is_some() { "running" } else { "closed" };
+        let state = if self.broker.is_running() { "running" } else { "closed" };
         format!("<Embedded at {}, {state}>", shown::quoted(&self.socket.to_string_lossy()))
     }
 }

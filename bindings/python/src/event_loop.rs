@@ -1,20 +1,13 @@
 //! Waits of asyncio's event loops. An event loop sleeps on descriptors, and no other thread runs
 //! Python code for it.
 
-use crate::client::Client;
-use crate::draft::lock;
-use crate::dtype;
-use crate::errors::OrRaise;
-use crate::lease::Mode;
-use crate::lists::wanted;
-use crate::names::{expect, seen};
-use crate::received::show;
 use pyo3::prelude::*;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
-use tensorlend::{Error, Version};
+use tensorlend::Error;
+use tensorlend_os::mutex::lock;
 
 /// The numbers of the waits that are over, and a descriptor that is readable while this list is not
 /// empty.
@@ -119,74 +112,5 @@ impl Descriptor {
 impl Descriptor {
     fn fileno(&self) -> i32 {
         self.0.as_raw_fd()
-    }
-}
-
-#[pymethods]
-impl Client {
-    /// Raises if the client was closed or the daemon has ended.
-    fn _check(&self, py: Python<'_>) -> PyResult<()> {
-        self.awaited(&self.session(py)?).check()
-    }
-
-    /// Leases the value as `wait_newer` does, but without waiting. Returns None if there is no
-    /// newer value.
-    fn _try_newer(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        seen: Option<&Bound<'_, PyAny>>,
-        mode: &str,
-        dtype: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<Py<PyAny>>> {
-        let (mode, seen) = (Mode::parse(mode)?, self::seen(seen)?);
-        let dtype = dtype.map(dtype::parse).transpose()?;
-        let client = self.session(py)?;
-        if client.version(name).or_raise()?.is_none_or(|now| now == seen) {
-            return Ok(None);
-        }
-        let value = match py.detach(|| client.get_value(name)) {
-            // Another client has deleted the name in the meantime.
-            Err(Error::NotFound(_)) => return Ok(None),
-            other => other.or_raise()?,
-        };
-        expect(&value, dtype, name)?;
-        show(py, &client, value, mode, self.origin(name, true)).map(Some)
-    }
-
-    /// Reports `number` to `wakeups` once `_try_newer` may find a value. Returns None for a name of
-    /// another machine.
-    fn _tell_newer(
-        &self,
-        py: Python<'_>,
-        wakeups: &Wakeups,
-        number: u64,
-        name: &str,
-        seen: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<Ticket>> {
-        let seen: Version = self::seen(seen)?;
-        let notifications = self.notifications(py)?;
-        Ok(notifications.newer(name, seen, wakeups.tell(number)).or_raise()?.map(Ticket::from))
-    }
-
-    /// Returns the list's length as `wait_length` does, but without waiting. Returns None if the
-    /// list has another length.
-    fn _try_length(&self, py: Python<'_>, name: &str, length: u64, op: &str) -> PyResult<Option<u64>> {
-        let wanted = wanted(length, op)?;
-        Ok(Some(self.session(py)?.length(name)).filter(|&length| wanted.is(length)))
-    }
-
-    /// Reports `number` to `wakeups` once `_try_length` may succeed.
-    fn _tell_length(
-        &self,
-        py: Python<'_>,
-        wakeups: &Wakeups,
-        number: u64,
-        name: &str,
-        length: u64,
-        op: &str,
-    ) -> PyResult<Ticket> {
-        let wanted = wanted(length, op)?;
-        Ok(self.notifications(py)?.length(name, wanted, wakeups.tell(number)).or_raise()?.into())
     }
 }

@@ -10,6 +10,7 @@ use dlpark::python::{ExportAbi, ExportRequest};
 use dlpark::{DlpackFlags, Managed, ManagedTensorBase};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use pyo3::{IntoPyObjectExt, ffi};
 use std::ffi::{c_int, c_void};
@@ -197,7 +198,15 @@ pub fn array_interface<'py>(py: Python<'py>, view: &View) -> PyResult<Bound<'py,
 /// Returns a numpy array of the buffer that `owner` exports. An element type that numpy lacks
 /// becomes the type of `ml_dtypes` or, without that package, an unsigned integer.
 pub fn numpy<'py>(owner: &Bound<'py, PyAny>, dtype: tensorlend::DType) -> PyResult<Bound<'py, PyAny>> {
-    by_name(crate::array::asarray(owner)?, dtype)
+    by_name(asarray(owner)?, dtype)
+}
+
+/// Calls `numpy.asarray`.
+pub fn asarray<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let asarray = ASARRAY.get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy")?.getattr("asarray")?.unbind()))?;
+    asarray.bind(py).call1((object,))
 }
 
 /// Converts an array of unsigned integers to the element type that they represent.

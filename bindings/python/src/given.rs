@@ -2,13 +2,14 @@
 
 use crate::arguments;
 use crate::array::{Array, is_ndarray};
+use crate::device::DeviceDraft;
 use crate::device::array::{DeviceArray, from_host};
-use crate::device::{DeviceDraft, Target};
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, argument};
 use crate::lasting::Lasting;
 use crate::metadata;
 use crate::shown::type_name;
+use crate::target::Target;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};

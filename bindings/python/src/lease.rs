@@ -1,27 +1,27 @@
 //! The class `Lease`: a lease on a tensor in host memory.
 #![allow(unsafe_code)]
 
-use crate::device::stream::Given;
-use crate::device::{DeviceDraft, Target};
-use crate::draft::lock;
+use crate::context::context_manager;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::getters::tensor_getters;
 use crate::options::Options;
+use crate::target::Target;
 use crate::version::Version;
 use crate::view::View;
 use crate::{export, metadata, shown, torch};
 use dlpark::Managed;
 use dlpark::ffi::{DLDevice, DLManagedTensorVersioned};
 use dlpark::python::{DlpackExchangeProducer, ExportRequest};
-use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple};
-use std::ffi::{CString, c_int, c_void};
+use pyo3::types::{PyBytes, PyDict, PyIterator};
+use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, Value};
+use tensorlend_os::mutex::lock;
 
 /// The origin of a value: the data with which another process finds the value again. Pickling sends
 /// this data.
@@ -130,6 +130,8 @@ impl Lease {
 }
 
 tensor_getters!(Lease);
+
+context_manager!(Lease, |lease, _py| lease.release());
 
 #[pymethods]
 impl Lease {
@@ -264,59 +266,11 @@ impl Lease {
         Ok(())
     }
 
-    /// Copies the tensor to a device, as work of a stream, without waiting for the copy.
-    ///
-    /// The lease lasts until the stream has done the copy. If the pages are locked (`page_lock`, or
-    /// the configuration's `pool.page_lock`), the call does not wait. Otherwise the driver copies
-    /// the bytes before the call returns.
-    ///
-    /// Parameters
-    /// ----------
-    /// device : str, int or object
-    ///     The device, as in `client.put`. The daemon must lend its memory.
-    /// stream : int or stream or None, default None
-    ///     The stream; None is the legacy default stream.
-    ///
-    /// Returns
-    /// -------
-    /// DeviceDraft
-    ///     The copy, for use in place (`torch.from_dlpack`, `cupy.asarray`) or for `publish`.
-    ///
-    /// Raises
-    /// ------
-    /// DeviceError
-    ///     There is no such device, or the daemon does not lend its memory.
-    /// LimitError
-    ///     The daemon has no memory left on the device.
-    #[pyo3(signature = (device, *, stream=None))]
-    fn to(
-        &self,
-        py: Python<'_>,
-        device: &Bound<'_, PyAny>,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<DeviceDraft> {
-        let (view, on, given) = (self.view()?, Target::parse_device(device)?, Given::parse(stream)?);
-        let (value, at) = view.leased_value()?;
-        let draft = py.detach(|| value.to_device(at, on, &given.recorded)).or_raise()?;
-        warn_of_refusal(py)?;
-        Ok(DeviceDraft::of(draft, given))
-    }
-
     /// Ends the lease now, or when the last array that views the tensor is gone.
     fn release(&self) {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
         }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.release();
-        false
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, buffer: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
@@ -457,17 +411,6 @@ impl Lease {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("tensorlend._refs")?.call_method1("reduce_lease", (slf,))
     }
-}
-
-/// Warns, once for each reason, that the driver has refused to lock pages.
-fn warn_of_refusal(py: Python<'_>) -> PyResult<()> {
-    static WARNED: Mutex<Option<String>> = Mutex::new(None);
-    let Some(refusal) = tensorlend::page_locks().refusal else { return Ok(()) };
-    if lock(&WARNED).replace(refusal.clone()) == Some(refusal.clone()) {
-        return Ok(());
-    }
-    let text = CString::new(format!("pages are not locked: {refusal}")).unwrap_or_default();
-    PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
 }
 
 // SAFETY: the managed tensor holds the view that it describes. HAS_DLTENSOR_VIEW is false, so no

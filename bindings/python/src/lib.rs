@@ -5,24 +5,30 @@
 //! files convert between Python's objects and those of the client library. `array.rs` imports
 //! arrays, and `given.rs` makes drafts from them. `view.rs` contains the viewed memory. `export.rs`
 //! exports this memory by the buffer protocol and DLPack, and `torch.rs` exports it to torch.
-//! `shown.rs` makes the texts of objects. `device` does the same for devices. `fault.rs` names the
+//! `shown.rs` makes the texts of objects. `device` does the same for devices. `target.rs` parses
+//! the argument `device=`, and `cuda_stream.rs` streams of other libraries. `fault.rs` names the
 //! tensor if a fault in its memory ends the process. Code that need not be fast is written in
 //! Python, in the directory `tensorlend`.
 //!
-//! The doc comments of classes and methods are the docstrings of Python, in numpy's style.
-//! `bindings/python/tests/stubs.py` copies them into the stub.
+//! The doc comments of classes and methods are the docstrings of Python, in numpy's style. The build
+//! script (`build.rs`) copies them into the stub, so `_native.pyi` here has signatures and types only.
 #![allow(clippy::doc_lazy_continuation, clippy::doc_link_with_quotes, reason = "docstrings of Python are no Markdown")]
+#![allow(clippy::too_many_arguments, reason = "Python passes them as keywords, and PyO3 takes each separately")]
 
 mod arguments;
 mod array;
 mod batches;
+mod broker;
 mod client;
 mod connections;
+mod context;
+mod cuda_stream;
 mod dataset;
 mod device;
 mod draft;
 mod dtype;
 mod embedded;
+mod end;
 mod errors;
 mod event_loop;
 mod export;
@@ -52,6 +58,7 @@ mod shown;
 mod stream;
 mod strided;
 mod subscription;
+mod target;
 mod torch;
 mod version;
 mod view;
@@ -69,7 +76,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batches::Batches>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<dataset::Dataset>()?;
-    module.add_class::<device::Device>()?;
+    module.add_class::<target::Device>()?;
     module.add_class::<device::DeviceDraft>()?;
     module.add_class::<device::DeviceLease>()?;
     module.add_class::<device::LegacyExport>()?;

@@ -7,7 +7,7 @@ use crate::lease::Mode;
 use crate::service::{Caller, Server};
 use crate::stream::Stream;
 use crate::subscription::Subscription;
-use crate::wait::{in_thread, options, timeout, wait};
+use crate::wait::{timeout, wait};
 use pyo3::prelude::*;
 use std::time::Duration;
 
@@ -135,48 +135,6 @@ impl Client {
             Some(_) => self::wait(py, &awaited, timeout(wait)?, |slice| open(Some(slice)))?,
         };
         Ok(Subscription::new(opened, client, awaited, self.origin(name, false), mode, pollable))
-    }
-
-    /// Awaits `subscribe`, which runs in a thread of its own. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The stream's name.
-    /// start : {"newest", "oldest", "next"}, default "newest"
-    ///     The first message: the newest one, the oldest one that the stream still keeps, or the
-    ///     next one that is sent.
-    /// pollable : bool, default False
-    ///     Whether the subscription has a descriptor, which `async for` and select need.
-    /// wait : float or None, default None
-    ///     Maximum wait in seconds until the stream is opened. None does not wait.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    ///
-    /// Returns
-    /// -------
-    /// Subscription
-    ///     An iterator of messages. Close it, or use it as a context manager.
-    ///
-    /// Raises
-    /// ------
-    /// NotFoundError
-    ///     There is no such stream, and `wait` is None.
-    /// TimeoutError
-    ///     The stream was not opened within `wait` seconds.
-    /// LimitError
-    ///     A limit of the daemon's configuration is reached.
-    #[pyo3(signature = (name, *, start="newest", pollable=false, wait=None, mode="read"))]
-    fn subscribe_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::name)] name: &str,
-        start: &str,
-        pollable: bool,
-        wait: Option<f64>,
-        mode: &str,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "subscribe", (name,), options!(slf.py(), start, pollable, wait, mode), None)
     }
 
     /// Deletes a stream.

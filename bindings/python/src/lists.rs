@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::client::Client;
 use crate::errors::{OrRaise, argument};
+use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::Mode;
 use crate::received::show;
@@ -13,7 +14,7 @@ use pyo3::types::PyList;
 use tensorlend::Length;
 
 /// Returns a condition on a list's length.
-pub fn wanted(length: u64, op: &str) -> PyResult<Length> {
+fn wanted(length: u64, op: &str) -> PyResult<Length> {
     match op {
         ">=" => Ok(Length::AtLeast(length)),
         "==" => Ok(Length::Exactly(length)),
@@ -100,7 +101,6 @@ impl Client {
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (name, item, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn append(
         &self,
         py: Python<'_>,
@@ -204,41 +204,31 @@ impl Client {
         wait(py, &self.awaited(&client), limit, |slice| client.wait_length(name, wanted, Some(slice)))
     }
 
-    /// Awaits `wait_length`. All waits of the client share one thread. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The list's name.
-    /// length : int
-    ///     Number of items to wait for.
-    /// op : {">=", "==", "<="}, default ">="
-    ///     The comparison of the list's length with `length`.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The list's length.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The list's length did not satisfy the condition within `timeout`.
-    /// ArgumentError
-    ///     `op` is none of these three comparisons.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (name, length, op=">=", timeout=None))]
-    fn wait_length_async<'py>(
-        slf: &Bound<'py, Self>,
+    /// Returns the list's length as `wait_length` does, but without waiting. Returns None if the
+    /// list has another length.
+    fn _try_length(
+        &self,
+        py: Python<'_>,
         #[pyo3(from_py_with = arguments::name)] name: &str,
         length: u64,
         op: &str,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("wait_length", (slf, name, length, op, timeout))
+    ) -> PyResult<Option<u64>> {
+        let wanted = wanted(length, op)?;
+        Ok(Some(self.session(py)?.length(name)).filter(|&length| wanted.is(length)))
+    }
+
+    /// Reports `number` to `wakeups` once `_try_length` may succeed.
+    fn _tell_length(
+        &self,
+        py: Python<'_>,
+        wakeups: &Wakeups,
+        number: u64,
+        name: &str,
+        length: u64,
+        op: &str,
+    ) -> PyResult<Ticket> {
+        let wanted = wanted(length, op)?;
+        Ok(self.notifications(py)?.length(name, wanted, wakeups.tell(number)).or_raise()?.into())
     }
 
     /// Leases all items of a list.

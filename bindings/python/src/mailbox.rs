@@ -17,8 +17,6 @@
 //! got this message can confirm it. Another process can bind the address of a client that has ended, and receive receipts
 //! of its messages. These messages then end at their time to live.
 
-use crate::client::Client;
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument};
 use crate::given::{To, tensor_of};
 use pyo3::prelude::*;
@@ -30,6 +28,7 @@ use std::time::Duration;
 use tensorlend::{Lifetime, ValueDraft, Version};
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::inbox::{self, Inbox, TOKEN, Token};
+use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, thread};
 
 /// Maximum number of mailboxes of a client. Linux queues at least ten receipts for a socket (`net.unix.max_dgram_qlen`).
@@ -47,7 +46,7 @@ const RENEWED_PART: u32 = 16;
 const TTL_MAX_S: f64 = 1e9;
 
 /// The parts of a message: the name, the version's words, the receipt's address, and the receipt.
-type Mail<'py> = (String, (u64, u64), (Bound<'py, PyBytes>, Bound<'py, PyBytes>));
+pub type Mail<'py> = (String, (u64, u64), (Bound<'py, PyBytes>, Bound<'py, PyBytes>));
 
 /// The mailboxes of one client.
 pub struct Mailboxes {
@@ -101,8 +100,10 @@ struct Taken {
 static LOCAL: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 impl Mailboxes {
-    /// Opens the socket.
-    fn new(client: tensorlend::Client, address: String) -> std::io::Result<Self> {
+    /// Opens a socket. Its address contains `prefix`.
+    pub fn new(client: tensorlend::Client, prefix: &str) -> std::io::Result<Self> {
+        static ADDRESSES: AtomicU64 = AtomicU64::new(0);
+        let address = format!("tensorlend/{prefix}/{}", ADDRESSES.fetch_add(1, Ordering::Relaxed));
         let shared = Arc::new(Shared {
             client,
             inbox: Inbox::bind(address.as_bytes())?,
@@ -122,6 +123,33 @@ impl Mailboxes {
         local.retain(|one| one.strong_count() > 0);
         local.push(Arc::downgrade(&shared));
         Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Publishes a tensor in a mailbox. Returns `None` if no mailbox is free. The names begin with `prefix`.
+    pub fn send<'py>(
+        &self,
+        py: Python<'py>,
+        value: &Bound<'py, PyAny>,
+        prefix: &str,
+        ttl: f64,
+    ) -> PyResult<Option<Mail<'py>>> {
+        let shared = &self.shared;
+        // A lifetime longer than this has no meaning, and its double must not overflow.
+        let ttl = Duration::try_from_secs_f64(ttl.min(TTL_MAX_S)).map_err(|error| argument(error.to_string()))?;
+        let Ok(token) = inbox::token() else { return Ok(None) };
+        let Some(taken) = shared.take(prefix, ttl) else { return Ok(None) };
+        let draft = tensor_of(&shared.client, value, &To::parse(None, None)?, None, 0)
+            .inspect_err(|_| lock(&shared.boxes)[taken.number].state = State::Free)?;
+        let publish = || shared.publish(&taken, draft, ttl, token);
+        let version = if taken.renew { py.detach(publish) } else { publish() }.or_raise()?;
+        let [owner_word, cell] = version.words();
+        let receipt = PyBytes::new(py, &receipt(token, taken.number));
+        Ok(Some((taken.name, (owner_word, cell), (PyBytes::new(py, &shared.address), receipt))))
+    }
+
+    /// Handles the receipts that have arrived.
+    pub fn settle(&self) {
+        self.shared.receive();
     }
 }
 
@@ -252,44 +280,6 @@ fn receipt(token: Token, number: usize) -> [u8; RECEIPT] {
 fn parse(receipt: &[u8]) -> Option<(Token, u32)> {
     let (token, number) = receipt.split_first_chunk::<TOKEN>()?;
     Some((*token, u32::from_le_bytes(number.try_into().ok()?)))
-}
-
-#[pymethods]
-impl Client {
-    /// Publishes a tensor in a mailbox. Returns None if no mailbox is free. The names begin with `prefix`.
-    fn _mail<'py>(
-        &self,
-        py: Python<'py>,
-        value: &Bound<'py, PyAny>,
-        prefix: &str,
-        ttl: f64,
-    ) -> PyResult<Option<Mail<'py>>> {
-        static ADDRESSES: AtomicU64 = AtomicU64::new(0);
-        let address = || format!("tensorlend/{prefix}/{}", ADDRESSES.fetch_add(1, Ordering::Relaxed));
-        let client = self.session(py)?;
-        // Without a socket, each message takes requests to the daemon.
-        let boxes = self.mailboxes(py, |client| Mailboxes::new(client, address()).ok())?;
-        let Some(boxes) = boxes else { return Ok(None) };
-        let shared = &boxes.shared;
-        // A lifetime longer than this has no meaning, and its double must not overflow.
-        let ttl = Duration::try_from_secs_f64(ttl.min(TTL_MAX_S)).map_err(|error| argument(error.to_string()))?;
-        let Ok(token) = inbox::token() else { return Ok(None) };
-        let Some(taken) = shared.take(prefix, ttl) else { return Ok(None) };
-        let draft = tensor_of(&client, value, &To::parse(None, None)?, None, 0)
-            .inspect_err(|_| lock(&shared.boxes)[taken.number].state = State::Free)?;
-        let publish = || shared.publish(&taken, draft, ttl, token);
-        let version = if taken.renew { py.detach(publish) } else { publish() }.or_raise()?;
-        let [owner_word, cell] = version.words();
-        let receipt = PyBytes::new(py, &receipt(token, taken.number));
-        Ok(Some((taken.name, (owner_word, cell), (PyBytes::new(py, &shared.address), receipt))))
-    }
-
-    /// Handles the receipts that have arrived.
-    fn _settle_mail(&self) {
-        if let Some(boxes) = self.opened_mailboxes() {
-            boxes.shared.receive();
-        }
-    }
 }
 
 /// Sends a receipt. Returns whether the sender of the message got it.

@@ -1,19 +1,20 @@
 //! The class `Model`: a model that runners serve.
 
 use crate::arguments;
+use crate::context::context_manager;
 use crate::dataset::Dataset;
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::metadata;
 use crate::shown;
-use crate::wait::{Awaited, Interrupt, in_thread, options, timeout};
+use crate::wait::{Awaited, Interrupt, timeout};
 use pyo3::prelude::*;
-use pyo3::types::{PyMapping, PyTuple};
+use pyo3::types::PyMapping;
 use std::sync::Mutex;
 use tensorlend::ValueDraft;
 use tensorlend_model::{ModelRequest, Models, Step};
+use tensorlend_os::mutex::lock;
 
 /// A model to run, with one connection to a runner. `Client.model` opens it.
 ///
@@ -40,6 +41,8 @@ impl Model {
         Ok(Self { name: name.to_owned(), client, way, interrupt: Interrupt::default(), awaited, origin })
     }
 }
+
+context_manager!(Model, |model, py| model.close(py));
 
 #[pymethods]
 impl Model {
@@ -119,68 +122,11 @@ impl Model {
         Dataset::of(py, answer, mode, &self.client, self.origin.clone())
     }
 
-    /// Awaits `run`, which runs in a thread of its own. Cancelling abandons the runner.
-    ///
-    /// Parameters
-    /// ----------
-    /// inputs : mapping of str to str or array_like
-    ///     For each of the model's inputs an array in host memory, or the name of a tensor.
-    /// outputs : sequence of str, mapping of str to str or None, or None, default None
-    ///     None returns all outputs, and a sequence selects some. A mapping gives each output the
-    ///     name under which it is published. An output that the mapping gives None is returned
-    ///     instead.
-    /// prepare : mapping of str to steps or None, default None
-    ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
-    /// timeout : float or None, default 60.0
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    ///
-    /// Returns
-    /// -------
-    /// Dataset
-    ///     The outputs by name, as `run` returns them.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No runner responded within `timeout`.
-    /// ServiceError
-    ///     The runner reported an error, or ended before it responded.
-    /// ClosedError
-    ///     The model was closed.
-    #[pyo3(
-        signature = (inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
-        text_signature = "($self, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
-    )]
-    fn run_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::mapping)] inputs: &Bound<'py, PyMapping>,
-        outputs: Option<&Bound<'py, PyAny>>,
-        prepare: Option<&Bound<'py, PyMapping>>,
-        timeout: Option<f64>,
-        mode: &str,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), prepare, timeout, mode);
-        in_thread(slf, "run", (inputs, outputs), options, None)
-    }
-
     /// Closes the connection to the runner. A run of this model in another thread raises
     /// ClosedError.
     fn close(&self, py: Python<'_>) {
         self.interrupt.all();
         py.detach(|| drop(lock(&self.way).take()));
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __repr__(&self) -> String {

@@ -7,7 +7,6 @@ use crate::errors::OrRaise;
 use crate::metadata;
 use crate::model::Model;
 use crate::version::Version;
-use crate::wait::{in_thread, options};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyMapping;
@@ -42,7 +41,6 @@ impl Client {
     /// ArgumentError
     ///     The name or an option is invalid.
     #[pyo3(signature = (name, model, *, batch_max=1, batch_min=None, batch_wait_ms=0.0, tag=""))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_model(
         &self,
         py: Python<'_>,
@@ -190,7 +188,6 @@ impl Client {
         signature = (name, inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
         text_signature = "($self, name, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
     )]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn run_model(
         &self,
         py: Python<'_>,
@@ -202,54 +199,5 @@ impl Client {
         mode: &str,
     ) -> PyResult<Dataset> {
         self.model(py, name)?.run(py, inputs, outputs, prepare, timeout, mode)
-    }
-
-    /// Awaits `run_model`, which runs in a thread of its own. Cancelling abandons the runner.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The model's name.
-    /// inputs : mapping of str to str or array_like
-    ///     For each of the model's inputs an array in host memory, or the name of a tensor.
-    /// outputs : sequence of str, mapping of str to str or None, or None, default None
-    ///     None returns all outputs, and a sequence selects some. A mapping gives each output the
-    ///     name under which it is published. An output that the mapping gives None is returned
-    ///     instead.
-    /// prepare : mapping of str to steps or None, default None
-    ///     Steps before an input, such as {"x": ["chw", {"scale": 1 / 255}, "batch"]}.
-    /// timeout : float or None, default 60.0
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    ///
-    /// Returns
-    /// -------
-    /// Dataset
-    ///     The outputs by name.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No runner responded within `timeout`.
-    /// ServiceError
-    ///     The runner reported an error, or ended before it responded.
-    #[pyo3(
-        signature = (name, inputs, outputs=None, *, prepare=None, timeout=Some(60.0), mode="read"),
-        text_signature = "($self, name, inputs, outputs=None, *, prepare=None, timeout=60.0, mode='read')"
-    )]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
-    fn run_model_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::name)] name: &str,
-        #[pyo3(from_py_with = arguments::mapping)] inputs: &Bound<'py, PyMapping>,
-        outputs: Option<&Bound<'py, PyAny>>,
-        prepare: Option<&Bound<'py, PyMapping>>,
-        timeout: Option<f64>,
-        mode: &str,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), prepare, timeout, mode);
-        in_thread(slf, "run_model", (name, inputs, outputs), options, None)
     }
 }

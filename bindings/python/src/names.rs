@@ -4,18 +4,20 @@ use crate::arguments::{self, elements, sizes};
 use crate::array::{Out, beside, bytes_of};
 use crate::batches::Batches;
 use crate::client::Client;
+use crate::cuda_stream::Given;
 use crate::dataset::Dataset;
 use crate::device::draft::Wish;
-use crate::device::stream::Given;
-use crate::device::{DeviceDraft, DeviceLease, Target};
+use crate::device::{DeviceDraft, DeviceLease};
 use crate::draft::Draft;
 use crate::errors::{self, OrRaise, not_leased, raise};
+use crate::event_loop::{Ticket, Wakeups};
 use crate::given::{To, dataset_of, describe, describe_on, lifetime_of, no_stream, tensor_of};
 use crate::lasting::Lasting;
 use crate::lease::{Lease, Mode};
 use crate::library::Shown;
 use crate::listing::{self, Info};
 use crate::received::{show, unknown_kind};
+use crate::target::Target;
 use crate::version::Version;
 use crate::wait::{timeout, wait};
 use crate::{dtype, metadata, objects};
@@ -74,7 +76,7 @@ fn is_dataset(name: &str) -> PyErr {
 }
 
 /// Checks that a value is a tensor whose elements have the dtype that the caller expects.
-pub fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
+fn expect(value: &Value, dtype: Option<DType>, name: &str) -> PyResult<()> {
     let Some(wanted) = dtype else { return Ok(()) };
     let found = match value {
         Value::Tensor(lease) => lease.dtype(),
@@ -97,7 +99,7 @@ fn given(object: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
 }
 
 /// Returns the version of a Version, a lease or a dataset; `Version::NONE` if none is given.
-pub fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
+fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     let Some(given) = given else { return Ok(tensorlend::Version::NONE) };
     if let Ok(version) = given.cast::<Version>() {
         return Ok(version.get().0);
@@ -178,7 +180,6 @@ impl Client {
     /// >>> client.get("weights").metadata["epoch"]
     /// 3
     #[pyo3(signature = (name, value, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn put(
         &self,
         py: Python<'_>,
@@ -250,7 +251,6 @@ impl Client {
     /// >>> client.get("camera/front").shape
     /// (480, 640, 3)
     #[pyo3(signature = (shape, dtype=None, *, name=None, strides=None, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn create(
         &self,
         py: Python<'_>,
@@ -330,7 +330,6 @@ impl Client {
         signature = (name, *, mode="read", dtype=None, stream=None, default=None),
         text_signature = "($self, name, *, mode='read', dtype=None, stream=None, default=...)"
     )]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     pub fn get(
         &self,
         py: Python<'_>,
@@ -617,46 +616,6 @@ impl Client {
         self.wait_newer(py, name, None, timeout, mode, dtype)
     }
 
-    /// Awaits `wait_for`. All waits of the client share one thread. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The value's name.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    /// dtype : dtype or None, default None
-    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
-    ///     accepts every type.
-    ///
-    /// Returns
-    /// -------
-    /// Lease, DeviceLease or Dataset
-    ///     The value; a lease if `dtype` is given.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The name got no value within `timeout`.
-    /// DTypeError
-    ///     The tensor has elements of another type than `dtype`.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (name, timeout=None, *, mode="read", dtype=None))]
-    fn wait_for_async<'py>(
-        slf: &Bound<'py, Self>,
-        #[pyo3(from_py_with = arguments::name)] name: &str,
-        timeout: Option<f64>,
-        mode: &str,
-        dtype: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let seen = slf.py().None();
-        slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
-    }
-
     /// Waits until the name has a value other than `seen`, and leases this value.
     ///
     /// Parameters
@@ -705,46 +664,44 @@ impl Client {
         show(py, &client, value, mode, self.origin(name, true))
     }
 
-    /// Awaits `wait_newer`. All waits of the client share one thread. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// name : str
-    ///     The value's name.
-    /// seen : Version, Lease, DeviceLease, Dataset or None, default None
-    ///     The value seen last, or its version. None accepts any value.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    /// dtype : dtype or None, default None
-    ///     The expected type of the elements, as `numpy.dtype` takes it. The call checks it, and type checkers know it. None
-    ///     accepts every type.
-    ///
-    /// Returns
-    /// -------
-    /// Lease, DeviceLease or Dataset
-    ///     The value; a lease if `dtype` is given.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The name got no value other than `seen` within `timeout`.
-    /// DTypeError
-    ///     The tensor has elements of another type than `dtype`.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (name, seen=None, timeout=None, *, mode="read", dtype=None))]
-    fn wait_newer_async<'py>(
-        slf: &Bound<'py, Self>,
+    /// Leases the value as `wait_newer` does, but without waiting. Returns None if there is no
+    /// newer value.
+    fn _try_newer(
+        &self,
+        py: Python<'_>,
         #[pyo3(from_py_with = arguments::name)] name: &str,
-        seen: Option<&Bound<'py, PyAny>>,
-        timeout: Option<f64>,
+        seen: Option<&Bound<'_, PyAny>>,
         mode: &str,
-        dtype: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("wait_newer", (slf, name, seen, timeout, mode, dtype))
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        let (mode, seen) = (Mode::parse(mode)?, self::seen(seen)?);
+        let dtype = dtype.map(dtype::parse).transpose()?;
+        let client = self.session(py)?;
+        if client.version(name).or_raise()?.is_none_or(|now| now == seen) {
+            return Ok(None);
+        }
+        let value = match py.detach(|| client.get_value(name)) {
+            // Another client has deleted the name in the meantime.
+            Err(Error::NotFound(_)) => return Ok(None),
+            other => other.or_raise()?,
+        };
+        expect(&value, dtype, name)?;
+        show(py, &client, value, mode, self.origin(name, true)).map(Some)
+    }
+
+    /// Reports `number` to `wakeups` once `_try_newer` may find a value. Returns None for a name of
+    /// another machine.
+    fn _tell_newer(
+        &self,
+        py: Python<'_>,
+        wakeups: &Wakeups,
+        number: u64,
+        name: &str,
+        seen: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Ticket>> {
+        let seen = self::seen(seen)?;
+        let notifications = self.notifications(py)?;
+        Ok(notifications.newer(name, seen, wakeups.tell(number)).or_raise()?.map(Ticket::from))
     }
 
     /// Returns whether the name has a value, as `name in client` does.
@@ -1106,7 +1063,6 @@ impl Client {
     /// >>> x.shape
     /// (8, 2)
     #[pyo3(signature = (name, tensors, *, metadata=None, timestamp=0, ttl=None, ephemeral=false, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn put_dataset(
         &self,
         py: Python<'_>,
@@ -1190,7 +1146,6 @@ impl Client {
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (name, obj, *, metadata=None, timestamp=0, ttl=None, ephemeral=false))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn put_object<'py>(
         slf: &Bound<'py, Self>,
         #[pyo3(from_py_with = arguments::name)] name: &str,
@@ -1201,7 +1156,7 @@ impl Client {
         ephemeral: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let objects = slf.py().import("tensorlend.objects")?;
-        objects.call_method1("put_object", (slf, name, obj, metadata, timestamp, ttl, ephemeral))
+        objects.call_method1("_put", (slf, name, obj, metadata, timestamp, ttl, ephemeral))
     }
 
     /// Returns an object that `put_object` published.
@@ -1238,6 +1193,6 @@ impl Client {
         lazy: bool,
         mode: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend.objects")?.call_method1("get_object", (slf, name, trust_pickle, lazy, mode))
+        slf.py().import("tensorlend.objects")?.call_method1("_get", (slf, name, trust_pickle, lazy, mode))
     }
 }

@@ -2,25 +2,21 @@
 
 use crate::arguments;
 use crate::client::Client;
-use crate::draft::lock;
-use crate::errors::{OrRaise, argument, raise};
+use crate::end::ours;
+use crate::errors::{OrRaise, argument};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::shown;
-use crate::wait::{Awaited, in_thread, options, timeout, wait};
+use crate::wait::{Awaited, timeout, wait};
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::{PyRange, PyTuple};
 use std::sync::Mutex;
 use std::time::Duration;
-use tensorlend::{Claim, Deadline, Error, Feed, ValueDraft};
+use tensorlend::{Claim, Deadline, Feed, ValueDraft};
 use tensorlend_os::fork;
-
-/// Returns an error in a forked child, because the child has no session of its own yet.
-fn ours(forks: u64) -> PyResult<()> {
-    if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
-}
+use tensorlend_os::mutex::lock;
 
 #[pymethods]
 impl Client {
@@ -192,7 +188,6 @@ impl Queue {
     /// LimitError
     ///     A limit of the daemon's configuration, of this client or of the machine is reached.
     #[pyo3(signature = (item, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn put(
         &self,
         py: Python<'_>,
@@ -207,53 +202,6 @@ impl Queue {
         let to = To::parse(device, stream)?;
         let draft = drafted(&self.client, item, &to, metadata, timestamp)?;
         self.offer(py, draft, timeout)
-    }
-
-    /// Awaits `put`, which runs in a thread of its own. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// item : array_like, Draft, tensor or mapping of these
-    ///     The item. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The item's number, counted from 0.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The queue was full the whole time. A Draft is used up.
-    /// DTypeError
-    ///     The elements cannot be lent.
-    /// LimitError
-    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
-    #[pyo3(signature = (item, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn put_async<'py>(
-        slf: &Bound<'py, Self>,
-        item: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        in_thread(slf, "put", (item, timeout), options, None)
     }
 
     /// Appends several items in one request, as adjacent items: all of them or none. Waits until the queue has room for all of
@@ -312,48 +260,6 @@ impl Queue {
         PyRange::new(py, first, first + count)
     }
 
-    /// Awaits `put_many`, which runs in a thread of its own. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// items : iterable of items
-    ///     The items, each as `put` takes it: at most 1,024, and at most the queue's maximum, which another producer may have
-    ///     given. An item with metadata is a Draft.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// device : str, int or device or None, default None
-    ///     The memory of all items: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which each array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes arrays on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of each array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// range
-    ///     The items' numbers, counted from 0; empty without items.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The queue had no room for all items the whole time. Drafts among the items are closed.
-    /// ArgumentError
-    ///     There are more than 1,024 items, or more than the queue's maximum.
-    /// DTypeError
-    ///     The elements of an item cannot be lent.
-    /// LimitError
-    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
-    #[pyo3(signature = (items, timeout=None, *, device=None, stream=None))]
-    fn put_many_async<'py>(
-        slf: &Bound<'py, Self>,
-        items: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "put_many", (items, timeout), options!(slf.py(), device, stream), None)
-    }
-
     /// Appends an object, as `Client.put_object` publishes one. `QueueItem.get_object` returns the
     /// object.
     ///
@@ -383,35 +289,6 @@ impl Queue {
         self.offer(py, draft, timeout)
     }
 
-    /// Awaits `put_object`, which runs in a thread of its own. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// obj : object
-    ///     Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The item's number, counted from 0.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The queue was full the whole time.
-    /// LimitError
-    ///     A limit of the daemon's configuration, of this client or of the machine is reached.
-    #[pyo3(signature = (obj, timeout=None))]
-    fn put_object_async<'py>(
-        slf: &Bound<'py, Self>,
-        obj: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "put_object", (obj, timeout), None, None)
-    }
-
     /// Claims the first item that waits. Waits while the queue is empty.
     ///
     /// Parameters
@@ -438,33 +315,6 @@ impl Queue {
         ours(self.forks)?;
         let (mode, limit) = (Mode::parse(mode)?, self::timeout(timeout)?);
         self.receive(py, &mut self.inner.feed(1), None, limit, mode)
-    }
-
-    /// Awaits `get`, which runs in a thread of its own. Cancelling ends the wait. An item that
-    /// arrives after that is given back.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    ///
-    /// Returns
-    /// -------
-    /// QueueItem
-    ///     The item. Use it as a context manager, or call `done`.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The queue was empty the whole time.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (timeout=None, *, mode="read"))]
-    fn get_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>, mode: &str) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "get", (timeout,), options!(slf.py(), mode), None)
     }
 
     /// Confirms an item, and claims the first item that waits, in one request. Waits while the queue is empty.
@@ -498,40 +348,6 @@ impl Queue {
         let (mode, limit) = (Mode::parse(mode)?, self::timeout(timeout)?);
         let claim = lock(&done.claim).take();
         self.receive(py, &mut self.inner.feed(1), claim, limit, mode)
-    }
-
-    /// Awaits `next`, which runs in a thread of its own. Cancelling ends the wait, and leaves the
-    /// confirmation as it is. An item that arrives after that is given back.
-    ///
-    /// Parameters
-    /// ----------
-    /// done : QueueItem
-    ///     The item to confirm. If it was confirmed or given back already, this only claims.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// mode : {"read", "cow"}, default "read"
-    ///     "read": the producer's own pages, read-only. "cow": a private, writable view in host memory; the first write to
-    ///     a page copies it.
-    ///
-    /// Returns
-    /// -------
-    /// QueueItem
-    ///     The next item. Use it as a context manager, or call `done` or `Queue.next`.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The queue was empty the whole time.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended. The client confirms the item with its next request.
-    #[pyo3(signature = (done, timeout=None, *, mode="read"))]
-    fn next_async<'py>(
-        slf: &Bound<'py, Self>,
-        done: &Bound<'py, QueueItem>,
-        timeout: Option<f64>,
-        mode: &str,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "next", (done, timeout), options!(slf.py(), mode), None)
     }
 
     /// Returns an iterator over the queue's items. Each step confirms the previous item with the request that claims the next

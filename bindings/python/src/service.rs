@@ -1,42 +1,21 @@
 //! Requests and responses: callers and servers.
 
-use crate::draft::lock;
-use crate::errors::{OrRaise, argument, closed, raise};
-use crate::event_loop::{self, Descriptor, Ticket, Wakeups};
+use crate::context::context_manager;
+use crate::end::{End, ours};
+use crate::errors::{OrRaise, argument, raise};
+use crate::event_loop::{Descriptor, Ticket, Wakeups};
 use crate::given::{To, drafted};
 use crate::lease::{Mode, Origin};
 use crate::received::{Received, show};
 use crate::shown;
-use crate::wait::{Awaited, Interrupt, options, timeout, wait};
+use crate::wait::{Awaited, Interrupt, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Notifications, Reply};
 use tensorlend_os::fork;
-
-/// Interval at which a waiting thread checks whether another thread has finished its use of a
-/// server.
-const TURN: Duration = Duration::from_millis(1);
-
-const SERVER_CLOSED: &str = "the server was closed: serve again";
-const CALLER_CLOSED: &str = "the caller was closed: make another";
-
-/// Returns an error in a forked child, where a lock that another thread held at the fork is never
-/// released.
-fn ours(forks: u64) -> PyResult<()> {
-    if forks == fork::generation() { Ok(()) } else { Err(raise(Error::Forked)) }
-}
-
-/// Locks the caller or the server in `end`. Returns `None` if another thread has the lock.
-fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<MutexGuard<'m, Option<T>>>, Error> {
-    match end.try_lock() {
-        Ok(held) => Ok(Some(held)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Poisoned(_)) => Err(closed(gone)),
-    }
-}
+use tensorlend_os::mutex::lock;
 
 /// One server of a service, as a synchronous and asynchronous iterator of requests. `Client.serve`
 /// opens it.
@@ -53,13 +32,12 @@ fn try_held<'m, T>(end: &'m Mutex<Option<T>>, gone: &str) -> Result<Option<Mutex
 /// True
 #[pyclass(frozen, weakref, module = "tensorlend._native")]
 pub struct Server {
-    end: Mutex<Option<tensorlend::Server>>,
+    end: End<tensorlend::Server>,
     client: tensorlend::Client,
     notifications: Arc<Notifications>,
     awaited: Awaited,
     origin: Origin,
     mode: Mode,
-    forks: u64,
 }
 
 impl Server {
@@ -72,39 +50,37 @@ impl Server {
         origin: Origin,
         mode: Mode,
     ) -> Self {
-        let forks = fork::generation();
-        Self { end: Mutex::new(Some(server)), client, notifications, awaited, origin, mode, forks }
+        Self {
+            end: End::new(server, "the server was closed: serve again"),
+            client,
+            notifications,
+            awaited,
+            origin,
+            mode,
+        }
     }
 
     /// Waits at most `slice` for a request. If another thread is already waiting, sleeps briefly
     /// instead and returns a timeout error.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Call, Error> {
-        match self.end.try_lock() {
-            Ok(mut held) => match held.as_mut() {
-                Some(server) if slice.is_zero() => server.try_recv()?.ok_or_else(|| self.nothing(slice)),
-                Some(server) => server.recv_timeout(slice),
-                None => Err(closed(SERVER_CLOSED)),
-            },
-            Err(TryLockError::Poisoned(_)) => Err(closed(SERVER_CLOSED)),
-            Err(TryLockError::WouldBlock) => {
-                let nap = slice.min(TURN);
-                std::thread::sleep(nap);
-                Err(self.nothing(nap))
+        let what = || format!("a request to {:?}: no client has called it", self.origin.name);
+        self.end.turn(slice, what, |server| {
+            if slice.is_zero() {
+                return server.try_recv()?.ok_or_else(|| Error::Timeout { what: what(), waited: slice });
             }
-        }
-    }
-
-    fn nothing(&self, waited: Duration) -> Error {
-        Error::Timeout { what: format!("a request to {:?}: no client has called it", self.origin.name), waited }
+            server.recv_timeout(slice)
+        })
     }
 
     fn call(&self, py: Python<'_>, call: tensorlend::Call) -> PyResult<Py<Call>> {
         let (value, reply) = call.split();
         let received = Received::new(py, "request", &self.client, value, self.mode, self.origin.clone())?;
-        let (client, forks) = (self.client.clone(), self.forks);
+        let (client, forks) = (self.client.clone(), fork::generation());
         Py::new(py, Call { received, reply: Mutex::new(Some(reply)), client, forks })
     }
 }
+
+context_manager!(Server, |server, py| server.close(py));
 
 #[pymethods]
 impl Server {
@@ -130,7 +106,7 @@ impl Server {
     ///     The client was closed, or the daemon has ended.
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<Call>> {
-        ours(self.forks)?;
+        self.end.ours()?;
         let limit = self::timeout(timeout)?;
         let call = wait(py, &self.awaited, limit, |slice| self.wait_once(slice))?;
         self.call(py, call)
@@ -148,7 +124,7 @@ impl Server {
     /// ClosedError
     ///     The server was closed.
     fn try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
-        ours(self.forks)?;
+        self.end.ours()?;
         match py.detach(|| self.wait_once(Duration::ZERO)) {
             Ok(call) => self.call(py, call).map(Some),
             Err(Error::Timeout { .. }) => Ok(None),
@@ -156,82 +132,37 @@ impl Server {
         }
     }
 
-    /// Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no request.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// Call
-    ///     The request.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No request arrived within `timeout`.
-    /// ClosedError
-    ///     The server was closed.
-    /// DisconnectedError
-    ///     The client was closed, or the daemon has ended.
-    #[pyo3(signature = (timeout=None))]
-    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("recv_request", (slf, timeout))
-    }
-
     /// Returns the next request as `try_recv` does. If there is no request, the next request ends
     /// the wait of `_descriptor` or `_tell`.
     fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<Py<Call>>> {
-        ours(self.forks)?;
-        let received = py.detach(|| match try_held(&self.end, SERVER_CLOSED)? {
-            Some(mut server) => server.as_mut().ok_or_else(|| closed(SERVER_CLOSED))?.try_recv_armed(),
-            // Another thread is receiving, and will get the request.
-            None => Ok(None),
-        });
-        received.or_raise()?.map(|call| self.call(py, call)).transpose()
+        self.end.ours()?;
+        let received = py.detach(|| self.end.try_with(tensorlend::Server::try_recv_armed)).or_raise()?;
+        received.flatten().map(|call| self.call(py, call)).transpose()
     }
 
     /// Returns whether `_try_recv` would return a request or raise an exception.
     fn _news(&self) -> PyResult<bool> {
-        ours(self.forks)?;
-        self.awaited.check()?;
-        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(false) };
-        held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?.has_news().or_raise()
-    }
-
-    /// Raises if the client was closed or the daemon has ended.
-    fn _check(&self) -> PyResult<()> {
-        self.awaited.check()
-    }
-
-    /// The key of the tasks that wait for a request to this object.
-    #[getter]
-    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
-        ("requests", slf.as_ptr() as usize)
+        self.end.news(&self.awaited, |server| server.has_news())
     }
 
     /// Returns a duplicate of the descriptor that a connected caller's request makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
-        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
-        held.as_ref().and_then(tensorlend::Server::descriptor).map(Descriptor::of).transpose()
+        self.end.look(|server| Ok(server.descriptor().map(Descriptor::of)))?.flatten().transpose()
     }
 
     /// Reports `number` to `wakeups` when a caller requests a connection.
     fn _tell(&self, wakeups: &Wakeups, number: u64) -> PyResult<Option<Ticket>> {
-        let Some(held) = try_held(&self.end, SERVER_CLOSED).or_raise()? else { return Ok(None) };
-        let server = held.as_ref().ok_or_else(|| raise(closed(SERVER_CLOSED)))?;
-        let (list, read) = server.connects();
-        Ok(Some(self.notifications.unread(list, read, wakeups.tell(number)).or_raise()?.into()))
+        let ticket = self.end.look(|server| {
+            let (list, read) = server.connects();
+            self.notifications.unread(list, read, wakeups.tell(number))
+        })?;
+        Ok(ticket.map(Ticket::from))
     }
 
     /// Number of callers that the server serves now.
     #[getter]
     fn callers(&self, py: Python<'_>) -> PyResult<usize> {
-        ours(self.forks)?;
-        let callers = py.detach(|| lock(&self.end).as_ref().map(tensorlend::Server::callers));
-        callers.ok_or_else(|| raise(closed(SERVER_CLOSED)))
+        self.end.with(py, |server| Ok(server.callers()))
     }
 
     /// The service's name.
@@ -244,20 +175,7 @@ impl Server {
     ///
     /// The callers of this server move to another server, if there is one.
     fn close(&self, py: Python<'_>) {
-        if self.forks == fork::generation() {
-            py.detach(|| drop(lock(&self.end).take()));
-            event_loop::poll_all(py);
-        }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
+        self.end.close(py);
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -469,7 +387,7 @@ impl Call {
 /// use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Caller {
-    end: Mutex<Option<tensorlend::Caller>>,
+    end: End<tensorlend::Caller>,
     /// Whether a coroutine has reserved the caller for a call.
     in_call: AtomicBool,
     /// Ends this object's waits in other threads.
@@ -478,7 +396,6 @@ pub struct Caller {
     awaited: Awaited,
     origin: Origin,
     mode: Mode,
-    forks: u64,
 }
 
 impl Caller {
@@ -490,27 +407,17 @@ impl Caller {
         origin: Origin,
         mode: Mode,
     ) -> Self {
-        let (interrupt, forks) = (Interrupt::default(), fork::generation());
-        let (end, in_call) = (Mutex::new(Some(caller)), AtomicBool::new(false));
-        Self { end, in_call, interrupt, client, awaited, origin, mode, forks }
-    }
-
-    /// Calls `ask` with the client library's caller. Releases the interpreter's lock during the
-    /// call.
-    fn with<R: Send>(
-        &self,
-        py: Python<'_>,
-        ask: impl FnOnce(&mut tensorlend::Caller) -> Result<R, Error> + Send,
-    ) -> PyResult<R> {
-        ours(self.forks)?;
-        let closed = || closed(CALLER_CLOSED);
-        py.detach(|| lock(&self.end).as_mut().ok_or_else(closed).and_then(ask)).or_raise()
+        let end = End::new(caller, "the caller was closed: make another");
+        let (interrupt, in_call) = (Interrupt::default(), AtomicBool::new(false));
+        Self { end, in_call, interrupt, client, awaited, origin, mode }
     }
 
     fn show(&self, py: Python<'_>, value: tensorlend::Value) -> PyResult<Py<PyAny>> {
         show(py, &self.client, value, self.mode, self.origin.clone())
     }
 }
+
+context_manager!(Caller, |caller, py| caller.close(py));
 
 #[pymethods]
 impl Caller {
@@ -552,7 +459,6 @@ impl Caller {
     /// DTypeError
     ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn call(
         &self,
         py: Python<'_>,
@@ -566,58 +472,8 @@ impl Caller {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let watch = self.interrupt.watch(&self.awaited);
-        let answer = self.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
+        let answer = self.end.with(py, |caller| caller.call_while(draft, limit, || watch.goes_on()));
         self.show(py, watch.unless_interrupted(answer, &self.origin.name)?)
-    }
-
-    /// Awaits `call`. The event loop watches a descriptor. A thread waits only for the connection
-    /// to a server. Cancelling abandons the server.
-    ///
-    /// Parameters
-    /// ----------
-    /// value : array_like, Draft, tensor or mapping of these
-    ///     The request. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// Lease, DeviceLease or Dataset
-    ///     The response.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No response arrived within `timeout`.
-    /// ServiceError
-    ///     The server reported an error, or ended before it responded.
-    /// ClosedError
-    ///     The caller was closed.
-    /// DTypeError
-    ///     The elements cannot be lent.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
-    fn call_async<'py>(
-        slf: &Bound<'py, Self>,
-        value: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        slf.py().import("tensorlend._aio")?.call_method1("call", (slf, value, timeout, options))
     }
 
     /// Sends a request without waiting for its response. Waits for a server if there is none.
@@ -653,7 +509,6 @@ impl Caller {
     /// ClosedError
     ///     The caller was closed.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
     fn send(
         &self,
         py: Python<'_>,
@@ -667,56 +522,8 @@ impl Caller {
         let (to, limit) = (To::parse(device, stream)?, self::timeout(timeout)?);
         let draft = drafted(&self.client, value, &to, metadata, timestamp)?;
         let watch = self.interrupt.watch(&self.awaited);
-        let sent = self.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
+        let sent = self.end.with(py, |caller| caller.send_while(draft, limit, || watch.goes_on()));
         watch.unless_interrupted(sent, &self.origin.name)
-    }
-
-    /// Awaits `send`. A thread waits only for the connection to a server. Cancelling ends the wait
-    /// for a server.
-    ///
-    /// Parameters
-    /// ----------
-    /// value : array_like, Draft, tensor or mapping of these
-    ///     The request. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The request's number, which `recv` returns with the response.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No server appeared within `timeout`.
-    /// ArgumentError
-    ///     The caller's maximum number of requests is in flight.
-    /// ClosedError
-    ///     The caller was closed.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments, reason = "Python passes them as keywords")]
-    fn send_async<'py>(
-        slf: &Bound<'py, Self>,
-        value: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        slf.py().import("tensorlend._aio")?.call_method1("send", (slf, value, timeout, options))
     }
 
     /// Waits for the response to the oldest request in flight. After a timeout the request stays in flight.
@@ -744,41 +551,14 @@ impl Caller {
     #[pyo3(signature = (timeout=None))]
     fn recv(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(u64, Py<PyAny>)> {
         let limit = self::timeout(timeout)?;
-        ours(self.forks)?;
+        self.end.ours()?;
         let (number, value) = wait(py, &self.awaited, limit, |slice| {
-            let mut held = lock(&self.end);
-            let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
-            let (number, answer) = caller.recv(Some(slice));
-            answer.map(|value| (number, value))
+            self.end.wait(|caller| {
+                let (number, answer) = caller.recv(Some(slice));
+                answer.map(|value| (number, value))
+            })
         })?;
         Ok((number, self.show(py, value)?))
-    }
-
-    /// Awaits `recv`. The event loop watches a descriptor. Cancelling ends the wait and loses no response.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// tuple of (int, Lease, DeviceLease or Dataset)
-    ///     The request's number, and its response.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No response arrived within `timeout`.
-    /// ServiceError
-    ///     The server reported an error, or ended before it responded.
-    /// ArgumentError
-    ///     No request is in flight.
-    /// ClosedError
-    ///     The caller was closed.
-    #[pyo3(signature = (timeout=None))]
-    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("recv_response", (slf, timeout))
     }
 
     /// Reserves the caller for one call of a coroutine. Returns false if the caller is already
@@ -796,60 +576,43 @@ impl Caller {
     /// if another thread has the caller. If `alone` is true, raises an error if requests are in
     /// flight.
     fn _connected(&self, py: Python<'_>, alone: bool) -> PyResult<Option<bool>> {
-        ours(self.forks)?;
+        self.end.ours()?;
         self.awaited.check()?;
-        let connected = py.detach(|| {
-            let Some(mut held) = try_held(&self.end, CALLER_CLOSED)? else { return Ok(None) };
-            let caller = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?;
+        let is_connected = |caller: &mut tensorlend::Caller| {
             if alone {
                 caller.nothing_outstanding()?;
             }
-            caller.is_connected().map(Some)
-        });
-        connected.or_raise()
+            caller.is_connected()
+        };
+        py.detach(|| self.end.try_with(is_connected)).or_raise()
     }
 
     /// Returns the next response as `recv` does, but without waiting. Returns None if there is no
     /// response; the next response then makes the descriptor readable.
     fn _try_recv(&self, py: Python<'_>) -> PyResult<Option<(u64, Py<PyAny>)>> {
-        ours(self.forks)?;
-        let received = py.detach(|| {
-            let Some(mut held) = try_held(&self.end, CALLER_CLOSED)? else { return Ok(None) };
-            let (number, answer) = held.as_mut().ok_or_else(|| closed(CALLER_CLOSED))?.try_recv();
+        self.end.ours()?;
+        let try_recv = |caller: &mut tensorlend::Caller| {
+            let (number, answer) = caller.try_recv();
             Ok(answer?.map(|value| (number, value)))
-        });
-        received.or_raise()?.map(|(number, value)| Ok((number, self.show(py, value)?))).transpose()
+        };
+        let received = py.detach(|| self.end.try_with(try_recv)).or_raise()?.flatten();
+        received.map(|(number, value)| Ok((number, self.show(py, value)?))).transpose()
     }
 
     /// Returns whether `_try_recv` would return a response or raise an exception.
     fn _news(&self) -> PyResult<bool> {
-        ours(self.forks)?;
-        self.awaited.check()?;
-        let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(false) };
-        held.as_ref().ok_or_else(|| raise(closed(CALLER_CLOSED)))?.has_news().or_raise()
-    }
-
-    /// Raises if the client was closed or the daemon has ended.
-    fn _check(&self) -> PyResult<()> {
-        self.awaited.check()
-    }
-
-    /// The key of the tasks that wait for a response to this object.
-    #[getter]
-    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
-        ("responses", slf.as_ptr() as usize)
+        self.end.news(&self.awaited, |caller| caller.has_news())
     }
 
     /// Returns a duplicate of the descriptor that a response makes readable.
     fn _descriptor(&self) -> PyResult<Option<Descriptor>> {
-        let Some(held) = try_held(&self.end, CALLER_CLOSED).or_raise()? else { return Ok(None) };
-        held.as_ref().and_then(tensorlend::Caller::descriptor).map(Descriptor::of).transpose()
+        self.end.look(|caller| Ok(caller.descriptor().map(Descriptor::of)))?.flatten().transpose()
     }
 
     /// Number of requests in flight.
     #[getter]
     fn outstanding(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |caller| Ok(caller.outstanding()))
+        self.end.with(py, |caller| Ok(caller.outstanding()))
     }
 
     /// Abandons the server, and all requests in flight to it.
@@ -861,7 +624,7 @@ impl Caller {
     /// ClosedError
     ///     The caller was closed.
     fn give_up(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |caller| {
+        self.end.with(py, |caller| {
             caller.give_up();
             Ok(())
         })
@@ -876,32 +639,17 @@ impl Caller {
     /// Ends the caller's connection to the service. A wait of this caller in another thread raises
     /// ClosedError.
     fn close(&self, py: Python<'_>) {
-        if self.forks == fork::generation() {
-            self.interrupt.all();
-            py.detach(|| drop(lock(&self.end).take()));
-            event_loop::poll_all(py);
-        }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
+        self.interrupt.all();
+        self.end.close(py);
     }
 
     fn __repr__(&self) -> String {
         let name = shown::quoted(&self.origin.name);
         // Do not wait for the lock, because another thread may hold the lock during a whole call.
-        let state = match (self.forks == fork::generation()).then(|| self.end.try_lock()) {
-            Some(Ok(held)) => match &*held {
-                Some(caller) => format!("{} in flight", caller.outstanding()),
-                None => "closed".into(),
-            },
-            _ => "in use".into(),
+        let state = match self.end.ours().map(|()| self.end.try_with(|caller| Ok(caller.outstanding()))) {
+            Ok(Ok(Some(outstanding))) => format!("{outstanding} in flight"),
+            Ok(Err(_)) => "closed".into(),
+            Ok(Ok(None)) | Err(_) => "in use".into(),
         };
         format!("<Caller of {name}, {state}>")
     }

@@ -1,7 +1,6 @@
 //! Texts and tables that show objects, for `repr` and `_repr_html_`.
 
 use crate::batches::Batches;
-use crate::device::Device;
 use crate::embedded::Embedded;
 use crate::listing::Info;
 use crate::model::Model;
@@ -9,6 +8,7 @@ use crate::queue::{Queue, QueueItem};
 use crate::service::{Call, Caller, Server};
 use crate::stream::Stream;
 use crate::subscription::{Message, Subscription};
+use crate::target::Device;
 use crate::version::Version;
 use pyo3::prelude::*;
 

@@ -2,21 +2,23 @@
 
 use crate::arguments::sizes;
 use crate::array::{beside, bytes_of};
+use crate::context::context_manager;
+use crate::cuda_stream::Given;
+use crate::device::DeviceDraft;
 use crate::device::draft::Wish;
-use crate::device::stream::Given;
-use crate::device::{DeviceDraft, Target};
-use crate::draft::{Draft, lock};
+use crate::draft::Draft;
 use crate::dtype;
 use crate::errors::{OrRaise, argument, closed, raise};
 use crate::given::{To, drafted, no_stream};
 use crate::lasting::Lasting;
 use crate::shown;
-use crate::wait::{Awaited, in_thread, options, timeout, wait};
+use crate::target::Target;
+use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tensorlend::{Error, Policy, TensorSpec, TrySendError, ValueDraft};
+use tensorlend_os::mutex::lock;
 
 /// The producer's end of a stream. `Client.stream` opens it.
 ///
@@ -101,6 +103,8 @@ fn send(
     }
 }
 
+context_manager!(Stream, |stream, _py| stream.close());
+
 #[pymethods]
 impl Stream {
     /// Sends a tensor, or a mapping of several tensors, to every subscriber.
@@ -141,7 +145,6 @@ impl Stream {
     /// DTypeError
     ///     The elements cannot be lent.
     #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
     fn send(
         &self,
         py: Python<'_>,
@@ -155,55 +158,6 @@ impl Stream {
         let to = To::parse(device, stream)?;
         let (stream, limit) = (self.open()?, self::timeout(timeout)?);
         send(py, self, &stream, drafted(&self.client, value, &to, metadata, timestamp)?, limit)
-    }
-
-    /// Awaits `send`, which runs in a thread of its own. Cancelling ends the wait for room.
-    ///
-    /// Parameters
-    /// ----------
-    /// value : array_like, Draft, tensor or mapping of these
-    ///     The message. A mapping becomes a dataset.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    /// metadata : mapping or bytes or None, default None
-    ///     A dict, stored as JSON, or bytes; 64 KiB at most.
-    /// timestamp : int, default 0
-    ///     Nanoseconds since 1970, or of any clock that its users agree on; 0 for none.
-    /// device : str, int or device or None, default None
-    ///     The memory: "cuda:0" or 0 for this process's first device, a UUID, a device of `Client.devices` or of torch,
-    ///     or "cpu". None keeps the memory in which the array is.
-    /// stream : int or stream or None, default None
-    ///     The CUDA stream whose pending work writes an array on a device: a handle, or a stream of torch, cupy, numba
-    ///     or cuda.core. None is the stream of the array's producer.
-    ///
-    /// Returns
-    /// -------
-    /// int
-    ///     The message's sequence number.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The stream was full for the whole `timeout`.
-    /// StreamFullError
-    ///     The stream is full, and its policy is "error".
-    /// ClosedError
-    ///     The stream was closed.
-    /// DTypeError
-    ///     The elements cannot be lent.
-    #[pyo3(signature = (value, timeout=None, *, metadata=None, timestamp=0, device=None, stream=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn send_async<'py>(
-        slf: &Bound<'py, Self>,
-        value: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-        metadata: Option<&Bound<'py, PyAny>>,
-        timestamp: u64,
-        device: Option<&Bound<'py, PyAny>>,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let options = options!(slf.py(), metadata, timestamp, device, stream);
-        in_thread(slf, "send", (value, timeout), options, None)
     }
 
     /// Sends as `send` does, without waiting.
@@ -329,30 +283,6 @@ impl Stream {
         wait(py, &self.awaited, limit, |slice| stream.wait_subscribers(count, slice))
     }
 
-    /// Awaits `wait_subscribers`, which runs in a thread of its own. Cancelling ends the wait.
-    ///
-    /// Parameters
-    /// ----------
-    /// count : int
-    ///     Number of subscribers.
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     The stream did not have `count` subscribers within `timeout`.
-    /// ClosedError
-    ///     The stream was closed.
-    #[pyo3(signature = (count, timeout=None))]
-    fn wait_subscribers_async<'py>(
-        slf: &Bound<'py, Self>,
-        count: usize,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        in_thread(slf, "wait_subscribers", (count, timeout), None, None)
-    }
-
     /// Number of messages sent.
     #[getter]
     fn sent(&self) -> PyResult<u64> {
@@ -382,16 +312,6 @@ impl Stream {
     /// A send in another thread that waits for room raises ClosedError.
     fn close(&self) {
         lock(&self.producer).take();
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close();
-        false
     }
 
     fn __repr__(&self) -> String {

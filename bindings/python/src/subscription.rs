@@ -1,20 +1,18 @@
 //! The subscriber's end of a stream.
 
-use crate::draft::lock;
-use crate::errors::{self, OrRaise, argument, raise};
-use crate::event_loop::{self, Descriptor};
+use crate::context::context_manager;
+use crate::end::End;
+use crate::errors::argument;
+use crate::event_loop::Descriptor;
 use crate::lease::{Mode, Origin};
 use crate::received::Received;
 use crate::recipe::Recipe;
 use crate::shown;
 use crate::wait::{Awaited, timeout, wait};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 use tensorlend::{Error, Start};
-use tensorlend_os::fork;
 
 /// A message of a stream. As a context manager, the message releases its value at the end of the
 /// block.
@@ -30,6 +28,8 @@ pub struct Message {
     timestamp: u64,
     received: Received,
 }
+
+context_manager!(Message, |message, py| message.received.release(py)?);
 
 #[pymethods]
 impl Message {
@@ -89,15 +89,6 @@ impl Message {
         self.received.release(py)
     }
 
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        self.received.release(py).map(|()| false)
-    }
-
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("<Message {}: {}>", self.sequence, self.received.repr(py)?))
     }
@@ -114,26 +105,14 @@ impl Message {
 /// subscription may use it. Close the subscription, or use it as a context manager.
 #[pyclass(frozen, module = "tensorlend._native")]
 pub struct Subscription {
-    consumer: Mutex<Option<tensorlend::Subscription>>,
+    end: End<tensorlend::Subscription>,
     client: tensorlend::Client,
     origin: Origin,
     mode: Mode,
     pollable: bool,
     lends_devices: bool,
     awaited: Awaited,
-    forks: u64,
 }
-
-const CLOSED: &str = "the subscription was closed: subscribe again";
-
-#[cold]
-fn closed() -> PyErr {
-    raise(errors::closed(CLOSED))
-}
-
-/// Interval at which a waiting thread checks whether another thread has finished its use of a
-/// subscription.
-const TURN: Duration = Duration::from_millis(1);
 
 impl Subscription {
     /// Creates the object for an open subscription.
@@ -145,8 +124,9 @@ impl Subscription {
         mode: Mode,
         pollable: bool,
     ) -> Self {
-        let (forks, lends_devices) = (fork::generation(), client.lends_devices());
-        Self { consumer: Mutex::new(Some(subscription)), client, origin, mode, pollable, lends_devices, awaited, forks }
+        let end = End::new(subscription, "the subscription was closed: subscribe again");
+        let lends_devices = client.lends_devices();
+        Self { end, client, origin, mode, pollable, lends_devices, awaited }
     }
 
     /// Parses the start position: "newest", "oldest" or "next".
@@ -159,68 +139,21 @@ impl Subscription {
         }
     }
 
-    /// Calls a function with the subscription if it belongs to this process and is open. If another
-    /// thread holds the subscription's lock, releases the interpreter's lock before waiting for it.
-    /// Such a thread may wait for a message and hold the lock for a slice of its wait.
-    fn with<R: Send>(
-        &self,
-        py: Python<'_>,
-        look: impl FnOnce(&mut tensorlend::Subscription) -> R + Send,
-    ) -> PyResult<R> {
-        // A lock that another thread held at the fork is never released in the child.
-        if self.forks != fork::generation() {
-            return Err(raise(Error::Forked));
-        }
-        let open = |held: &mut Option<tensorlend::Subscription>| held.as_mut().map(look);
-        let looked = match self.consumer.try_lock() {
-            Ok(mut held) => open(&mut held),
-            Err(TryLockError::Poisoned(left)) => open(&mut left.into_inner()),
-            Err(TryLockError::WouldBlock) => py.detach(|| open(&mut lock(&self.consumer))),
-        };
-        looked.ok_or_else(closed)
-    }
-
-    /// Calls a function with the subscription as `with` does, but without the interpreter's lock.
-    fn with_detached<R: Send>(
-        &self,
-        py: Python<'_>,
-        look: impl FnOnce(&mut tensorlend::Subscription) -> R + Send,
-    ) -> PyResult<R> {
-        if self.forks != fork::generation() {
-            return Err(raise(Error::Forked));
-        }
-        py.detach(|| lock(&self.consumer).as_mut().map(look)).ok_or_else(closed)
-    }
-
     /// Waits at most `slice` for a message. If another thread is already waiting, sleeps briefly
     /// instead and returns a timeout error.
     fn wait_once(&self, slice: Duration) -> Result<tensorlend::Message, Error> {
-        match self.consumer.try_lock() {
-            Ok(mut held) => match held.as_mut() {
-                Some(subscription) => subscription.recv_timeout(slice),
-                None => Err(errors::closed(CLOSED)),
-            },
-            Err(TryLockError::Poisoned(_)) => Err(errors::closed(CLOSED)),
-            Err(TryLockError::WouldBlock) => {
-                let nap = slice.min(TURN);
-                std::thread::sleep(nap);
-                Err(Error::Timeout {
-                    what: format!("a message of stream {:?}: its producer has sent none", self.origin.name),
-                    waited: nap,
-                })
-            }
-        }
+        let what = || format!("a message of stream {:?}: its producer has sent none", self.origin.name);
+        self.end.turn(slice, what, |subscription| subscription.recv_timeout(slice))
     }
 
     fn received(&self, py: Python<'_>) -> PyResult<Option<tensorlend::Message>> {
         // Release the interpreter's lock if a message may be on a device. The first such tensor
         // starts the driver, which takes time.
-        let received = if self.lends_devices {
-            self.with_detached(py, tensorlend::Subscription::try_recv)?
+        if self.lends_devices {
+            self.end.with(py, tensorlend::Subscription::try_recv)
         } else {
-            self.with(py, tensorlend::Subscription::try_recv)?
-        };
-        received.or_raise()
+            self.end.quickly(py, tensorlend::Subscription::try_recv)
+        }
     }
 
     fn message(&self, py: Python<'_>, message: tensorlend::Message) -> PyResult<Message> {
@@ -230,6 +163,8 @@ impl Subscription {
         Ok(Message { sequence, lost, timestamp, received })
     }
 }
+
+context_manager!(Subscription, |subscription, py| subscription.close(py));
 
 #[pymethods]
 impl Subscription {
@@ -294,35 +229,15 @@ impl Subscription {
         Ok(Some(Py::new(py, self.message(py, message)?)?.into_any()))
     }
 
-    /// Raises if the client was closed or the daemon has ended. Then no message will arrive.
-    fn _check(&self) -> PyResult<()> {
-        self.awaited.check()
-    }
-
     /// Returns whether `try_recv` would return a message or raise an exception. Does not arm the
     /// descriptor.
     fn _news(&self) -> PyResult<bool> {
-        if self.forks != fork::generation() {
-            return Err(raise(Error::Forked));
-        }
-        self.awaited.check()?;
-        match self.consumer.try_lock() {
-            Ok(held) => held.as_ref().ok_or_else(closed)?.has_news().or_raise(),
-            // Another thread is receiving, and will get the message.
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Poisoned(_)) => Err(closed()),
-        }
-    }
-
-    /// The key of the tasks that wait for a message of this object.
-    #[getter]
-    fn _key(slf: &Bound<'_, Self>) -> (&'static str, usize) {
-        ("messages", slf.as_ptr() as usize)
+        self.end.news(&self.awaited, |subscription| subscription.has_news())
     }
 
     /// Returns a duplicate of the subscription's descriptor.
     fn _descriptor(&self, py: Python<'_>) -> PyResult<Descriptor> {
-        self.with(py, |subscription| Descriptor::of(subscription.as_fd()))?
+        self.end.quickly(py, |subscription| Ok(Descriptor::of(subscription.as_fd())))?
     }
 
     /// Returns a descriptor for select and epoll.
@@ -342,7 +257,7 @@ impl Subscription {
         if !self.pollable {
             return Err(argument("subscribe with pollable=True to have a descriptor"));
         }
-        self.with(py, |subscription| subscription.as_fd().as_raw_fd())
+        self.end.quickly(py, |subscription| Ok(subscription.as_fd().as_raw_fd()))
     }
 
     /// Whether the subscription has a descriptor.
@@ -354,13 +269,13 @@ impl Subscription {
     /// Total number of messages that the subscription has lost.
     #[getter]
     fn lost(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |subscription| subscription.lost())
+        self.end.quickly(py, |subscription| Ok(subscription.lost()))
     }
 
     /// The number of the next message in the stream.
     #[getter]
     fn position(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |subscription| tensorlend::Subscription::position(subscription))
+        self.end.quickly(py, |subscription| Ok(tensorlend::Subscription::position(subscription)))
     }
 
     /// The stream's name.
@@ -371,20 +286,7 @@ impl Subscription {
 
     /// Ends the subscription. A wait in another thread raises ClosedError.
     fn close(&self, py: Python<'_>) {
-        if self.forks == fork::generation() {
-            py.detach(|| drop(lock(&self.consumer).take()));
-            event_loop::poll_all(py);
-        }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
+        self.end.close(py);
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -405,37 +307,9 @@ impl Subscription {
         slf.py().import("tensorlend._aio")?.call_method1("messages", (slf,))
     }
 
-    /// Awaits the next message. The event loop watches the descriptor, and no thread waits. Several
-    /// tasks may wait. Each message goes to one of them, and a cancelled task takes no message.
-    ///
-    /// Parameters
-    /// ----------
-    /// timeout : float or None, default None
-    ///     Maximum wait in seconds; None waits without limit.
-    ///
-    /// Returns
-    /// -------
-    /// Message
-    ///     The message.
-    ///
-    /// Raises
-    /// ------
-    /// TimeoutError
-    ///     No message arrived within `timeout`.
-    /// StreamEndedError
-    ///     The stream has ended, and every message was taken.
-    /// ArgumentError
-    ///     The subscription is not pollable.
-    /// ClosedError
-    ///     The subscription was closed.
-    #[pyo3(signature = (timeout=None))]
-    fn recv_async<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("tensorlend._aio")?.call_method1("recv", (slf, timeout))
-    }
-
     fn __repr__(&self, py: Python<'_>) -> String {
         let name = shown::quoted(&self.origin.name);
-        let state = self.with(py, |open| (tensorlend::Subscription::position(open), open.lost()));
+        let state = self.end.quickly(py, |open| Ok((tensorlend::Subscription::position(open), open.lost())));
         match state {
             Ok((position, lost)) => format!("<Subscription to {name}, next message {position}, {lost} lost>"),
             Err(_) => format!("<Subscription to {name}, closed>"),

@@ -1,8 +1,7 @@
 //! A tensor in memory, and the object that keeps the memory in place.
 #![allow(unsafe_code)]
 
-use crate::device::stream::Given;
-use crate::draft::lock;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, argument, named};
 use crate::fault::{self, Kind, Noted};
 use crate::strided::is_packed;
@@ -10,6 +9,7 @@ use pyo3::prelude::*;
 use std::sync::{Arc, Mutex};
 use tensorlend::{Client, CopyOnWrite, DType, Member, On, Pin, Tensor, Value};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// A tensor that Python objects, arrays and capsules view. Code that holds a view may read the
 /// elements. Code that exports a view as writable is responsible for the writes.

@@ -1,6 +1,5 @@
 //! Waits that release the interpreter's lock. Ctrl-C ends them.
 
-use crate::draft::lock;
 use crate::errors::{OrRaise, argument, closed as closed_here, named, raise};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tensorlend::{Client, Error};
+use tensorlend_os::mutex::lock;
 
 /// Interval at which a wait checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
@@ -124,32 +124,6 @@ impl Cancel {
         result
     }
 }
-
-/// Returns a coroutine that calls a method in a thread of its own. If the coroutine was cancelled before the result
-/// arrived, the method `late` gets the result.
-pub fn in_thread<'py>(
-    owner: &Bound<'py, PyAny>,
-    method: &str,
-    arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
-    options: Option<Bound<'py, PyDict>>,
-    late: Option<&str>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = owner.py();
-    let late = late.map(|late| owner.getattr(late)).transpose()?;
-    let options = options.unwrap_or_else(|| PyDict::new(py));
-    let arguments = arguments.into_pyobject(py)?;
-    py.import("tensorlend._aio")?.call_method1("in_thread", (owner.getattr(method)?, arguments, options, late))
-}
-
-/// Makes a dict of keyword arguments from variables of the same names.
-macro_rules! options {
-    ($py:expr, $($name:ident),+ $(,)?) => {{
-        let options = pyo3::types::PyDict::new($py);
-        $(options.set_item(stringify!($name), $name)?;)+
-        Some(options)
-    }};
-}
-pub(crate) use options;
 
 /// Ends waits of other threads, for example because an object is closed.
 #[derive(Default)]

@@ -19,6 +19,8 @@ array([3., 4., 5.])
 from collections.abc import Mapping as _Mapping
 
 from tensorlend import _faults as _faults
+from tensorlend import _native as _native
+from tensorlend import _twins as _twins
 from tensorlend._errors import (
     ArgumentError,
     ClosedError,
@@ -42,6 +44,7 @@ from tensorlend._errors import (
     StreamFullError,
     SystemCallError,
     TimeoutError,  # noqa: A004
+    UntrustedPickleError,
 )
 from tensorlend._native import (
     Batches,
@@ -72,10 +75,11 @@ from tensorlend._native import (
     embedded,
 )
 from tensorlend._refs import TensorRef
-from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
+from tensorlend.objects import Frozen, FrozenDict, FrozenList, freeze
 
 # typeshed declares Mapping as a protocol, which has no `register`.
 _Mapping.register(Dataset)  # pyright: ignore[reportAttributeAccessIssue]
+_twins.add_to(_native)
 
 __all__ = [
     "ArgumentError",

@@ -6,12 +6,12 @@ import asyncio
 import atexit
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError, ClosedError, StreamEndedError, TimeoutError  # noqa: A004
-from tensorlend._line import deadline_of, running, take, until
+from tensorlend._line import Event, deadline_of, running, take
 
 _T = TypeVar("_T")
 
@@ -44,37 +44,51 @@ async def left(client: _native.Client) -> None:
     await asyncio.to_thread(client.close)
 
 
+class _NotHere(Exception):
+    """The time is over, or the name belongs to another machine."""
+
+
 async def wait_newer(
-    client: _native.Client, name: str, seen: Any, timeout: float | None, mode: str, dtype: Any
+    client: _native.Client, name: str, seen: Any = None, timeout: float | None = None, *, mode: str = "read", dtype: Any = None
 ) -> _native._AnyValue:
     """Awaits a value of a name."""
     loop, deadline = asyncio.get_running_loop(), deadline_of(timeout)
-    found: _native._AnyValue | None = await until(
-        client,
-        lambda: client._try_newer(name, seen, mode, dtype),
-        lambda wakeups, number: client._tell_newer(wakeups, number, name, seen),
-        deadline,
-    )
-    if found is not None:
-        return found
-    # The name belongs to another machine, or the time is over.
-    left = None if deadline is None else max(deadline - loop.time(), 0)
+
+    def tell(wakeups: _native._Wakeups, number: int) -> _native._Ticket:
+        ticket = client._tell_newer(wakeups, number, name, seen)
+        if ticket is None:
+            raise _NotHere
+        return ticket
+
     try:
-        return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype}, None)
+        found: _native._AnyValue = await take(
+            Event(client, tell), lambda: client._try_newer(name, seen, mode, dtype), deadline, _NotHere
+        )
+        return found
+    except _NotHere:
+        left = None if deadline is None else max(deadline - loop.time(), 0)
+    try:
+        return await in_thread(client.wait_newer, (name, seen, left), {"mode": mode, "dtype": dtype})
     except TimeoutError as error:
         raise _after(timeout, error) from None
 
 
-async def wait_length(client: _native.Client, name: str, length: int, op: str, timeout: float | None) -> int:
+async def wait_for(
+    client: _native.Client, name: str, timeout: float | None = None, *, mode: str = "read", dtype: Any = None
+) -> _native._AnyValue:
+    """Awaits the first value of a name."""
+    return await wait_newer(client, name, None, timeout, mode=mode, dtype=dtype)
+
+
+async def wait_length(
+    client: _native.Client, name: str, length: int, op: str = ">=", timeout: float | None = None
+) -> int:
     """Awaits a length of a list."""
-    found = await until(
-        client,
-        lambda: client._try_length(name, length, op),
-        lambda wakeups, number: client._tell_length(wakeups, number, name, length, op),
-        deadline_of(timeout),
-    )
-    if found is not None:
-        return found
+    event = Event(client, lambda wakeups, number: client._tell_length(wakeups, number, name, length, op))
+    try:
+        return await take(event, lambda: client._try_length(name, length, op), deadline_of(timeout), _NotHere)
+    except _NotHere:
+        pass
     try:
         return client.wait_length(name, length, op, 0)  # type: ignore[arg-type]
     except TimeoutError as error:
@@ -105,12 +119,15 @@ async def recv_request(server: _native.Server, timeout: float | None = None) -> 
     return await take(server, server._try_recv, deadline_of(timeout), late)
 
 
-async def recv_response(
-    caller: _native.Caller, timeout: float | None = None, deadline: float | None = None
-) -> tuple[int, _native._AnyValue]:
+async def recv_response(caller: _native.Caller, timeout: float | None = None) -> tuple[int, _native._AnyValue]:
     """Awaits the response to the oldest request in flight."""
+    return await _response(caller, timeout, deadline_of(timeout))
+
+
+async def _response(
+    caller: _native.Caller, timeout: float | None, deadline: float | None
+) -> tuple[int, _native._AnyValue]:
     what = f"a response from {caller.service!r}: its server is busy or hangs, and may still respond"
-    deadline = deadline_of(timeout) if deadline is None else deadline
     return await take(caller, caller._try_recv, deadline, _late(timeout, what))
 
 
@@ -118,7 +135,17 @@ class _Turn:
     """The right to use a caller for one call."""
 
     def __init__(self, caller: _native.Caller) -> None:
-        self._check, self._key, self._news = caller._check, ("turn", id(caller)), lambda: True
+        self._caller = caller
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Turn) and other._caller is self._caller
+
+    def __hash__(self) -> int:
+        return hash(self._caller)
+
+    def _news(self) -> bool:
+        self._caller._news()
+        return True
 
     def _descriptor(self) -> None:
         """Returns no descriptor. A call that ends wakes the next call of its loop, and loops poll
@@ -127,7 +154,7 @@ class _Turn:
 
 
 async def call(
-    caller: _native.Caller, value: Any, timeout: float | None, options: Mapping[str, Any]
+    caller: _native.Caller, value: Any, timeout: float | None = None, **options: Any
 ) -> _native._AnyValue:
     """Sends a request, and awaits its response."""
     deadline = deadline_of(timeout)
@@ -139,7 +166,7 @@ async def call(
     try:
         await _send(caller, value, timeout, deadline, options, alone=True)
         try:
-            return (await recv_response(caller, timeout, deadline))[1]
+            return (await _response(caller, timeout, deadline))[1]
         except (asyncio.CancelledError, TimeoutError, GeneratorExit):
             with contextlib.suppress(ClosedError):
                 caller.give_up()
@@ -151,7 +178,7 @@ async def call(
             running().wake(turn or _Turn(caller))
 
 
-async def send(caller: _native.Caller, value: Any, timeout: float | None, options: Mapping[str, Any]) -> int:
+async def send(caller: _native.Caller, value: Any, timeout: float | None = None, **options: Any) -> int:
     """Sends a request."""
     return await _send(caller, value, timeout, deadline_of(timeout), options, alone=False)
 
@@ -194,7 +221,10 @@ async def messages(subscription: _native.Subscription) -> AsyncIterator[_native.
 
 
 async def in_thread(
-    work: Callable[..., _T], arguments: Sequence[Any], options: Mapping[str, Any], late: Callable[[_T], object] | None
+    work: Callable[..., _T],
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    late: Callable[[_T], object] | None = None,
 ) -> _T:
     """Calls `work` in a separate thread, and awaits its result.
 
@@ -255,3 +285,16 @@ async def requests(server: _native.Server) -> AsyncIterator[_native.Call]:
     """Yields the requests until the server is closed."""
     while True:
         yield await recv_request(server)
+
+
+#: The twins of calls that need no thread of their own.
+AWAITED: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+    "Caller.call": call,
+    "Caller.recv": recv_response,
+    "Caller.send": send,
+    "Client.wait_for": wait_for,
+    "Client.wait_length": wait_length,
+    "Client.wait_newer": wait_newer,
+    "Server.recv": recv_request,
+    "Subscription.recv": recv,
+}

@@ -5,6 +5,7 @@ so that programs may catch either.
 import builtins
 import enum
 import errno as _errno
+import pickle as _pickle
 
 
 class Error(Exception):
@@ -22,6 +23,10 @@ class ArgumentError(Error, ValueError):
     """
 
     code = "TL-0406"
+
+
+class UntrustedPickleError(ArgumentError, _pickle.UnpicklingError):
+    """An object contains a pickle, and its reader did not pass trust_pickle=True. The text names the imports of the pickle."""
 
 
 class DTypeError(Error, TypeError):

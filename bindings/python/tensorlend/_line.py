@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from tensorlend import _native
 from tensorlend._errors import ArgumentError
@@ -33,19 +33,35 @@ _LOOK_AGAIN_MAX = 1.0
 _FALSE_WAKEUPS = 64
 
 
-class Checked(Protocol):
-    """An object whose waits end with its client."""
+class Source(Protocol):
+    """An object from which tasks take messages. It may also have a method `_tell`, as Event has."""
 
-    def _check(self) -> None: ...
+    def _news(self) -> bool:
+        """Returns whether there may be a message. Raises if none will come: the object or its client was closed, or the daemon
+        has ended.
+        """
+
+    def _descriptor(self) -> _native._Descriptor | None:
+        """Returns a descriptor that a message makes readable."""
 
 
-class Source(Checked, Protocol):
-    """An object from which tasks take messages."""
+class Event:
+    """A change of a name or a list, which one task awaits."""
 
-    @property
-    def _key(self) -> tuple[str, int]: ...
-    def _news(self) -> bool: ...
-    def _descriptor(self) -> _native._Descriptor | None: ...
+    def __init__(
+        self, client: _native.Client, tell: Callable[[_native._Wakeups, int], _native._Ticket | None]
+    ) -> None:
+        self._check = client._check
+        #: Makes the client's waiting thread report a number when there may be a change. The thread polls after this call, so it
+        #: finds a change that came after the task's poll.
+        self._tell = tell
+
+    def _news(self) -> bool:
+        self._check()
+        return False
+
+    def _descriptor(self) -> None:
+        """Returns no descriptor."""
 
 
 def deadline_of(timeout: float | None) -> float | None:
@@ -102,8 +118,8 @@ class _Line:
                 loop = ready.get_loop()
                 self._watching = ref(loop)
                 loop.add_reader(self._descriptor.fileno(), self._readable)
-        if isinstance(self.owner, _native.Server):
-            self.loop.await_callers(self.owner)
+        if hasattr(self.owner, "_tell"):
+            self.loop.tell(self.owner)
 
     def leave(self, ready: asyncio.Future[None]) -> None:
         """Removes a task."""
@@ -157,89 +173,51 @@ class _Loop:
     def __init__(self) -> None:
         self.wakeups = _native._Wakeups()
         self._numbers = itertools.count()
-        self._expected: dict[int, Callable[[], None]] = {}
-        self._lines: dict[tuple[str, int], _Line] = {}
-        #: Waits for new callers. They outlast the queue of tasks, so that a server needs no new
-        #: wait for each request.
-        self._callers: WeakKeyDictionary[_native.Server, _native._Ticket] = WeakKeyDictionary()
-        self._owners: dict[int, tuple[Checked, dict[asyncio.Future[None], None]]] = {}
+        self._lines: dict[Source, _Line] = {}
+        #: Waits of native threads, and the objects by the numbers of these waits. They outlast the queue of tasks, so that a
+        #: server needs no new wait for each request.
+        self._tickets: WeakKeyDictionary[Source, _native._Ticket] = WeakKeyDictionary()
+        self._told: WeakValueDictionary[int, Source] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self._interval = _LOOK_AGAIN
         asyncio.get_running_loop().add_reader(self.wakeups.fileno(), self._take)
 
-    def expect(self, call: Callable[[], None]) -> int:
-        """Returns a number. When the waiting thread reports this number, the loop calls `call`."""
-        number = next(self._numbers)
-        self._expected[number] = call
-        return number
-
-    def forget(self, number: int) -> None:
-        """Ignores reports of a number from now on."""
-        self._expected.pop(number, None)
+    def tell(self, owner: Any) -> None:
+        """Wakes a task of the object's queue when the object's native thread finds news."""
+        if owner not in self._tickets:
+            number = next(self._numbers)
+            ticket = owner._tell(self.wakeups, number)
+            if ticket is not None:
+                self._tickets[owner], self._told[number] = ticket, owner
 
     def _take(self) -> None:
         for number in self.wakeups.take():
-            call = self._expected.pop(number, None)
-            if call is not None:
-                call()
+            owner = self._told.pop(number, None)
+            if owner is not None:
+                self._tickets.pop(owner, None)
+                self.wake(owner)
 
     def line(self, owner: Source) -> _Line:
         """Returns the queue of tasks of an object. Each user must call `quit`."""
-        line = self._lines.get(owner._key)
+        line = self._lines.get(owner)
         if line is None:
-            line = self._lines[owner._key] = _Line(owner, self)
+            line = self._lines[owner] = _Line(owner, self)
         line.users += 1
-        self._keep_polling()
+        if self._timer is None or self._interval > _LOOK_AGAIN:
+            self._poll_in(_LOOK_AGAIN)
         return line
 
     def quit(self, line: _Line) -> None:
         """Ends the use of a queue of tasks."""
         line.users -= 1
         if line.users == 0:
-            del self._lines[line.owner._key]
+            del self._lines[line.owner]
 
     def wake(self, owner: Source) -> None:
         """Wakes the first task that waits for the object."""
-        line = self._lines.get(owner._key)
+        line = self._lines.get(owner)
         if line is not None:
             line.wake_next()
-
-    def await_callers(self, server: _native.Server) -> None:
-        """Wakes a task of the server's queue when a caller requests a connection."""
-        if server in self._callers:
-            return
-        weak = ref(server)
-
-        def told() -> None:
-            server = weak()
-            if server is not None:
-                self._callers.pop(server, None)
-                self.wake(server)
-
-        number, ticket = self.expect(told), None
-        try:
-            ticket = server._tell(self.wakeups, number)
-        finally:
-            if ticket is None:
-                self.forget(number)
-        if ticket is not None:
-            self._callers[server] = ticket
-
-    def watch(self, owner: Checked, ready: asyncio.Future[None]) -> None:
-        """Ends the wait of `ready` when its object ends."""
-        self._owners.setdefault(id(owner), (owner, {}))[1][ready] = None
-        self._keep_polling()
-
-    def unwatch(self, owner: Checked, ready: asyncio.Future[None]) -> None:
-        """Undoes `watch`."""
-        futures = self._owners[id(owner)][1]
-        del futures[ready]
-        if not futures:
-            del self._owners[id(owner)]
-
-    def _keep_polling(self) -> None:
-        if self._timer is None or self._interval > _LOOK_AGAIN:
-            self._poll_in(_LOOK_AGAIN)
 
     def _poll_in(self, interval: float) -> None:
         if self._timer is not None:
@@ -251,13 +229,7 @@ class _Loop:
         """Polls all awaited objects, and wakes the tasks whose objects have news or have ended."""
         for line in list(self._lines.values()):
             line.poll()
-        for owner, futures in list(self._owners.values()):
-            try:
-                owner._check()
-            except Exception:
-                for ready in futures:
-                    _end(ready)
-        if self._lines or self._owners:
+        if self._lines:
             self._poll_in(min(2 * self._interval, _LOOK_AGAIN_MAX))
         elif self._timer is not None:
             self._timer.cancel()
@@ -314,7 +286,7 @@ async def take(
     found = poll()
     if found is not None:
         return found
-    owner._check()
+    owner._news()
     loop, line, in_front = asyncio.get_running_loop(), running().line(owner), False
     try:
         while True:
@@ -330,47 +302,10 @@ async def take(
             if found is not None:
                 line.false_wakeups = 0
                 return found
-            owner._check()
+            owner._news()
             in_front = True
     finally:
         # A task that stops waiting may have been woken. So it wakes the next task, because there
         # may be more messages.
         line.wake_next()
         line.loop.quit(line)
-
-
-async def until(
-    owner: Checked,
-    poll: Callable[[], _T | None],
-    tell: Callable[[_native._Wakeups, int], _native._Ticket | None],
-    deadline: float | None,
-) -> _T | None:
-    """Awaits the result of `poll`, with the waiting thread of a client. Returns None after the
-    deadline, and if the thread cannot wait for this event.
-    """
-    found = poll()
-    if found is not None:
-        return found
-    owner._check()
-    loop, waits = asyncio.get_running_loop(), running()
-    ticket: _native._Ticket | None
-    while deadline is None or loop.time() < deadline:
-        ready: asyncio.Future[None] = loop.create_future()
-        number = waits.expect(lambda ready=ready: _end(ready))  # type: ignore[misc]
-        waits.watch(owner, ready)
-        try:
-            # The thread polls after this call, so it finds an event that arrived after the poll
-            # above.
-            ticket = tell(waits.wakeups, number)
-            if ticket is None:
-                return None
-            await _sleep(ready, deadline)
-        finally:
-            ticket = None
-            waits.forget(number)
-            waits.unwatch(owner, ready)
-        found = poll()
-        if found is not None:
-            return found
-        owner._check()
-    return None

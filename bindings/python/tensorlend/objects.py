@@ -5,14 +5,13 @@ docs/how-to/objects.md.
 from __future__ import annotations
 
 import os
-import pickle
 import secrets
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from tensorlend import _native
-from tensorlend._errors import ArgumentError, NotFoundError
+from tensorlend._errors import ArgumentError, NotFoundError, UntrustedPickleError
 from tensorlend._refs import client_for, get_version, where
 
 if TYPE_CHECKING:
@@ -22,15 +21,11 @@ if TYPE_CHECKING:
     from tensorlend._objects.encode import Encoder
     from tensorlend._types import Metadata, Mode
 
-__all__ = ["Frozen", "FrozenDict", "FrozenList", "UntrustedPickleError", "freeze", "get_object", "put_object"]
+__all__ = ["Frozen", "FrozenDict", "FrozenList", "UntrustedPickleError", "freeze"]
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-
-
-class UntrustedPickleError(ArgumentError, pickle.UnpicklingError):
-    """An object contains a pickle, and its reader did not pass trust_pickle=True. The text names the imports of the pickle."""
 
 
 class _Source:
@@ -262,79 +257,21 @@ def freeze(obj: Any, *, client: _native.Client | None = None, trust_pickle: bool
     return frozen
 
 
-def put_object(
+def _put(
     client: _native.Client,
     name: str,
     obj: Any,
-    metadata: Metadata | None = None,
-    timestamp: int = 0,
-    ttl: float | None = None,
-    ephemeral: bool = False,
+    metadata: Metadata | None,
+    timestamp: int,
+    ttl: float | None,
+    ephemeral: bool,
 ) -> _native.Version:
-    """Publishes an object under a name, as `Client.put_object` does.
-
-    Parameters
-    ----------
-    client : Client
-        The client that publishes.
-    name : str
-        1 to 255 bytes of UTF-8.
-    obj : object
-        Dicts, lists, text, numbers, arrays, Arrow data, frames, and anything that can be pickled.
-    metadata : mapping or bytes or None, default None
-        A dict, stored as JSON, or bytes; 64 KiB at most.
-    timestamp : int, default 0
-        A number of the producer's choice, usually nanoseconds.
-    ttl : float or None, default None
-        Time to live in seconds, after which the name ends; None for no limit.
-    ephemeral : bool, default False
-        Whether the name ends with the client's session.
-
-    Returns
-    -------
-    Version
-        The version of the published value.
-
-    Raises
-    ------
-    ArgumentError
-        The name is invalid.
-    LimitError
-        A limit of the daemon's configuration, of this client or of the machine is reached.
-    """
+    """Publishes an object for `Client.put_object`."""
     return _publish(client, name, _encoder(obj, may_pickle=True, exact=True), metadata, timestamp, ttl, ephemeral)
 
 
-def get_object(
-    client: _native.Client, name: str, trust_pickle: bool = False, lazy: bool = False, mode: Mode = "read"
-) -> Any:
-    """Returns an object by its name, as `Client.get_object` does.
-
-    Parameters
-    ----------
-    client : Client
-        The client that takes the lease.
-    name : str
-        1 to 255 bytes of UTF-8.
-    trust_pickle : bool, default False
-        Whether to load pickles in the object, which lets their publisher run any code here.
-    lazy : bool, default False
-        Whether to return a FrozenList or a FrozenDict, which decodes an item at each access.
-    mode : {"read", "cow"}, default "read"
-        "read" for read-only arrays; "cow" for writable private copies on write.
-
-    Returns
-    -------
-    object
-        The object.
-
-    Raises
-    ------
-    NotFoundError
-        The name has no value.
-    UntrustedPickleError
-        The object contains a pickle, and `trust_pickle` is False.
-    """
+def _get(client: _native.Client, name: str, trust_pickle: bool, lazy: bool, mode: Mode) -> Any:
+    """Returns an object for `Client.get_object`."""
     if lazy:
         return _opened(client, name, trust_pickle, mode, None)
     return _decoder(_leased(client, name, mode), trust_pickle, False).value()

@@ -1,7 +1,4 @@
-"""The stub of the compiled module: its members, and its docstrings, which are copied from the module.
-
-`python stubs.py` writes the installed module's docstrings into the stub of this source tree.
-"""
+"""The members of the installed package's stub, and what the compiled module says of them."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 
 from tensorlend import _native
 
-STUB = pathlib.Path(__file__).parents[1] / "tensorlend" / "_native.pyi"
+STUB = pathlib.Path(_native.__file__ or "").with_name("_native.pyi")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -55,31 +52,3 @@ def members(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], list[Function |
                 if isinstance(inner, ast.FunctionDef) and is_public(inner.name) and is_public(node.name):
                     found.setdefault((node.name, inner.name), []).append(inner)
     yield from found.items()
-
-
-def written(text: str) -> str:
-    """The stub with the docstrings of the module: the first one of overloaded definitions has it."""
-    lines = text.splitlines()
-    edits = []
-    for path, nodes in members(ast.parse(text)):
-        node, doc = nodes[0], docstring(path)
-        if not doc or ast.get_docstring(node) == doc:
-            continue
-        indent = " " * (node.col_offset + 4)
-        quoted = f'"""{doc}"""' if "\n" not in doc else f'"""{doc}\n"""'
-        block = [indent + line if line else "" for line in quoted.split("\n")]
-        first = node.body[0]
-        assert first.end_lineno is not None
-        if not isinstance(first, ast.Expr):
-            # A class whose members follow.
-            edits.append((first.lineno - 1, first.lineno - 1, [*block, ""]))
-            continue
-        head = lines[first.lineno - 1][: first.col_offset].rstrip()
-        edits.append((first.lineno - 1, first.end_lineno, [head, *block, ""] if head else block))
-    for start, stop, block in sorted(edits, reverse=True):
-        lines[start:stop] = block
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    STUB.write_text(written(STUB.read_text()))

@@ -10,7 +10,8 @@ import pytest
 import tensorlend
 
 PACKAGE = pathlib.Path(__file__).parents[1]
-PAGES = [PACKAGE.parent / "README.md", PACKAGE / "README.md", *sorted((PACKAGE.parent / "docs").rglob("*.md"))]
+ROOT = PACKAGE.parents[1]
+PAGES = [ROOT / "README.md", PACKAGE / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.name}:{number}")
     for page in PAGES
@@ -22,6 +23,12 @@ BLOCKS = [
 def test_the_packages_example():
     tested = doctest.testmod(tensorlend)
     assert tested.attempted > 5 and tested.failed == 0
+
+
+def test_the_manual_is_found():
+    if not (ROOT / "docs").exists():
+        pytest.skip("the manual is not here")
+    assert len(BLOCKS) > 10
 
 
 @pytest.mark.parametrize("block", BLOCKS)

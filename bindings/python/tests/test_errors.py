@@ -229,7 +229,7 @@ def test_messages_have_the_words_of_the_field():
     if not (REPOSITORY / "libclient").is_dir():
         pytest.skip("the sources are not here")
     wrong, seen = [], 0
-    for path in sorted(REPOSITORY.glob("*/src/**/*.rs")):
+    for path in sorted([*REPOSITORY.glob("*/src/**/*.rs"), *REPOSITORY.glob("*/*/src/**/*.rs")]):
         below = path.relative_to(REPOSITORY).parts
         if below[0] in ("tests", "benches", "baselines", "examples") or {"tests", "tests.rs", "crash.rs", "sabotage.rs"} & set(below):
             continue

@@ -9,6 +9,11 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
+sys.path.append(str(ROOT / "bindings/python/backend"))
+
+import stub  # noqa: E402
+
+NATIVE = stub.with_twins(stub.SIGNATURES.read_text())
 
 # Types of the Rust crates whose methods the page of names has.
 RUST = set(
@@ -21,7 +26,7 @@ LANGUAGES = ("Rust", "Python", "C", "C++")
 
 def rust() -> set[str]:
     calls = set()
-    for path in (path for crate in ("libclient", "model") for path in (ROOT / crate / "src").rglob("*.rs")):
+    for path in (path for crate in ("libclient", "apps/model") for path in (ROOT / crate / "src").rglob("*.rs")):
         of, hidden = None, False
         for line in path.read_text().split("\n#[cfg(test)]\nmod tests")[0].splitlines():
             if block := re.match(r"impl(?:<.*?>)? (?:\w+::)*(\w+)(?:<.*>)? \{$", line):
@@ -39,32 +44,29 @@ def rust() -> set[str]:
 
 def python() -> set[str]:
     calls, of = set(), None
-    native = (ROOT / "python" / "tensorlend" / "_native.pyi").read_text()
-    # Without a docstring it is the package's own.
-    plumbing = re.findall(r'^class (\w+).*:\n    """\."""', native, re.MULTILINE)
-    for line in native.splitlines():
+    for line in NATIVE.splitlines():
         if start := re.match(r"class (\w+)", line):
-            of = None if start[1].startswith("_") or start[1] in plumbing else start[1]
+            of = None if start[1].startswith("_") else start[1]
         elif re.match(r"\w", line):
             of = None
         elif of and (method := re.match(r"    (?:async )?def ([a-z]\w*)", line)):
             calls.add(f"{of}.{method[1]}")
     # What exceptions tell besides their text.
-    errors = (ROOT / "python" / "tensorlend" / "_errors.py").read_text()
+    errors = (ROOT / "bindings/python/tensorlend" / "_errors.py").read_text()
     for of, body in re.findall(r"^class (\w*Error)\(.*?\n(.*?)(?=^class |\Z)", errors, re.MULTILINE | re.DOTALL):
         calls |= {f"{of}.{name}" for name in re.findall(r"^    ([a-z]+): ", body, re.MULTILINE)}
-    package = (ROOT / "python" / "tensorlend" / "__init__.py").read_text()
+    package = (ROOT / "bindings/python/tensorlend" / "__init__.py").read_text()
     return calls | set(re.findall(r'"([a-z]\w*)"', package.split("__all__ = [")[1]))
 
 
 def c() -> set[str]:
-    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "capi" / "include" / "tensorlend.h").read_text(), flags=re.DOTALL)
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "bindings/c/include" / "tensorlend.h").read_text(), flags=re.DOTALL)
     return set(re.findall(r"\b(tensorlend_\w+)\(", header))
 
 
 def cpp() -> set[str]:
     calls, within, of = set(), None, None
-    for line in (ROOT / "capi" / "include" / "tensorlend.hpp").read_text().splitlines():
+    for line in (ROOT / "bindings/c/include" / "tensorlend.hpp").read_text().splitlines():
         if start := re.match(r"struct (\w+)(?: : Handle<| : Lease| \{$)", line):
             within = of = start[1]
         elif line.startswith("struct Error : "):
@@ -90,8 +92,8 @@ PLUMBING = ("begin", "end", "leased")
 
 
 def rows() -> list[list[str]]:
-    """The rows of docs/names.md: operation, Rust, Python, C, C++, command."""
-    page = (ROOT / "docs" / "names.md").read_text()
+    """The rows of docs/internals/names.md: operation, Rust, Python, C, C++, command."""
+    page = (ROOT / "docs/internals/names.md").read_text()
     cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
     return [row for row in cells if len(row) == 6 and row[0] != "operation" and not row[0].startswith("---")]
 
@@ -128,25 +130,25 @@ def agree(row: list[str]) -> bool:
 
 
 def reasons() -> dict[str, str]:
-    section = (ROOT / "docs" / "names.md").read_text().split("\n## Reasons for different names\n")[1]
+    section = (ROOT / "docs/internals/names.md").read_text().split("\n## Reasons for different names\n")[1]
     return dict(re.findall(r"^\| (?!operation |---)(.+?) \| (.+?) \|$", section, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("column", "calls"), [(1, rust), (2, python), (3, c), (4, cpp)], ids=LANGUAGES)
 def test_the_page_of_names_has_every_call(column, calls):
-    """docs/names.md names every public call, and only calls that exist."""
+    """docs/internals/names.md names every public call, and only calls that exist."""
     there = calls()
     assert len(there) > 80
     named = {name for row in rows() for name in names(row[column])}
     # In C++ the class alone stands for its constructor.
     gone = {name for name in named - there if not any(call.startswith(f"{name}::") for call in there)}
     language = LANGUAGES[column - 1]
-    assert sorted(gone) == [], f"{language}: these do not exist: remove or rename them in docs/names.md"
-    assert sorted(there - named) == [], f"{language}: add these to the rows of their operations in docs/names.md, or add rows"
+    assert sorted(gone) == [], f"{language}: these do not exist: remove or rename them in docs/internals/names.md"
+    assert sorted(there - named) == [], f"{language}: add these to the rows of their operations in docs/internals/names.md, or add rows"
 
 
 def test_names_agree():
-    """One operation has one name in all languages, or docs/names.md gives the reason."""
+    """One operation has one name in all languages, or docs/internals/names.md gives the reason."""
     different = {row[0]: row[1:5] for row in rows() if not agree(row)}
     missing = {operation: cells for operation, cells in different.items() if operation not in reasons()}
     assert missing == {}, "rename a call, or add the operation to the table of reasons"
@@ -184,7 +186,7 @@ MEANINGS = {
     "seen": ("seen",),
     "timeout": ("timeout", "timeout_ns"),
 }
-# Their order differs from that of C for reasons that docs/names.md gives.
+# Their order differs from that of C for reasons that docs/api.md gives.
 ORDERED_DIFFERENTLY = ["Client.create", "Client.wait_length", "Client.wait_length_async"]
 
 
@@ -202,7 +204,7 @@ def in_one_order(one: list[str], other: list[str]) -> bool:
 
 def python_arguments() -> list[tuple[str, list[str]]]:
     """Each method of the stub, also each overload, with its positional arguments."""
-    tree = ast.parse((ROOT / "python" / "tensorlend" / "_native.pyi").read_text())
+    tree = ast.parse(NATIVE)
     return [
         (f"{of.name}.{method.name}", [it.arg for it in (*method.args.posonlyargs, *method.args.args) if it.arg != "self"])
         for of in tree.body
@@ -213,7 +215,7 @@ def python_arguments() -> list[tuple[str, list[str]]]:
 
 
 def c_arguments() -> dict[str, list[str]]:
-    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "capi" / "include" / "tensorlend.h").read_text(), flags=re.DOTALL)
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "bindings/c/include" / "tensorlend.h").read_text(), flags=re.DOTALL)
     calls = re.findall(r"\b(tensorlend_\w+)\(([^()]*)\);", header)
     return {call: re.findall(r"(\w+)\s*(?:,|$)", arguments) for call, arguments in calls}
 
@@ -229,7 +231,7 @@ def test_arguments_have_one_order():
                     if not in_one_order(arguments, there[other]):
                         different.add(call)
     assert {"Client.put", "Client.append", "Client.wait_newer", "Client.wait_for", "Stream.send"} <= compared
-    assert sorted(different) == ORDERED_DIFFERENTLY, "swap the arguments, or give the reason in docs/names.md, Arguments"
+    assert sorted(different) == ORDERED_DIFFERENTLY, "swap the arguments, or give the reason in docs/api.md, Arguments"
 
 
 def test_a_different_order_is_found():
@@ -240,7 +242,7 @@ def test_a_different_order_is_found():
 
 
 def test_every_metric_is_described():
-    source = (ROOT / "web" / "src" / "metrics.rs").read_text().split("pub const METRICS")[1].split("];")[0]
+    source = (ROOT / "apps/web/src" / "metrics.rs").read_text().split("pub const METRICS")[1].split("];")[0]
     page = (ROOT / "docs" / "metrics.md").read_text()
     metrics = re.findall(r'"(tensorlend_\w+)"', source)
     assert len(metrics) > 30

@@ -90,7 +90,7 @@ def test_by_name_and_brought_along(engine: str, client: tensorlend.Client) -> No
 def test_the_pages_example(
     client: tensorlend.Client, broker: tensorlend.Embedded, script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    page = Path(__file__).parents[3] / "docs" / "how-to" / "models.md"
+    page = Path(__file__).parents[3] / "docs" / "models.md"
     [block] = re.findall(r"^```python models\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "resnet50.onnx").write_bytes(identity(onnx.TensorProto.FLOAT, 4))
     monkeypatch.setenv("TENSORLEND_SOCKET", str(broker.address))

@@ -1,6 +1,9 @@
 """The package as pip builds it and as it is installed."""
 
+import ast
+import graphlib
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import re
@@ -75,3 +78,27 @@ def test_the_wheel_brings_its_licences():
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the package was not installed from a wheel")
     assert {file.name for file in files} >= {"LICENSE-MIT", "LICENSE-APACHE"}
+
+
+def test_modules_import_downwards_only():
+    """No circle, not even of imports in functions: static_order would raise CycleError."""
+    root = PACKAGE / "tensorlend"
+    paths = {path.relative_to(PACKAGE).with_suffix(""): path for path in root.rglob("*.py")}
+    files = {".".join(name.parts).removesuffix(".__init__"): path for name, path in paths.items()}
+    graph = {}
+    for name, path in files.items():
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        imported = graph[name] = set()
+        parts = ast.parse(path.read_text()).body
+        # Types alone may refer to each other.
+        parts = [part for part in parts if not (isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING")]
+        for node in (node for part in parts for node in ast.walk(part)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                below = {f"{base}.{alias.name}" for alias in node.names} & {*files, "tensorlend._native"}
+                imported |= below or {base}
+        imported -= {name}
+    order = list(graphlib.TopologicalSorter(graph).static_order())
+    assert len(files) > 50 and set(files) <= set(order)

@@ -29,8 +29,6 @@ pub enum Timer {
     Untried,
     /// Orders spare segments.
     Spares,
-    /// Opens the namespaces that reconnecting clients have handed back.
-    Staged,
     /// Continues the construction of a table of names.
     Names,
     /// Continues the chores.

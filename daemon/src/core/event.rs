@@ -1,7 +1,6 @@
 //! The events that the core handles, and the ids of connections and memory in them.
 
 use super::settings::{Peer, Settings};
-use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::View;
 use tensorlend_layout::wire::{Export, LimitKind, Refusal};
 
@@ -9,43 +8,9 @@ use tensorlend_layout::wire::{Export, LimitKind, Refusal};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(pub u64);
 
-/// The id of a descriptor that the system layer holds. The descriptor is a memfd that the core
-/// ordered, or (with the top bit set) one that came from a client.
+/// The id of a descriptor that the system layer holds: of memory that the core ordered, or that the fd store has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemId(pub u64);
-
-impl MemId {
-    /// Returns the id of the `number`th descriptor that came from a client.
-    pub fn received(number: u64) -> Self {
-        Self(1 << 63 | number)
-    }
-}
-
-/// A descriptor that came with a packet.
-#[derive(Clone, Debug)]
-pub struct Received {
-    /// The descriptor's id. A part of the core that does not store the descriptor must release it.
-    pub mem: MemId,
-    /// Whether the descriptor is a Unix socket, through which the daemon can wake a client.
-    pub wakes: bool,
-    /// The memory behind the descriptor, if only a daemon of this uid can have made it.
-    pub own: Option<Own>,
-}
-
-/// Memory that a daemon of this uid made.
-#[derive(Clone, Debug)]
-pub struct Own {
-    /// The kind of a sheet of this layout, or `None` for a segment.
-    pub magic: Option<Magic>,
-    /// The length in bytes.
-    pub bytes: u64,
-    /// The words of a sheet of this layout: writable for a directory, read-only otherwise.
-    pub view: Option<View>,
-    /// Whether the writer had mapped the memory.
-    pub acked: bool,
-    /// Whether the view shows a copy. No process can write the original any more.
-    pub copied: bool,
-}
 
 /// The reason why no file was written. The default value means that a process holds the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,8 +54,8 @@ pub enum Event {
         conn: ConnId,
         /// The packet's bytes.
         bytes: Vec<u8>,
-        /// The packet's descriptors.
-        descriptors: Vec<Received>,
+        /// The number of descriptors that came with the packet. The system layer has closed them.
+        descriptors: usize,
         /// Whether the packet exceeded the maximum length.
         truncated: bool,
     },

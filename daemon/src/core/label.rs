@@ -381,7 +381,7 @@ mod tests {
         }
     }
 
-    /// The labels of all descriptors that a unit preserves must fit into one environment variable: see docs/unit.md. Labels
+    /// The labels of all descriptors that a unit preserves must fit into one environment variable: see docs/service.md. Labels
     /// of the directories of shared namespaces are longer, but there are only as many as the configuration names.
     #[test]
     fn labels_are_short() {

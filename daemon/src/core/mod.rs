@@ -60,7 +60,7 @@ mod versions;
 pub(crate) mod who;
 
 pub use effect::{Effect, Lending, SheetPlan};
-pub use event::{ConnId, Event, MemId, Own, Received, Unmade, Unwritten};
+pub use event::{ConnId, Event, MemId, Unmade, Unwritten};
 pub use length::{SLOTS_LOG2_MAX, sheet_bytes_min};
 pub use pool::Borrower;
 pub use session::Core;

@@ -11,8 +11,6 @@ mod reload;
 pub(super) mod requests;
 mod restore;
 mod spill;
-mod staged;
-mod succession;
 mod turn;
 mod waiting;
 mod wanted;
@@ -24,7 +22,7 @@ use super::bindings::{Binding, Bindings, NewItems};
 use super::counters::Counter;
 use super::effect::Effect;
 use super::env::Env;
-use super::event::{ConnId, Event, Received, Unmade};
+use super::event::{ConnId, Event, Unmade};
 use super::namespace::Namespace;
 use super::namespaces::Namespaces;
 use super::opening::Opening;
@@ -38,7 +36,6 @@ use super::versions::Versions;
 use lines::Blocked;
 use requests::Counts;
 use std::collections::BTreeMap;
-use succession::Succession;
 use tensorlend_layout::wire::{FdStoreState, QueueRequest, Refusal, Reply, Request, decode};
 use tensorlend_layout::word::LifeWord;
 use waiting::Waiting;
@@ -127,8 +124,8 @@ pub struct Core {
     waiting: Waiting,
     /// Connections whose claims wait for queues.
     blocked: Blocked,
-    /// The return of the predecessor's clients.
-    succession: Succession,
+    /// Time until which the daemon waits for clients that read the old directory: see [`Core::restore`].
+    gathering_until_ns: Option<u64>,
     /// Whether the daemon has ended: see [`Core::leave`].
     left: bool,
 }
@@ -144,7 +141,7 @@ impl Core {
             failed: BTreeMap::new(),
             waiting: Waiting::default(),
             blocked: Blocked::default(),
-            succession: Succession::default(),
+            gathering_until_ns: None,
             left: false,
         }
     }
@@ -252,15 +249,14 @@ impl Core {
         }
     }
 
-    fn packet(&mut self, conn: ConnId, bytes: &[u8], received: Vec<Received>, truncated: bool) {
+    fn packet(&mut self, conn: ConnId, bytes: &[u8], descriptors: usize, truncated: bool) {
         let Some(state) = self.conns.get_mut(&conn) else { return };
         let request = (!truncated).then(|| decode::<Request>(bytes)).flatten();
-        let brings = matches!(request, Some(Request::HandBack { .. }));
         let broken = match (&request, &state.phase, state.joined) {
             (None, ..) => Some("a damaged or oversized packet"),
             // Clients of earlier protocols send a wake descriptor with this request.
             (Some(Request::Subscribe { wake: true, .. }), Phase::Idle, Some(_)) => None,
-            _ if received.len() != usize::from(brings) => Some("descriptors that belong to no request"),
+            _ if descriptors > 0 => Some("descriptors that belong to no request"),
             (Some(Request::Ack), Phase::Lent(_), _)
             | (Some(Request::Queue(QueueRequest::Stop)), Phase::Blocked { .. }, _) => None,
             (Some(Request::Ack), ..) => Some("an acknowledgement of nothing"),
@@ -275,7 +271,6 @@ impl Core {
             let uid = state.peer.uid;
             let why =
                 format!("your user is not mapped in the daemon's user namespace, where uid {uid} is all such users");
-            self.drop_received(&received);
             self.end(conn, Some(Refusal::Bad(why)));
             return;
         }
@@ -286,14 +281,12 @@ impl Core {
                  all processes of this uid",
                 state.peer.uid
             );
-            self.drop_received(&received);
             self.end(conn, Some(Refusal::Bad(why)));
             return;
         }
         if let Some(broken) = broken {
             let is_first = state.joined.is_none() && !truncated && request.is_none();
             let other_version = is_first.then(|| Versions::refusal_of(bytes)).flatten();
-            self.drop_received(&received);
             self.end(conn, Some(other_version.unwrap_or_else(|| Refusal::Violation(broken.into()))));
             return;
         }
@@ -318,22 +311,7 @@ impl Core {
             self.stop_waiting(conn);
             return;
         }
-        if let Request::HandBack { namespace, catalogue, member, item } = request {
-            let taken = self.handed_back(conn, namespace, catalogue, member, item, &received);
-            if taken.is_err() {
-                self.drop_received(&received);
-            }
-            self.conclude(conn, taken.map(|()| Outcome::Reply(Reply::Done)));
-            return;
-        }
-        self.drop_received(&received);
         self.ask(conn, request, self.env.clock.now_ns());
-    }
-
-    fn drop_received(&mut self, received: &[Received]) {
-        for r in received {
-            self.env.release(r.mem);
-        }
     }
 
     /// Performs a request. Sends the response or delays the request.
@@ -382,7 +360,7 @@ impl Core {
             Wait::Directory | Wait::Names | Wait::Spilled | Wait::Chores => {}
             Wait::Return => {
                 let now_ns = self.env.clock.now_ns();
-                let left_ns = self.succession.next_ns(now_ns).unwrap_or(0).saturating_sub(now_ns);
+                let left_ns = self.gathering_until_ns.unwrap_or(0).saturating_sub(now_ns);
                 self.env.clock.retry_after(left_ns.max(1));
             }
             Wait::Asserted { until_ns } => {
@@ -447,12 +425,10 @@ impl Core {
         // The client that has just reconnected may have been the last missing one.
         let gathering = self.is_gathering();
         self.env.set_gathering(gathering);
-        let state = &self.conns[&conn];
-        let Some(joined) = state.joined else {
+        let Some(joined) = self.conns[&conn].joined else {
             return match request {
-                Request::Hello(hello) if gathering || self.is_staged(conn, hello) => Ok(Outcome::Later(Wait::Return)),
+                Request::Hello(_) if gathering => Ok(Outcome::Later(Wait::Return)),
                 Request::Hello(hello) => self.admit(conn, hello, since_ns),
-                Request::Return(back) if self.is_staging(conn, back) => Ok(Outcome::Later(Wait::Return)),
                 Request::Return(back) => self.welcome_back(conn, back),
                 Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
                 _ => unreachable!("a violation"),
@@ -461,21 +437,45 @@ impl Core {
         if gathering && !matches!(request, Request::Ping | Request::Stat | Request::Inspect(_)) {
             return Ok(Outcome::Later(Wait::Return));
         }
-        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         if !requests::rule(request).right.is_given_to(joined.role) {
-            return Err(Refusal::ReadOnly(namespace.context.ledger.name().to_owned()));
+            return Err(Refusal::ReadOnly(self.namespaces[&joined.namespace].context.ledger.name().to_owned()));
         }
-        let me = joined.catalogue;
-        let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
-        let parts = &mut Parts { env: &mut self.env, context, members };
         match request {
             Request::Segment { bytes, slots_log2 } => {
                 self.segment(conn, joined, SegmentSize { bytes: *bytes, log2: *slots_log2 }, since_ns)
             }
+            Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
+            Request::DeviceSegment { uuid, bytes, slots_log2 } => {
+                let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
+                self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
+            }
+            Request::Stat => {
+                let asker = Some((self.conns[&conn].peer.uid, joined.namespace));
+                let stat = stat(&self.env, &self.namespaces, asker);
+                Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
+            }
+            Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
+            Request::GaveUp => {
+                if let Some(refusal) = self.conns.get_mut(&conn).and_then(|state| state.withheld.take()) {
+                    self.note_refusal(conn, &refusal);
+                }
+                Ok(Outcome::Reply(Reply::Done))
+            }
+            _ => self.perform_in(conn, joined, request, since_ns),
+        }
+    }
+
+    /// Performs a request that concerns the client's namespace alone.
+    fn perform_in(&mut self, conn: ConnId, joined: Joined, request: &Request, since_ns: u64) -> Answer {
+        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
+        let me = joined.catalogue;
+        let cursor = |cursor| CursorId { catalogue: me, cursor };
+        let Namespace { context, members, bindings, streams, segments, devices, .. } = namespace;
+        let parts = &mut Parts { env: &mut self.env, context, members };
+        match request {
             Request::ReturnSegment { base } => segments.return_segment(parts, devices, me, *base),
             Request::Shelve { base } => Segments::release_for_spill(parts, me, *base),
             Request::GrowCells => parts.members.grow_cells(parts.env, parts.context, conn, me),
-            Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
             Request::SlotsOf { catalogue, slot } => Segments::slots_of(parts, me, *catalogue, *slot),
             Request::CellsOf { catalogue, part } => parts.members.cells_of(parts.context, *catalogue, *part),
             Request::ValuesOf { names } => parts.members.values_of(parts.context, bindings, names),
@@ -501,14 +501,10 @@ impl Core {
                 let why = "this version of the client library sends wake descriptors, which the daemon no longer takes";
                 Err(Refusal::Bad(why.into()))
             }
-            Request::Subscribe { name, cursor, wake: false } => {
-                streams.subscribe(parts, name, CursorId { catalogue: me, cursor: *cursor }, false)
-            }
-            Request::SubscribePollable { name, cursor } => {
-                streams.subscribe(parts, name, CursorId { catalogue: me, cursor: *cursor }, true)
-            }
-            Request::Unsubscribe { stream, id, cursor } => {
-                Ok(streams.unsubscribe(parts, *stream, *id, CursorId { catalogue: me, cursor: *cursor }))
+            Request::Subscribe { name, cursor: it, wake: false } => streams.subscribe(parts, name, cursor(*it), false),
+            Request::SubscribePollable { name, cursor: it } => streams.subscribe(parts, name, cursor(*it), true),
+            Request::Unsubscribe { stream, id, cursor: it } => {
+                Ok(streams.unsubscribe(parts, *stream, *id, cursor(*it)))
             }
             Request::WakeDescriptor { stream, catalogue, cursor } => {
                 streams.wake_descriptor(parts.members, me, *stream, *catalogue, *cursor)
@@ -526,28 +522,19 @@ impl Core {
             Request::ListDelete { list } => bindings.list_delete(parts.env, parts.context, list),
             Request::ListRename { from, to } => bindings.list_rename(parts, from, to),
             Request::Queue(request) => bindings.queue(parts, me, request),
-            Request::Stat => {
-                let asker = Some((state.peer.uid, joined.namespace));
-                let stat = stat(&self.env, &self.namespaces, asker);
-                Ok(Outcome::Reply(Reply::Stat(Box::new(stat))))
-            }
-            Request::DeviceSegment { uuid, bytes, slots_log2 } => {
-                let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
-                self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
-            }
             Request::Mapped { lendings, last } => devices.mapped(parts.env, parts.context, me, lendings, *last),
             Request::Unmapped { lendings } => devices.unmapped(parts.env, parts.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
-            Request::GaveUp => {
-                if let Some(refusal) = self.conns.get_mut(&conn).and_then(|state| state.withheld.take()) {
-                    self.note_refusal(conn, &refusal);
-                }
-                Ok(Outcome::Reply(Reply::Done))
-            }
-            Request::Inspect(inspect) => self.inspect(&self.conns[&conn], inspect),
-            Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } | Request::Ack => {
-                unreachable!("handled before")
-            }
+            Request::Segment { .. }
+            | Request::SegmentOf { .. }
+            | Request::DeviceSegment { .. }
+            | Request::Stat
+            | Request::Inspect(_)
+            | Request::GaveUp
+            | Request::Hello(_)
+            | Request::Return(_)
+            | Request::HandBack
+            | Request::Ack => unreachable!("handled before"),
         }
     }
 }

@@ -28,6 +28,13 @@ const ACCEPT_PAUSE_NS: u64 = 1_000_000_000;
 /// The reason that the daemon sends to a banned client.
 const SLOW_SOCKET: &str = "messages on its socket take too long: too many watches (epoll) are on it";
 
+/// Makes clients unable to send descriptors through this socket. If it is the listening socket, new connections inherit this.
+pub(super) fn refuse_descriptors(socket: BorrowedFd<'_>) {
+    if let Err(error) = packet::refuse_descriptors(socket) {
+        tracing::warn!("refusing descriptors: {error}");
+    }
+}
+
 impl Shell {
     /// Updates a connection's epoll interest, if it has changed.
     pub(super) fn watch(&mut self, token: u64) {
@@ -199,10 +206,8 @@ impl Shell {
             Ok(packet) => {
                 connection.busy = true;
                 let uid = connection.uid;
-                self.update_takes_back();
-                let (memories, lane) = (&mut self.memories, self.lanes.of(uid));
-                let receive = |fd| memories.receive(fd, lane, &self.lanes);
-                let descriptors = packet.descriptors.into_iter().map(receive).collect();
+                let descriptors = packet.descriptors.len();
+                self.lanes.close_descriptors(self.lanes.of(uid), packet.descriptors);
                 let (bytes, truncated) = (packet.bytes, packet.truncated);
                 self.core.note_fd_store(self.fd_store.state());
                 self.events.push_back(Event::Packet { conn: ConnId(token), bytes, descriptors, truncated });
@@ -212,27 +217,7 @@ impl Shell {
         }
     }
 
-    /// Updates whether clients may hand memory back, which they may only for a limited time. Afterwards no new client can send
-    /// descriptors.
-    fn update_takes_back(&mut self) {
-        if self.memories.takes_back.is_some() {
-            self.memories.takes_back = self.core.takes_back(boottime_ns());
-            self.set_passing(self.listener.fd.as_fd());
-        }
-    }
-
-    /// Determines whether clients can send descriptors through this socket. If it is the listening socket, new connections
-    /// inherit this.
-    pub(super) fn set_passing(&self, socket: BorrowedFd<'_>) {
-        let set =
-            if self.memories.takes_back.is_some() { packet::accept_descriptors } else { packet::refuse_descriptors };
-        if let Err(error) = set(socket) {
-            tracing::warn!("refusing descriptors: {error}");
-        }
-    }
-
     pub(super) fn accept(&mut self) {
-        self.update_takes_back();
         match accept_with(&self.listener.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(fd) => self.welcome(fd),
             Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
@@ -268,7 +253,7 @@ impl Shell {
         };
         let lane = self.lanes.of(credentials.uid());
         // A client that connected before the daemon took over this socket may still send descriptors.
-        self.set_passing(fd.as_fd());
+        refuse_descriptors(fd.as_fd());
         let now_ns = boottime_ns();
         if let Some(until_ns) =
             self.bans.until_ns(credentials.uid(), now_ns).filter(|_| !self.is_own(credentials.uid()))

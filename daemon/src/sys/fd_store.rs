@@ -4,15 +4,17 @@
 //! A service manager can have an fd store. systemd's store (sd_notify(3), `FDSTORE=1` and
 //! `FDSTOREREMOVE=1`) has a duplicate of each stored descriptor, under a name, until the unit is
 //! unloaded. It passes all of them to the daemon's next start. Without a service manager, a
-//! separate process can be the store (`tensorlendd --fd-store`, the option `fd_store`). Without
-//! either, the daemon stores nothing.
+//! separate process is the store (`tensorlendd --fd-store`): the one that the option `fd_store` names, or one that a
+//! user's daemon starts for itself.
 
 pub mod channel;
+pub mod own;
 
 use super::{DaemonError, notify};
 use crate::core::MemId;
 use crate::core::label::Label;
 use channel::{NAME_BYTES_MAX, PACKET_BYTES, SEND_MAX, kind, receive, send};
+use own::Starter;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -86,6 +88,8 @@ impl Room {
 #[derive(Debug)]
 struct Connection {
     path: PathBuf,
+    /// Starts the store, if it is this daemon's own.
+    starter: Option<Starter>,
     /// The socket. `None` after the store's process has ended, until the daemon has connected to
     /// the next one.
     socket: Option<Unshared>,
@@ -148,6 +152,14 @@ impl Welcome {
     }
 }
 
+/// Starts the daemon's own store, if the attempt to connect has found that no process listens at `path`.
+fn start_if_missing(starter: Option<&mut Starter>, path: &Path, error: Errno) -> std::io::Result<()> {
+    match starter {
+        Some(starter) if matches!(error, Errno::NOENT | Errno::CONNREFUSED) => starter.start(path),
+        _ => Ok(()),
+    }
+}
+
 /// The fd store, and the names of the descriptors that belong into it.
 #[derive(Debug, Default)]
 pub struct FdStore {
@@ -181,19 +193,32 @@ impl FdStore {
     /// An error if no such process responds within ten seconds, or if another daemon is connected
     /// to it.
     pub fn of_process(path: &Path) -> Result<Inherited, DaemonError> {
+        Self::connect(path, None)
+    }
+
+    /// Connects to the store next to the daemon's socket. Starts `program` as that store if none runs.
+    ///
+    /// # Errors
+    /// As [`Self::of_process`], and if the program cannot be started.
+    pub fn of_own_process(socket: &Path, program: PathBuf) -> Result<Inherited, DaemonError> {
+        Self::connect(&own::path(socket), Some(Starter::new(program)))
+    }
+
+    fn connect(path: &Path, mut starter: Option<Starter>) -> Result<Inherited, DaemonError> {
         let start = Instant::now();
+        let failed = |error| DaemonError::FdStore { path: path.into(), error };
         let welcome = loop {
             match Welcome::receive(path, START_MAX) {
                 Ok(welcome) => break welcome,
-                Err(error) if start.elapsed() >= START_MAX => {
-                    return Err(DaemonError::FdStore { path: path.into(), error: error.into() });
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                Err(error) if start.elapsed() >= START_MAX => return Err(failed(error.into())),
+                Err(error) => start_if_missing(starter.as_mut(), path, error).map_err(failed)?,
             }
+            std::thread::sleep(Duration::from_millis(2));
         };
         let Welcome { socket, stored, capacity } = welcome;
         let connection = Connection {
             path: path.into(),
+            starter,
             socket: Some(socket),
             capacity,
             entries: stored.iter().map(|(name, _)| name.clone()).collect(),
@@ -464,9 +489,15 @@ impl FdStore {
     /// Returns true on success.
     fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
         let Store::Process(connection) = &mut self.store else { return false };
-        let Ok(Welcome { socket, stored, capacity }) = Welcome::receive(&connection.path, WELCOME_MAX) else {
-            self.retry_again(false);
-            return false;
+        let Welcome { socket, stored, capacity } = match Welcome::receive(&connection.path, WELCOME_MAX) {
+            Ok(welcome) => welcome,
+            Err(error) => {
+                if let Err(error) = start_if_missing(connection.starter.as_mut(), &connection.path, error) {
+                    tracing::warn!("starting the fd store: {error}");
+                }
+                self.retry_again(false);
+                return false;
+            }
         };
         (connection.socket, connection.capacity) = (Some(socket), capacity);
         self.retry_pause_ns = RETRY_MIN_NS;

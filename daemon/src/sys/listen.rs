@@ -34,8 +34,6 @@ pub struct Listener {
     pub fd: Unshared,
     /// The socket's file, as long as this value is responsible for it.
     file: Option<SocketFile>,
-    /// Whether this socket replaced the socket of a daemon that ended while it had clients.
-    pub replaced: bool,
 }
 
 /// The file of a listening socket.
@@ -139,7 +137,7 @@ impl Listener {
         };
         let replaced = bound != path;
         let file = SocketFile { path: bound.clone(), id, mode: Some(mode) };
-        let mut listener = Self { fd: Unshared::new(fd), file: Some(file), replaced };
+        let mut listener = Self { fd: Unshared::new(fd), file: Some(file) };
         listen(&listener.fd, BACKLOG).map_err(failed("cannot be listened on"))?;
         if replaced {
             if !socket_file::replace_stale(lock, path, &bound).map_err(failed("is stale and cannot be replaced"))? {
@@ -201,7 +199,7 @@ impl Listener {
         let path = address.and_then(|it| Some(PathBuf::from(OsStr::from_bytes(it.path()?.to_bytes()))));
         // The service manager may have another view of the file system, without this path.
         let file = path.and_then(|path| Some(SocketFile { id: FileId::of(&path).ok()?, path, mode: None }));
-        Ok(Self { fd: Unshared::new(fd), file, replaced: false })
+        Ok(Self { fd: Unshared::new(fd), file })
     }
 }
 
@@ -306,7 +304,7 @@ mod tests {
         let dead = seqpacket().unwrap();
         bind(&dead, &SocketAddrUnix::new(path("s")).unwrap()).unwrap();
         drop(dead);
-        assert!(Listener::bind(&path("s"), 0o600).unwrap().replaced);
+        Listener::bind(&path("s"), 0o600).unwrap();
         assert_eq!(std::fs::read(&beside).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "and nothing is left behind");
     }
@@ -373,7 +371,6 @@ mod tests {
                 listener.leave();
                 drop(listener);
                 listener = Listener::bind(&path, 0o600).unwrap();
-                assert!(listener.replaced);
             }
             over.store(true, std::sync::atomic::Ordering::Relaxed);
             looking.join().unwrap();

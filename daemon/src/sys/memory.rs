@@ -12,10 +12,7 @@ use super::device::DeviceMemory;
 use super::lanes::{Lane, Lanes};
 use super::room::Claim;
 use crate::core::settings::Payer;
-use crate::core::{Lending, MemId, Received, SheetPlan};
-use adopt::Copies;
-use rustix::net::AddressFamily;
-use rustix::net::sockopt::socket_domain;
+use crate::core::{Lending, MemId, SheetPlan};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,13 +58,10 @@ enum Kind {
     Device,
     /// The producers' end of a wake pair. A lane closes it, because other processes may watch it.
     Wake,
-    /// A client's descriptor. A lane closes it, because the last close may block.
-    Received,
 }
 
 /// Returns a writable descriptor of memory, or `EAGAIN` if a process has a file lease on the
-/// memory. For memory that a client handed back, the daemon stores a read-only descriptor, because
-/// a writable one would count as a writer in a probe.
+/// memory. Earlier builds could store a read-only descriptor of memory.
 fn writable(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     if rustix::fs::fcntl_getfl(fd)?.contains(rustix::fs::OFlags::RDWR) {
         return rustix::io::fcntl_dupfd_cloexec(fd, 3);
@@ -125,13 +119,8 @@ pub struct Memories {
     table: BTreeMap<MemId, Memory>,
     /// The subscribers' ends of wake pairs, until a reply hands them out.
     woken: BTreeMap<MemId, OwnedFd>,
-    received: u64,
     /// Whether the daemon runs in system mode, in which no client has the daemon's uid.
     system: bool,
-    /// Maximum length of a previous daemon's segments that clients may hand back to this daemon.
-    /// `None` if clients may not hand back memory.
-    pub takes_back: Option<u64>,
-    copies: Copies,
 }
 
 /// A new memfd, and its view for the core.
@@ -297,7 +286,7 @@ impl Memories {
         }
     }
 
-    /// Adds the producers' end of a wake pair, which a previous daemon or a client has brought. Earlier builds took both
+    /// Adds the producers' end of a wake pair, which the fd store has passed. Earlier builds took both
     /// ends from clients, who can have left messages with any descriptors in it.
     pub fn adopt_wake(&mut self, mem: MemId, fd: OwnedFd, lane: Lane, lanes: &Lanes) -> bool {
         let Some(leftover) = wake::adopt(&fd) else {
@@ -309,27 +298,6 @@ impl Memories {
         true
     }
 
-    /// Adds a descriptor that a client hands back. Performs no operation on it that may block, except if it is of a
-    /// previous daemon's making.
-    pub fn receive(&mut self, fd: OwnedFd, lane: Lane, lanes: &Lanes) -> Received {
-        self.received += 1;
-        let mem = MemId::received(self.received);
-        // The kernel reports the domain without a call into a file system.
-        if self.takes_back.is_some() && socket_domain(&fd) == Ok(AddressFamily::UNIX) {
-            let wakes = self.adopt_wake(mem, fd, lane, lanes);
-            return Received { mem, wakes, own: None };
-        }
-        // If the descriptor is of a previous daemon's memory, the daemon takes the memory over. It
-        // keeps or closes any other descriptor and performs no further operation on it, because
-        // operations on a client's file may block.
-        let own = self
-            .takes_back
-            .and_then(|most| adopt::own(mem, &fd, most, &mut self.copies, &|m| self.table.contains_key(&m)));
-        let (fd, view, own) = own.map_or_else(|| (fd.into(), None, None), |(fd, view, own)| (fd, view, Some(own)));
-        self.table.insert(mem, Memory { fd, view, kind: Kind::Received, lane, keeps: None });
-        Received { mem, wakes: false, own }
-    }
-
     /// Closes the memory with this id, as its kind requires.
     pub fn release(&mut self, mem: MemId, lanes: &Lanes) {
         let Some(Memory { fd, view, kind, lane, keeps }) = self.table.remove(&mem) else { return };
@@ -338,7 +306,6 @@ impl Memories {
                 let is_sheet = kind == Kind::Sheet;
                 lanes.free(lane, Retired { fd, _view: view, is_sheet, punches: self.system, lane });
             }
-            Kind::Received => lanes.close(lane, fd),
             Kind::Wake => lanes.close(lane, (fd, self.woken.remove(&mem))),
             // The descriptor is dropped before `keeps`, because the code that frees the memory may
             // check whether descriptors exist.
@@ -348,7 +315,7 @@ impl Memories {
 
     /// Closes the objects that other processes hold, at the end of the daemon.
     pub fn release_foreign(&mut self, lanes: &Lanes) {
-        let is_foreign = |_: &MemId, m: &mut Memory| matches!(m.kind, Kind::Received | Kind::Wake);
+        let is_foreign = |_: &MemId, m: &mut Memory| m.kind == Kind::Wake;
         for (_, memory) in self.table.extract_if(.., is_foreign) {
             lanes.close(memory.lane, memory.fd);
         }
@@ -509,54 +476,6 @@ mod tests {
         assert!(memories.seal(mem).is_err());
     }
 
-    /// Returns a directory as created in user mode, or one that its creator left unsealed.
-    fn directory(sealed: bool) -> OwnedFd {
-        let plan = SheetPlan { magic: Magic::Directory, owner: 0, count: 0, first: 0 };
-        let plan = Plan { bytes: 1 << 20, bytes_first: 65536, sheet: Some(plan), reserved: false };
-        Arc::into_inner(make(plan, (!sealed, Backing::default()), &|| true).unwrap().0).unwrap()
-    }
-
-    #[test]
-    fn what_comes_back_is_of_a_daemons_making_and_no_longer_than_it_can_be() {
-        let (mut memories, lanes) = (Memories { takes_back: Some(8192), ..Memories::default() }, lanes());
-        let mut own = |fd: OwnedFd| {
-            memories.receive(fd, Lane::Daemon, &lanes).own.map(|own| (own.magic, own.bytes, own.view.is_some()))
-        };
-        let segment = |bytes| memfd::create_empty("tensorlend-segment", bytes).unwrap();
-        assert_eq!(own(segment(8192)), Some((None, 8192, false)));
-        assert_eq!(own(segment(1 << 46)), None, "longer than the pool");
-        assert_eq!(own(memfd::create_empty("somebodys", 4096).unwrap()), None);
-        let unsealed = rustix::fs::memfd_create("tensorlend-segment", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!(own(unsealed), None);
-        let (_read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-        assert_eq!(own(write), None);
-        let plan = SheetPlan { magic: Magic::Leases, owner: 3, count: 0, first: 0 };
-        for (bytes, taken) in [(69632, true), (1 << 46, false)] {
-            let fd = memfd::create_empty(name_of(Magic::Leases), bytes).unwrap();
-            plan.initialise(&map::sheet(&fd, bytes as usize, Access::Write).unwrap(), bytes);
-            assert_eq!(own(fd).is_some(), taken, "{bytes}");
-        }
-        assert_eq!(own(directory(false)), None, "somebody can write it still");
-    }
-
-    #[test]
-    fn a_directory_that_everybody_brings_is_copied_once() {
-        let mut memories = Memories { takes_back: Some(8192), ..Memories::default() };
-        let lanes = lanes();
-        let fd = directory(true);
-        let bring = |memories: &mut Memories| memories.receive(fd.try_clone().unwrap(), Lane::Daemon, &lanes);
-        let first = bring(&mut memories);
-        let own = first.own.expect("a daemon made it");
-        assert!(own.copied && own.view.is_some());
-        let second = bring(&mut memories).own.expect("it is the same");
-        assert!(second.view.is_none() && second.magic == Some(Magic::Directory));
-        memories.release(first.mem, &lanes);
-        assert!(bring(&mut memories).own.expect("as before").view.is_some(), "the copy is gone");
-        memories.copies = Copies::full();
-        let other = memories.receive(directory(true), Lane::Daemon, &lanes).own.expect("it is one");
-        assert!(other.view.is_none(), "enough was copied");
-    }
-
     #[test]
     fn a_wake_pair_is_lent_to_producers_and_handed_out_once() {
         let (mut memories, lanes, mem) = (Memories::new(true), lanes(), MemId(1));
@@ -575,22 +494,5 @@ mod tests {
         }
         assert_eq!(rustix::io::read(&subscriber, &mut byte), Ok(0), "the lane has closed the daemon's descriptor");
         assert!(memories.table.is_empty() && memories.woken.is_empty());
-    }
-
-    #[test]
-    fn only_unix_sockets_of_returning_clients_are_wake_descriptors() {
-        let lanes = lanes();
-        for takes_back in [None, Some(8192)] {
-            let mut memories = Memories { takes_back, ..Memories::default() };
-            let mut wakes = |fd: OwnedFd| memories.receive(fd, Lane::Daemon, &lanes).wakes;
-            let (_read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-            assert!(!wakes(write));
-            assert!(!wakes(std::net::TcpListener::bind("127.0.0.1:0").unwrap().into()));
-            assert!(!wakes(memfd::create("x", 4096).unwrap()));
-            let WakePair { producers, subscriber: _ } = wake::pair().unwrap();
-            assert_eq!(wakes(producers), takes_back.is_some());
-            memories.release_foreign(&lanes);
-            assert!(memories.table.is_empty());
-        }
     }
 }

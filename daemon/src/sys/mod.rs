@@ -218,11 +218,6 @@ impl Shell {
             shares,
             turn: Turn::default(),
         };
-        if kept.is_empty() && it.listener.replaced {
-            it.core.expect_clients(boottime_ns());
-            it.memories.takes_back = it.core.takes_back(boottime_ns());
-        }
-        it.set_passing(it.listener.fd.as_fd());
         if !kept.is_empty() {
             for effect in it.core.restore(boottime_ns(), kept) {
                 it.perform(effect);
@@ -335,8 +330,7 @@ impl Shell {
 
     fn stop(&mut self) {
         self.say_goodbye();
-        // Only clients with a wakeup eventfd were welcomed, and have memory that they can hand back
-        // to the next daemon.
+        // Only clients with a wakeup eventfd were welcomed. The socket's file tells them that a next daemon may follow.
         if self.connections.values().any(|c| c.wakeup.is_some()) {
             self.listener.leave();
         }
@@ -419,16 +413,7 @@ impl Shell {
     fn perform(&mut self, effect: Effect) {
         match effect {
             Effect::Create { mem, bytes, bytes_first, sheet, background, reserved, conn } => {
-                let plan = Plan { bytes, bytes_first, sheet, reserved };
-                let connection = conn.and_then(|conn| self.connections.get(&conn.0));
-                let lane = connection.map_or(Lane::Daemon, |connection| self.lanes.of(connection.uid));
-                if background {
-                    self.workers.order(mem, lane, What::Memory(plan), &self.lanes);
-                } else {
-                    let made = self.ahead.make(plan, self.how, boottime_ns());
-                    let event = self.take_in(mem, made, plan.is_directory(), lane);
-                    self.events.push_back(event);
-                }
+                self.create(mem, Plan { bytes, bytes_first, sheet, reserved }, background, conn);
             }
             Effect::CreateWake { mem, uid } => {
                 if let Err(error) = self.memories.make_wake(mem, self.lanes.of(uid)) {
@@ -456,20 +441,7 @@ impl Shell {
                 self.fd_store.forget(mem);
                 self.memories.release(mem, &self.lanes);
             }
-            Effect::Seal { conn, mem } => {
-                tensorlend_layout::crash_point!("daemon: about to seal");
-                if let Err(error) = self.memories.seal(mem) {
-                    // The client has set other seals, or has a file lease on the memory. So other
-                    // processes could become writers of the memory.
-                    let why = format!("its memory cannot be sealed: {error}");
-                    tracing::warn!("disconnected {}: {why}", self.core.who(conn));
-                    let refusal = Refusal::Violation(why);
-                    if let Some(connection) = self.connections.get_mut(&conn.0) {
-                        let _ = connection.send(&Reply::Refused(refusal), vec![], &self.lanes);
-                    }
-                    self.hung_up(conn.0);
-                }
-            }
+            Effect::Seal { conn, mem } => self.seal(conn, mem),
             Effect::Probe { mem } => {
                 let quiescent = self.memories.is_quiescent(mem);
                 self.events.push_back(Event::Probed { mem, quiescent });
@@ -496,14 +468,42 @@ impl Shell {
                 let recall = What::Recall { file: Arc::clone(file), plan };
                 self.workers.order(mem, self.lanes.of(uid), recall, &self.lanes);
             }
-            Effect::DropFile { file } => {
-                self.fd_store.forget(file);
-                // The last close of the file frees its disk space, which takes time.
-                if let Some(file) = self.files.remove(&file) {
-                    self.lanes.close(Lane::Daemon, file);
-                }
-            }
+            Effect::DropFile { file } => self.drop_file(file),
             Effect::AwaitExit { conn } => self.await_exit(conn.0),
+        }
+    }
+
+    /// Makes memory for a connection's client, or for the daemon: in a lane (`background`), or now.
+    fn create(&mut self, mem: MemId, plan: Plan, background: bool, conn: Option<ConnId>) {
+        let connection = conn.and_then(|conn| self.connections.get(&conn.0));
+        let lane = connection.map_or(Lane::Daemon, |connection| self.lanes.of(connection.uid));
+        if background {
+            self.workers.order(mem, lane, What::Memory(plan), &self.lanes);
+        } else {
+            let made = self.ahead.make(plan, self.how, boottime_ns());
+            let event = self.take_in(mem, made, plan.is_directory(), lane);
+            self.events.push_back(event);
+        }
+    }
+
+    /// Seals memory. Disconnects its client if that fails: the client has set other seals, or has a file lease on the
+    /// memory, so other processes could become writers of the memory.
+    fn seal(&mut self, conn: ConnId, mem: MemId) {
+        tensorlend_layout::crash_point!("daemon: about to seal");
+        let Err(error) = self.memories.seal(mem) else { return };
+        let why = format!("its memory cannot be sealed: {error}");
+        tracing::warn!("disconnected {}: {why}", self.core.who(conn));
+        if let Some(connection) = self.connections.get_mut(&conn.0) {
+            let _ = connection.send(&Reply::Refused(Refusal::Violation(why)), vec![], &self.lanes);
+        }
+        self.hung_up(conn.0);
+    }
+
+    /// Drops a file with a spilled segment. A lane closes it: the last close frees its disk space, which takes time.
+    fn drop_file(&mut self, file: MemId) {
+        self.fd_store.forget(file);
+        if let Some(file) = self.files.remove(&file) {
+            self.lanes.close(Lane::Daemon, file);
         }
     }
 

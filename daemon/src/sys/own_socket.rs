@@ -1,6 +1,7 @@
 //! The daemon's reaction to a missing file of its control socket. Without the file, no client can
 //! connect, although the daemon listens.
 
+use super::clients::refuse_descriptors;
 use super::socket_watch::SocketWatch;
 use super::{DaemonError, LISTENER, Listener, SOCKET_FILE, Shell, system};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -82,7 +83,7 @@ impl Shell {
     fn replace_listener(&mut self, listener: Listener) -> Result<(), DaemonError> {
         epoll::add(&self.epoll, &listener.fd, EventData::new_u64(LISTENER), EventFlags::IN)
             .map_err(system("epoll_ctl"))?;
-        self.set_passing(listener.fd.as_fd());
+        refuse_descriptors(listener.fd.as_fd());
         self.accept_after_ns = None;
         // Clients that connected before the removal still wait in the former socket.
         self.accept_waiting();

@@ -9,7 +9,7 @@ use crate::segment::pinned::PageLock;
 use std::sync::MutexGuard;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::size::bytes_text;
-use tensorlend_layout::wire::{Item, PROTOCOL_OWN_VIEW, Refusal, Reply, Request};
+use tensorlend_layout::wire::{PROTOCOL_OWN_VIEW, Refusal, Reply, Request};
 use tensorlend_layout::word::Cell;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
@@ -167,7 +167,6 @@ impl Allocator {
             let map = own_segment(&segment, bytes)?;
             let locked = PageLock::of_mapped(&map, self.welcome.page_lock, false);
             tensorlend_layout::crash_point!("grow: mapped");
-            self.descriptors.lock().extend([(Item::Segment { base }, segment), (Item::Slots { base }, slots)]);
             // Add the segment before the acknowledgement: a client that reconnects after the daemon was replaced reports the
             // segments in its heap.
             lock(&self.heap).add(base, slots_log2, locked, map, records);
@@ -202,8 +201,6 @@ impl Allocator {
     /// Returns an unused segment to the daemon.
     pub fn return_segment(&self, base: u32) {
         let Some(returned) = lock(&self.heap).remove(base) else { return };
-        let items = [Item::Segment { base }, Item::Slots { base }];
-        let descriptors = items.map(|item| self.descriptors.lock().remove_entry(&item));
         tensorlend_layout::crash_point!("return: taken out of use");
         // The daemon refuses the return while a reader has a short-lived lease on a slot of the segment. Then this
         // client keeps the segment.
@@ -211,10 +208,7 @@ impl Allocator {
             // The client has already returned the segment: this request was repeated after the daemon was replaced, or the
             // client reconnected to the new daemon without the segment.
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {}
-            Err(e) if e.is_certain() => {
-                self.descriptors.lock().extend(descriptors.into_iter().flatten());
-                lock(&self.heap).put_back(returned);
-            }
+            Err(e) if e.is_certain() => lock(&self.heap).put_back(returned),
             _ => {}
         }
     }

@@ -16,7 +16,6 @@ mod watched;
 use crate::error::Result;
 use crate::instruments::{self, Instruments};
 use crate::link::Link;
-use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
 use heap::Heap;
 use homes::{Arrival, Home};
@@ -42,7 +41,6 @@ pub trait Outside: instruments::Names + Sized {
 pub struct Allocator {
     link: Arc<Link>,
     peers: Arc<PeerTable>,
-    descriptors: Arc<Descriptors>,
     instruments: Arc<Instruments>,
     heap: Mutex<Heap>,
     magazines: Magazines,
@@ -68,12 +66,7 @@ impl Deref for Allocator {
 }
 
 impl Allocator {
-    pub fn new(
-        link: Arc<Link>,
-        peers: Arc<PeerTable>,
-        descriptors: Arc<Descriptors>,
-        instruments: Arc<Instruments>,
-    ) -> Self {
+    pub fn new(link: Arc<Link>, peers: Arc<PeerTable>, instruments: Arc<Instruments>) -> Self {
         Self {
             heap: Mutex::new(Heap::new(instruments.clone(), link.welcome.segment_bytes)),
             magazines: Magazines::new(link.shards.clone()),
@@ -84,7 +77,6 @@ impl Allocator {
             pins: AtomicUsize::new(0),
             link,
             peers,
-            descriptors,
             instruments,
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tensorlend_layout::Uuid;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::size::bytes_text;
-use tensorlend_layout::wire::{DeviceOffer, Item, Reply, Request};
+use tensorlend_layout::wire::{DeviceOffer, Reply, Request};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 
@@ -194,9 +194,6 @@ impl Allocator {
             let records = records(&slots, Access::Write, Magic::Slots, 1 << slots_log2)?;
             let map = self.lendings.find_or_add(&self.link, lent, segment, Use::Write);
             map.mapped(doing)?;
-            // The client does not hand device memory back to a daemon that has lost it: only an fd store's label
-            // identifies the segment to which a descriptor belongs.
-            self.descriptors.insert(Item::Slots { base }, slots);
             lock(&self.heap).add_in(place, slots_log2, map, records);
             Ok(())
         })();

@@ -10,7 +10,7 @@ use crate::alloc::heap::Wanted;
 use crate::error::{Error, Result};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tensorlend_layout::wire::{Item, LimitKind, Request};
+use tensorlend_layout::wire::{LimitKind, Request};
 use tensorlend_os::mutex::lock;
 
 /// Pause after an attempt that released nothing, because each attempt visits all slots.
@@ -67,13 +67,9 @@ impl Allocator {
         // Another thread T may have sealed a slot a moment ago. Reading the slot's record, a plain word, does not order T's
         // writes before the unmapping. This wait orders them: T closes its epoch guard after its writes.
         self.shards.wait_for_guards();
-        let gone = {
-            // Unmap the segment and drop its descriptors together, or do neither. A thread that returns the segment after
-            // its last slot was freed removes it from the heap first.
-            let mut descriptors = self.descriptors.lock();
-            let map = lock(&self.heap).unmap(base);
-            map.map(|map| (map, descriptors.remove(&Item::Segment { base })))
-        };
+        // A thread that returns the segment after its last slot was freed removes it from the heap first. The guard of the
+        // heap ends before the unmapping.
+        let gone = lock(&self.heap).unmap(base);
         drop(gone);
         tensorlend_layout::crash_point!("release: unmapped");
         Some(bytes)

@@ -1,6 +1,5 @@
 //! The part of a session that its leases keep alive.
 
-pub mod descriptors;
 pub mod epoch;
 pub mod forks;
 mod lookup;

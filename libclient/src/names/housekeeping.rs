@@ -15,7 +15,7 @@ use tensorlend_layout::catalogue::{CellRecord, cell_place, cells_count};
 use tensorlend_layout::directory::key_word;
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::wire::{Item, PACKET_BYTES_MAX, Reply, Request};
+use tensorlend_layout::wire::{PACKET_BYTES_MAX, Reply, Request};
 use tensorlend_layout::word::{Cell, OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
@@ -52,7 +52,6 @@ impl NameTable {
             if place.is_none_or(|place| place.set(records).is_err()) {
                 return answer.unexpected();
             }
-            self.descriptors.insert(Item::Cells { part }, fd);
             tensorlend_layout::crash_point!("cells: mapped");
             answer.acknowledge()?;
             lock(&self.cells).grow(part);

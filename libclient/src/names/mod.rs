@@ -12,7 +12,6 @@ pub mod version;
 
 use crate::alloc::Allocator;
 use crate::link::Link;
-use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
 use announce::Pending;
 use cells::Cells;
@@ -29,7 +28,6 @@ pub struct NameTable {
     link: Arc<Link>,
     peers: Arc<PeerTable>,
     alloc: Arc<Allocator>,
-    descriptors: Arc<Descriptors>,
     catalogue: Sheet<Catalogue>,
     cells: Mutex<Cells>,
     cell_parts: [OnceLock<Records<CellRecord>>; CELL_PARTS as usize],
@@ -60,7 +58,6 @@ impl NameTable {
     pub fn new(
         alloc: Arc<Allocator>,
         peers: Arc<PeerTable>,
-        descriptors: Arc<Descriptors>,
         catalogue: Sheet<Catalogue>,
         wakeup: OwnedFd,
         link: Arc<Link>,
@@ -69,7 +66,6 @@ impl NameTable {
             link,
             peers,
             alloc,
-            descriptors,
             catalogue,
             cells: Mutex::new(Cells::default()),
             cell_parts: [const { OnceLock::new() }; CELL_PARTS as usize],

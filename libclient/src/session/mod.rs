@@ -12,7 +12,6 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::instruments::{Instruments, Names};
 use crate::link::Link;
-use crate::link::descriptors::Descriptors;
 use crate::link::forks;
 use crate::link::shards::Shards;
 use crate::names::NameTable;
@@ -27,7 +26,7 @@ use tensorlend_layout::directory::{Directory, DirectoryHead};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::Sheet;
-use tensorlend_layout::wire::{Hello, Item, Reply, Request};
+use tensorlend_layout::wire::{Hello, Reply, Request};
 use tensorlend_os::fork;
 use tensorlend_os::memfd::Access;
 
@@ -40,7 +39,6 @@ pub struct Session {
     names: NameTable,
     streams: StreamTable,
     peers: Arc<PeerTable>,
-    descriptors: Arc<Descriptors>,
     letting_go: wanted::LettingGo,
 }
 
@@ -90,11 +88,6 @@ impl Session {
         &self.link
     }
 
-    /// Returns the descriptors of the memory that the daemon has lent to this client.
-    pub fn descriptors(&self) -> &Descriptors {
-        &self.descriptors
-    }
-
     /// Starts to watch for segments that a new daemon wants out of memory.
     pub fn watch_wanted(self: &Arc<Self>) {
         self.letting_go.start(self);
@@ -135,7 +128,7 @@ impl Session {
         tensorlend_layout::crash_point!("connect: welcomed");
         let view = sheet(&directory, Access::Read, Magic::Directory, length(&directory)?)?;
         debug_assert!(view.bytes() >= size_of::<DirectoryHead>());
-        let file = directory;
+        let file = reconnect::identity(&directory)?;
         let directory = Directory::new(&view).ok_or(Error::Protocol { doing: "connect" })?;
         let words = typed(sheet(&catalogue, Access::Write, Magic::Catalogue, size_of::<Catalogue>())?)?;
         let leases: Sheet<LeaseTable> = typed(sheet(&table, Access::Write, Magic::Leases, size_of::<LeaseTable>())?)?;
@@ -146,21 +139,17 @@ impl Session {
         // The daemon lists this member when it has read the acknowledgement. Before that, owners of tensors do not scan the
         // member's lease table, so the member must not take a lease.
         control.ask(&Request::Ping, &[], "connect", "")?;
-        let descriptors = Arc::new(Descriptors::default());
-        descriptors.insert(Item::Catalogue, catalogue);
-        descriptors.insert(Item::Leases, table);
         let shards = Shards::new(leases);
         let link = Arc::new(Link::new(control, welcome, layout.version, directory.clone(), shards.clone()));
         let peers = Arc::new(PeerTable::new(link.clone()));
-        let alloc = Arc::new(Allocator::new(link.clone(), peers.clone(), descriptors.clone(), instruments.clone()));
+        let alloc = Arc::new(Allocator::new(link.clone(), peers.clone(), instruments.clone()));
         let session = Arc::new(Self {
             waiter: Waiter::new(link.clone()),
-            names: NameTable::new(alloc.clone(), peers.clone(), descriptors.clone(), words, wakeup, link.clone()),
-            streams: StreamTable::new(alloc.clone(), peers.clone(), descriptors.clone()),
+            names: NameTable::new(alloc.clone(), peers.clone(), words, wakeup, link.clone()),
+            streams: StreamTable::new(alloc.clone(), peers.clone()),
             peers,
             alloc,
             instruments,
-            descriptors,
             letting_go: wanted::LettingGo::default(),
             link,
         });
@@ -172,8 +161,7 @@ impl Session {
         let itself: Weak<dyn Any + Send + Sync> = Arc::<Self>::downgrade(&session);
         let _ = session.link.session.set(itself);
         forks::watch(&session.shards);
-        reconnect::watch(&session, view, &file)?;
-        session.descriptors.insert(Item::Directory, file);
+        reconnect::watch(&session, view, file);
         session.letting_go.start(&session);
         Ok(session)
     }

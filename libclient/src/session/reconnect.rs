@@ -1,7 +1,6 @@
 //! Continues a session after the daemon was replaced.
 //!
-//! The new daemon knows the session from the descriptors that the previous daemon left in the fd store, or from those
-//! that clients hand back. Each client hands back its own memory, and every client the directory. Then the client
+//! The new daemon knows the session from the descriptors that the previous daemon left in the fd store. The client
 //! identifies itself, and receives a read-only directory and the wakeup eventfd. If the directory is a new file (user
 //! mode), the client maps the new file in place of the old one. Every reference into the directory stays valid, and
 //! reads the new words from then on.
@@ -19,7 +18,7 @@ use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::stream::{Closed, StreamRing};
 use tensorlend_layout::versions::Layout;
-use tensorlend_layout::wire::{Item, PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
+use tensorlend_layout::wire::{PROTOCOL_OLDEST, PROTOCOL_VERSION, Reply, Request, Return};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::mutex::lock;
 use tensorlend_os::{fork, map, thread};
@@ -32,7 +31,7 @@ struct Resuming {
     session: Weak<Session>,
     /// The mapped directory, and the identity of its file.
     view: View,
-    file: Mutex<(u64, u64)>,
+    file: Mutex<FileId>,
 }
 
 /// A change of a session's connection to the daemon.
@@ -58,16 +57,18 @@ fn report(change: Connected) {
 }
 
 /// Makes a session continue automatically after the daemon was replaced.
-pub fn watch(session: &Arc<Session>, view: View, directory: &OwnedFd) -> Result<()> {
-    let file = identity(directory)?;
+pub fn watch(session: &Arc<Session>, view: View, file: FileId) {
     let (link, weak) = (Arc::downgrade(session.link()), Arc::downgrade(session));
     let resuming = Resuming { link: link.clone(), session: weak, view, file: Mutex::new(file) };
     session.control.set_resume(Box::new(resuming));
     Watcher::add(link);
-    Ok(())
 }
 
-fn identity(fd: &OwnedFd) -> Result<(u64, u64)> {
+/// The device and the inode of a file.
+pub type FileId = (u64, u64);
+
+/// Returns the identity of a descriptor's file.
+pub fn identity(fd: &OwnedFd) -> Result<FileId> {
     let stat = fstat(fd).map_err(|e| Error::System { doing: DOING, cause: e.into() })?;
     Ok((stat.st_dev, stat.st_ino))
 }
@@ -111,7 +112,6 @@ impl Resume for Resuming {
             session.alloc().daemon_replaced();
             session.peers().daemon_replaced();
             session.names().set_wakeup(wakeup);
-            session.descriptors().insert(Item::Directory, directory);
         }
         acknowledge_on(socket, DOING)?;
         // Until the new daemon receives this report, it regards this client as a holder of all device memory.
@@ -121,20 +121,6 @@ impl Resume for Resuming {
             ask_on(socket, &request, &[], DOING)?;
         }
         report(Connected::Again);
-        Ok(())
-    }
-
-    fn hand_back(&self, socket: &OwnedFd) -> Result<()> {
-        let (link, session) = (self.link.upgrade(), self.session.upgrade());
-        // If only leases of the session remain, the client cannot hand back its descriptors.
-        let (Some(link), Some(session)) = (link, session) else { return Err(Error::SessionEnded) };
-        link.check()?;
-        let descriptors = session.descriptors().lock();
-        for (&item, fd) in &*descriptors {
-            let namespace = link.welcome.namespace.clone();
-            let (catalogue, member) = (link.me(), link.welcome.member);
-            ask_on(socket, &Request::HandBack { namespace, catalogue, member, item }, &[fd.as_fd()], DOING)?;
-        }
         Ok(())
     }
 

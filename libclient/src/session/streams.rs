@@ -2,13 +2,12 @@
 
 use crate::alloc::Allocator;
 use crate::error::{Error, Result};
-use crate::link::descriptors::Descriptors;
 use crate::peers::PeerTable;
 use std::sync::{Arc, Mutex};
 use tensorlend_layout::leases::{self, CURSORS, LeaseTable};
 use tensorlend_layout::raw::Records;
 use tensorlend_layout::stream::RingEntry;
-use tensorlend_layout::wire::{Item, Refusal};
+use tensorlend_layout::wire::Refusal;
 use tensorlend_layout::word::{Cell, OwnerWord};
 use tensorlend_os::mutex::lock;
 
@@ -16,7 +15,6 @@ use tensorlend_os::mutex::lock;
 pub struct StreamTable {
     peers: Arc<PeerTable>,
     alloc: Arc<Allocator>,
-    descriptors: Arc<Descriptors>,
     /// Numbers of the cursors that are free.
     cursors: Mutex<Vec<u16>>,
     /// Streams that this client produces, or opens at present. The daemon does not refuse a client's second producer of a
@@ -27,9 +25,9 @@ pub struct StreamTable {
 }
 
 impl StreamTable {
-    pub fn new(alloc: Arc<Allocator>, peers: Arc<PeerTable>, descriptors: Arc<Descriptors>) -> Self {
+    pub fn new(alloc: Arc<Allocator>, peers: Arc<PeerTable>) -> Self {
         let cursors = Mutex::new((0..CURSORS as u16).rev().collect());
-        Self { peers, alloc, descriptors, cursors, produced: Mutex::default(), closed: Mutex::default() }
+        Self { peers, alloc, cursors, produced: Mutex::default(), closed: Mutex::default() }
     }
 
     /// Takes a free cursor of this client's lease table.
@@ -86,9 +84,6 @@ impl StreamTable {
             let mut closed = lock(&self.closed);
             closed.extract_if(.., |ring| ring.is_gone(&self.peers)).collect()
         };
-        for ring in &gone {
-            self.descriptors.remove(&ring.item());
-        }
         for value in gone.iter().flat_map(ClosedRing::values) {
             self.alloc.retire(value);
         }
@@ -134,11 +129,6 @@ impl ClosedRing {
         // The daemon has shown the ring to every client that has a cursor in the ring.
         let me = peers.me();
         directory.audience(me).chain([me]).all(free)
-    }
-
-    /// Returns the item that identifies the ring's descriptor.
-    pub fn item(&self) -> Item {
-        Item::Ring { stream: self.index, id: self.id }
     }
 
     /// Returns the messages in the ring.

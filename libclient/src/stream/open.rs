@@ -6,7 +6,7 @@ use crate::stream::producer::Stream;
 use crate::stream::ring::map_ring;
 use crate::stream::writer::Writer;
 use std::sync::Arc;
-use tensorlend_layout::wire::{Item, Policy, Reply, Request};
+use tensorlend_layout::wire::{Policy, Reply, Request};
 use tensorlend_layout::word::OwnerWord;
 use tensorlend_os::memfd::Access;
 
@@ -92,16 +92,9 @@ impl StreamBuilder {
         let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
             return answer.unexpected();
         };
-        let mapped = answer.descriptor().and_then(|fd| Ok((map_ring(&fd, capacity, Access::Write)?, fd)));
+        let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Write));
         tensorlend_layout::crash_point!("stream: ring mapped");
-        // The descriptor is recorded first, while this thread has the connection: if the daemon ends after the
-        // acknowledgement, this client hands the ring to the next daemon.
-        let mapped = mapped.map(|(mapped, fd)| {
-            self.session.descriptors().insert(Item::Ring { stream, id }, fd);
-            mapped
-        });
-        let acknowledged = answer.acknowledge();
-        acknowledged.inspect_err(|_| drop(self.session.descriptors().lock().remove(&Item::Ring { stream, id })))?;
+        answer.acknowledge()?;
         let (head, entries) = match mapped {
             Ok(mapped) => mapped,
             Err(e) => {

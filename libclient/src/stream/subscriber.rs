@@ -20,7 +20,7 @@ use tensorlend_layout::raw::{Records, Sheet};
 use tensorlend_layout::stream::{Closed, Found, Ring, RingEntry, StreamRing};
 use tensorlend_layout::tensor::BadTensor;
 use tensorlend_layout::wake;
-use tensorlend_layout::wire::{Item, PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
+use tensorlend_layout::wire::{PROTOCOL_WAKE_PAIRS, Policy, Reply, Request};
 use tensorlend_layout::word::{OwnerWord, Word};
 use tensorlend_os::memfd::Access;
 use tensorlend_os::thread::ClosedApart;
@@ -142,20 +142,10 @@ impl Subscription {
         };
         let mapped = answer.descriptor().and_then(|fd| map_ring(&fd, capacity, Access::Read));
         let wake = if wake { answer.descriptor().map(|fd| Some(fd.into())) } else { Ok(None) };
-        // The producers' end, which this client hands to the next daemon.
-        let producers = wake.is_ok().then(|| answer.descriptor().ok()).flatten();
-        // It is recorded first, while this thread has the connection: if the daemon ends after the acknowledgement, this
-        // client hands it to the next daemon.
-        forget_wake(session, cursor);
-        if let Some(producers) = producers {
-            session.descriptors().insert(Item::Wake { stream, id, cursor }, producers);
-        }
-        answer.acknowledge().inspect_err(|_| forget_wake(session, cursor))?;
+        answer.acknowledge()?;
         let ((head, entries), wake) = match mapped.and_then(|mapped| Ok((mapped, wake?))) {
             Ok(mapped) => mapped,
             Err(e) => {
-                // Before the cursor is free: another subscription may then use it, with a wake pair of its own.
-                forget_wake(session, cursor);
                 let left = session.control.unsubscribe(stream, id, cursor, "unsubscribe from");
                 return Err(if left.is_ok() { Error::Argument(e.to_string()) } else { e });
             }
@@ -547,11 +537,6 @@ impl Iterator for Subscription {
     }
 }
 
-/// Drops the former wake descriptor when the subscription gets a new descriptor or has none any more.
-fn forget_wake(session: &Session, cursor: u16) {
-    session.descriptors().lock().retain(|item, _| !matches!(item, Item::Wake { cursor: its, .. } if *its == cursor));
-}
-
 impl AsFd for Subscription {
     /// # Panics
     /// Panics if the subscription was opened without [`crate::SubscriptionBuilder::pollable`].
@@ -570,7 +555,6 @@ impl Drop for Subscription {
         self.words().next.set(u64::MAX);
         self.words().parked.set(0);
         self.unblock();
-        forget_wake(&self.session, self.cursor);
         // Without a reply, do not reuse the cursor. The daemon may still list it, and a new subscription would report its
         // position to the producer of the old stream. The reply to the repeated request frees the cursor.
         self.session.control.late().give_up_cursor(self.cursor);

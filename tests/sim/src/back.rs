@@ -1,17 +1,14 @@
-//! Reconnection of clients to a restarted daemon: they name their session, hand back descriptors if the daemon does not
-//! know them, repeat unanswered requests, and compare their cells with the owner words.
+//! Reconnection of clients to a restarted daemon: they name their session, repeat unanswered requests, and compare their
+//! cells with the owner words.
 
 use crate::client::{Asked, Honest, Own};
 use crate::restart::Away;
-use crate::sim::{File, Packet, Sim};
+use crate::sim::{File, Sim};
 use crate::steps::hello;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use tensorlend_layout::name::KeyKind;
-use tensorlend_layout::wire::{Hello, Item, Refusal, Reply, Request, Return, encode};
+use tensorlend_layout::wire::{Hello, Reply, Request, Return};
 use tensorlend_layout::word::{Absorbed, OwnerWord};
-
-/// A client that reconnects within this time after the daemon's start meets every deadline.
-const IN_TIME_NS: u64 = 200_000_000;
 
 /// An honest client's progress in reconnecting.
 #[derive(Debug, Default)]
@@ -21,13 +18,8 @@ pub enum Back {
     Here,
     /// The client has lost its daemon.
     Lost,
-    /// The client hands these descriptors back.
-    Brings(VecDeque<(Item, File)>),
     /// The client has named its session.
-    Said {
-        /// Whether the client has handed all descriptors back.
-        brought: bool,
-    },
+    Said,
 }
 
 impl Sim {
@@ -122,45 +114,15 @@ impl Sim {
                 }
                 self.redials(actor, h);
                 if self.actors[actor].connected {
-                    self.says_who(actor, h, false);
+                    self.says_who(actor, h);
                 }
             }
-            Back::Brings(mut rest) => match self.actors[actor].inbox.pop_front() {
+            Back::Said => match self.actors[actor].inbox.pop_front() {
                 None => {
-                    h.back = Back::Brings(rest);
-                    return false;
-                }
-                Some((Reply::Done, _)) => match rest.pop_front() {
-                    Some((item, file)) => {
-                        self.brings(actor, None, item, file);
-                        h.back = Back::Brings(rest);
-                    }
-                    None => self.says_who(actor, h, true),
-                },
-                Some((reply, _)) => self.is_unknown(actor, h, &format!("{reply:?}")),
-            },
-            Back::Said { brought } => match self.actors[actor].inbox.pop_front() {
-                None => {
-                    h.back = Back::Said { brought };
+                    h.back = Back::Said;
                     return false;
                 }
                 Some((Reply::Welcome(_), lend)) => self.is_welcome(actor, h, lend[0].0),
-                Some((Reply::Refused(Refusal::NotFound(_)), _)) if !brought => {
-                    assert!(!self.is_expected(actor), "client {actor} is not known any more");
-                    self.redials(actor, h);
-                    if self.actors[actor].connected {
-                        let joined = self
-                            .memory
-                            .get(&self.actors[actor].seat.as_ref().expect("it had joined").catalogue_file)
-                            .is_some_and(|sheet| sheet.sealed);
-                        h.sure_to_bring =
-                            joined && self.life.takes_back && self.now_ns < self.life.began_ns + IN_TIME_NS;
-                        let mut items = self.estate(actor, h);
-                        let (item, file) = items.pop_front().expect("a directory, for one");
-                        self.brings(actor, None, item, file);
-                        h.back = Back::Brings(items);
-                    }
-                }
                 Some((reply, _)) => self.is_unknown(actor, h, &format!("{reply:?}")),
             },
         }
@@ -175,7 +137,7 @@ impl Sim {
         }
     }
 
-    fn says_who(&mut self, actor: usize, h: &mut Honest, brought: bool) {
+    fn says_who(&mut self, actor: usize, h: &mut Honest) {
         let seat = self.actors[actor].seat.as_ref().expect("it had joined");
         let Hello { protocol_min, protocol_max, layout_version, layout_hash, .. } = hello();
         let kept = || h.segments.iter().filter(|(_, seg)| !seg.returning);
@@ -194,45 +156,14 @@ impl Sim {
             cells: h.parts.len() as u8,
             claims: h.asserted(),
         };
-        h.back = Back::Said { brought };
+        h.back = Back::Said;
         self.tell(actor, &Request::Return(back));
-    }
-
-    /// Returns the session's descriptors: everything that the client was lent for itself, and the directory.
-    fn estate(&self, actor: usize, h: &Honest) -> VecDeque<(Item, File)> {
-        let seat = self.actors[actor].seat.as_ref().expect("it had joined");
-        let mut items = vec![
-            (Item::Directory, seat.directory_file),
-            (Item::Catalogue, seat.catalogue_file),
-            (Item::Leases, seat.leases_file),
-        ];
-        items.extend((1..).zip(&h.parts).map(|(part, &file)| (Item::Cells { part }, file)));
-        for (&base, seg) in h.segments.iter().filter(|(_, seg)| !seg.returning) {
-            // It has no descriptor of a segment that it released for spill.
-            items.extend((!seg.shelved).then_some((Item::Segment { base }, seg.segment)));
-            items.push((Item::Slots { base }, seg.slots_file));
-        }
-        items.extend(h.stream.iter().map(|s| (Item::Ring { stream: s.place.0, id: s.place.1 }, s.file)));
-        items.into()
-    }
-
-    /// Hands a file back as this item, in its own name or in another's.
-    pub fn brings(&mut self, actor: usize, owner: Option<u16>, item: Item, file: File) {
-        let seat = self.actors[actor].seat.as_ref().expect("it had joined");
-        let (namespace, catalogue) = (seat.welcome.namespace.clone(), owner.unwrap_or(seat.number()));
-        let member = seat.directory.members[usize::from(catalogue)].member.peek();
-        let member = if owner.is_some() { member } else { seat.welcome.member };
-        let request = Request::HandBack { namespace, catalogue, member, item };
-        self.note(|| format!("client {actor} brings {item:?}"));
-        let packet =
-            Packet { bytes: encode(&request), descriptors: 1, file: Some(file), wakes: false, truncated: false };
-        self.actors[actor].outbox.push_back(packet);
     }
 
     /// The daemon does not know the session: it ends.
     fn is_unknown(&mut self, actor: usize, h: &mut Honest, why: &str) {
         self.note(|| format!("client {actor} is not known any more: {why}"));
-        assert!(!self.is_expected(actor) && !h.sure_to_bring, "client {actor} is not known any more: {why}");
+        assert!(!self.is_expected(actor), "client {actor} is not known any more: {why}");
         if self.actors[actor].connected {
             self.hang_up(actor);
         }
@@ -251,7 +182,6 @@ impl Sim {
         let it = &mut self.actors[actor];
         it.seat.as_mut().expect("it had joined").directory = view;
         it.away = false;
-        h.sure_to_bring = false;
         self.done.returns += 1;
         self.keeps_claims(h);
         h.stopped = false;

@@ -125,7 +125,6 @@ pub struct Claim {
 /// A stream of which this client is the producer.
 pub struct OwnStream {
     pub ring: View,
-    pub file: File,
     /// The stream's index in the directory, and its id.
     pub place: (u32, u64),
     pub capacity: usize,
@@ -176,8 +175,6 @@ pub struct Honest {
     pub back: Back,
     /// Whether the client must still compare its cells with the owner words: reports of the previous daemon may be lost.
     pub unsettled: bool,
-    /// Whether a daemon that has lost everything must recognize it by its descriptors.
-    pub sure_to_bring: bool,
 }
 
 impl Honest {
@@ -312,9 +309,9 @@ impl Sim {
             (Asked::StreamOpen, Reply::Stream { stream, id, entry, owner_word, capacity, .. }) => {
                 Self::forget_stream(h);
                 let ring = self.memory[&lend[0].0].view.clone().expect("a ring is a sheet");
-                let (file, place) = (lend[0].0, (stream, id));
+                let place = (stream, id);
                 let (capacity, sent, is_closed) = (capacity as usize, 0, false);
-                h.stream = Some(OwnStream { ring, file, place, capacity, entry, owner_word, sent, is_closed });
+                h.stream = Some(OwnStream { ring, place, capacity, entry, owner_word, sent, is_closed });
             }
             (Asked::Notices, Reply::Notices { cells, .. }) => {
                 self.disowned(actor, h, &cells);

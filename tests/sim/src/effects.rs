@@ -181,8 +181,7 @@ impl Sim {
         self.forget(mem);
         let file = self.call_no_more(mem);
         let file = file.unwrap_or_else(|| panic!("{mem:?} is released twice, or was never made"));
-        // A file that was handed back but not examined yet is not charged to anybody.
-        if self.life.staged.remove(&mem).is_some() || self.is_held(file) {
+        if self.is_held(file) {
             return;
         }
         // Nobody is charged for it any more, so no process may still be able to write it.
@@ -205,10 +204,8 @@ impl Sim {
             // The previous daemon was killed before it lent the file, so nobody has mapped it;
             // `check_lending` checks that it is not lent again.
             let unheard = self.life.restarted && writers.is_empty();
-            // A client may hand back another's file as its own: sealing it again has no effect.
-            let again = self.memory[&file].sealed;
             assert!(
-                unheard || again || writers.contains(&actor) || !self.actors[actor].process,
+                unheard || writers.contains(&actor) || !self.actors[actor].process,
                 "{file:?} is sealed for a client that has never mapped it"
             );
         }
@@ -319,7 +316,6 @@ impl Sim {
             catalogue: view(lend[1].0),
             catalogue_file: lend[1].0,
             leases: view(lend[2].0),
-            leases_file: lend[2].0,
         };
         self.done.joined += 1;
         self.directories.entry(seat.directory_file).or_insert_with(|| seat.directory.clone());

@@ -1,11 +1,10 @@
 //! A client that keeps only the rules that the kernel enforces: it sends any message at any time, writes anything into
 //! its sheets, keeps memory that it returned, and may leave at any moment.
 
-use crate::sim::{DEVICE, File, Kind, Packet, SEGMENT, Sim};
+use crate::sim::{DEVICE, File, Packet, SEGMENT, Sim};
 use crate::steps::{a_collection, a_name, hello};
 use tensorlend_layout::Uuid;
-use tensorlend_layout::header::Magic;
-use tensorlend_layout::wire::{Hello, Item, LendingId, NameAt, Policy, QueueClaim, QueueItem, Request, Return, encode};
+use tensorlend_layout::wire::{Hello, LendingId, NameAt, Policy, QueueClaim, QueueItem, Request, Return, encode};
 use tensorlend_layout::word::{Cell, OwnerWord, RangeWord, SLOT_NONE, Word};
 
 impl Sim {
@@ -52,12 +51,12 @@ impl Sim {
                 return;
             }
             Request::Ack
-        } else if it.seat.is_none() && matches!(request, Request::Return(_) | Request::HandBack { .. }) {
+        } else if it.seat.is_none() && matches!(request, Request::Return(_) | Request::HandBack) {
             request
         } else if it.seat.is_none() {
             let lab = self.rng.chance(50).then(|| "lab".to_owned());
             Request::Hello(Hello { namespace: lab, ..hello() })
-        } else if matches!(request, Request::Ack | Request::Hello(_) | Request::Return(_) | Request::HandBack { .. }) {
+        } else if matches!(request, Request::Ack | Request::Hello(_) | Request::Return(_) | Request::HandBack) {
             Request::Ping
         } else {
             request
@@ -65,7 +64,7 @@ impl Sim {
         self.send_lie(actor, &request);
     }
 
-    /// Reconnects to the next daemon, or claims so; hands its descriptors back, correctly labelled or not.
+    /// Reconnects to the next daemon, or claims so.
     fn liar_returns(&mut self, actor: usize) {
         if self.life.is_gone {
             return;
@@ -75,32 +74,6 @@ impl Sim {
         }
         let it = &self.actors[actor];
         let Some(seat) = it.seat.as_ref().filter(|_| it.connected && it.read && it.outbox.is_empty()) else { return };
-        let here = seat.directory_file;
-        if self.life.takes_back && self.rng.chance(70) {
-            let seen: Vec<File> = self
-                .memory
-                .iter()
-                .filter(|(_, m)| m.lent_in == Some(here) && !matches!(m.kind, Kind::Wake | Kind::File))
-                .map(|(&file, _)| file)
-                .collect();
-            let file = self.rng.pick(&seen);
-            let base = self.own_base(actor).map_or(0, |own| own.0);
-            let (stream, id) = (self.rng.below(3) as u32, self.rng.below(4));
-            let item = match self.memory[&file].kind {
-                Kind::Segment | Kind::Device | Kind::File | Kind::Wake => Item::Segment { base },
-                Kind::Sheet(Magic::Directory) => Item::Directory,
-                Kind::Sheet(Magic::Catalogue) => Item::Catalogue,
-                Kind::Sheet(Magic::Leases) => Item::Leases,
-                Kind::Sheet(Magic::Cells) => Item::Cells { part: 1 },
-                Kind::Sheet(Magic::Slots) => Item::Slots { base },
-                Kind::Sheet(Magic::Stream) => Item::Ring { stream, id },
-            };
-            // Sometimes in another client's name.
-            let owner = self.rng.chance(25).then(|| self.rng.below(6) as u16);
-            return self.brings(actor, owner, item, file);
-        }
-        let it = &self.actors[actor];
-        let seat = it.seat.as_ref().expect("seen above");
         let mut back =
             Return { namespace: seat.welcome.namespace.clone(), catalogue: seat.number(), ..self.any_return(0, 0) };
         let seat = self.actors[actor].seat.as_ref().expect("seen above");
@@ -116,7 +89,7 @@ impl Sim {
         }
         self.note(|| format!("liar {actor} sends {request:?}"));
         let mut bytes = encode(request);
-        let mut descriptors = usize::from(matches!(request, Request::HandBack { .. }));
+        let mut descriptors = 0;
         let mut truncated = false;
         match self.rng.below(60) {
             0 => {
@@ -129,8 +102,7 @@ impl Sim {
             4 => truncated = true,
             _ => {}
         }
-        let wakes = self.rng.chance(90);
-        self.actors[actor].outbox.push_back(Packet { bytes, descriptors, file: None, wakes, truncated });
+        self.actors[actor].outbox.push_back(Packet { bytes, descriptors, truncated });
     }
 
     fn any_request(&mut self) -> Request {
@@ -180,18 +152,7 @@ impl Sim {
                 Request::ValuesOf { names: vec![liar; self.rng.pick(&[0, 1, 3, 321])] }
             }
             30 => Request::Return(self.any_return(catalogue, slot)),
-            31 => {
-                let item = self.rng.pick(&[
-                    Item::Directory,
-                    Item::Catalogue,
-                    Item::Leases,
-                    Item::Cells { part: 255 },
-                    Item::Segment { base: slot },
-                    Item::Slots { base: slot },
-                    Item::Ring { stream, id },
-                ]);
-                Request::HandBack { namespace: "lab".into(), catalogue, member: self.a_member(), item }
-            }
+            31 => Request::HandBack,
             _ => Request::Queue(self.queues.any_request(list, cell)),
         }
     }

@@ -4,7 +4,7 @@
 //! (late, and in any order between connections), the kernel completes an order (or has no memory, or the disk no room),
 //! an honest client takes one step of its protocol over its shared words, a liar writes or requests nonsense, a process
 //! dies, time passes. In half of the schedules the daemon itself is killed, perhaps in the middle of one event's
-//! effects. The next daemon gets the descriptors of the fd store, or those that clients hand back; no published value
+//! effects. The next daemon gets the descriptors of the fd store; no published value
 //! may be lost except as documented. After each step the checks compare the core's visible state with the world's. At
 //! the end the faults stop, every honest client must have got its responses, and when all clients are gone every byte
 //! must have been freed.

@@ -46,13 +46,7 @@ pub fn packets(data: &[u8]) {
             continue;
         }
         let descriptors = usize::from(who >> 2) % 3;
-        it.outbox.push_back(Packet {
-            bytes: bytes.to_vec(),
-            descriptors,
-            file: None,
-            wakes: who & 1 == 0,
-            truncated: false,
-        });
+        it.outbox.push_back(Packet { bytes: bytes.to_vec(), descriptors, truncated: false });
         sim.deliver(actor);
         sim.make_all();
         if sim.actors[actor].connected && std::mem::take(&mut sim.actors[actor].owes) {

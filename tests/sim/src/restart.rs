@@ -10,7 +10,7 @@ use crate::sim::{File, Kind, Lent, Sim};
 use std::collections::BTreeMap;
 use tensorlend_daemon::core::label::{Label, Preserved};
 use tensorlend_daemon::core::settings::Settings;
-use tensorlend_daemon::core::{Core, Effect, Event, MemId, Own, Received};
+use tensorlend_daemon::core::{Core, Effect, Event, MemId};
 use tensorlend_layout::directory::{Directory, NameEntry};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::name::{KeyKind, is_item_of, parse};
@@ -38,16 +38,13 @@ pub struct Life {
     pub is_gone: bool,
     /// The number of the next event's effects that it executes before it dies.
     pub dies_after: Option<usize>,
+    /// The daemon's start.
+    pub began_ns: u64,
     kept: BTreeMap<MemId, (Label, File)>,
     /// The recovered descriptors.
     heirlooms: Vec<(Label, File)>,
     /// Descriptors that a flawed shell has not stored yet.
     late: Vec<(MemId, Label)>,
-    /// Whether clients may hand descriptors back, and the daemon's start.
-    pub takes_back: bool,
-    pub began_ns: u64,
-    /// Files that were handed back but not examined yet; for a directory, the copy.
-    pub staged: BTreeMap<MemId, Option<View>>,
     /// Clients of the previous daemon.
     pub away: BTreeMap<usize, Away>,
     /// The names at the end of the previous daemon: entries and owner words.
@@ -63,12 +60,10 @@ impl Life {
             keeper: rng.chance(65),
             is_gone: false,
             dies_after: None,
+            began_ns: 0,
             kept: BTreeMap::new(),
             heirlooms: Vec::new(),
             late: Vec::new(),
-            takes_back: false,
-            began_ns: 0,
-            staged: BTreeMap::new(),
             away: BTreeMap::new(),
             owner_words: Vec::new(),
         }
@@ -79,13 +74,6 @@ impl Sim {
     /// The daemon stores a descriptor.
     pub fn keep(&mut self, mem: MemId, label: Label) {
         let file = self.called(mem);
-        if let Some(copy) = self.life.staged.remove(&mem)
-            && let Some(copy) = copy
-        {
-            self.copied(file, copy);
-            // Segments that did not come back are no longer lent.
-            self.check_segments(file, &self.directories[&file].clone());
-        }
         self.kept_instead(file);
         if self.has_flaw(Flaw::LosesWhatIsKept) && self.rng.chance(12) {
             return;
@@ -146,8 +134,6 @@ impl Sim {
         self.awaited.clear();
         let life = &mut self.life;
         (life.is_gone, life.restarted) = (true, true);
-        life.takes_back = false;
-        life.staged.clear();
         life.late.clear();
         let kept = std::mem::take(&mut life.kept);
         life.heirlooms = if life.keeper { kept.into_values().collect() } else { Vec::new() };
@@ -235,9 +221,7 @@ impl Sim {
         for at in (1..heirlooms.len()).rev() {
             heirlooms.swap(at, self.rng.index(at + 1));
         }
-        if heirlooms.is_empty() {
-            self.life.takes_back = self.core.expect_clients(self.now_ns);
-        } else {
+        if !heirlooms.is_empty() {
             let kept = heirlooms.iter().map(|(label, file)| self.inherit(label.clone(), *file)).collect();
             self.note_unheard(&heirlooms);
             let effects: Vec<Effect> = self.core.restore(self.now_ns, kept);
@@ -303,25 +287,6 @@ impl Sim {
                 OwnerWord(owner_word)
             );
         }
-    }
-
-    /// Receives a file that a client hands back.
-    pub fn receive_back(&mut self, mem: MemId, file: File) -> Received {
-        self.call(mem, file);
-        let user_mode = self.is_user_mode();
-        let Some(memory) = self.memory.get(&file).filter(|it| self.life.takes_back && it.kind != Kind::Device) else {
-            self.life.staged.insert(mem, None);
-            return Received { mem, wakes: false, own: None };
-        };
-        let magic = if let Kind::Sheet(magic) = memory.kind { Some(magic) } else { None };
-        let (mut view, acked) = (memory.view.clone(), memory.view.is_none() || memory.sealed);
-        let is_directory = magic == Some(Magic::Directory);
-        if is_directory {
-            view = view.as_ref().map(copy_of);
-        }
-        let own = Own { magic, bytes: memory.bytes, view: view.clone(), acked, copied: is_directory && user_mode };
-        self.life.staged.insert(mem, view.filter(|_| is_directory));
-        Received { mem, wakes: false, own: Some(own) }
     }
 }
 

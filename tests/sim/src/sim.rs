@@ -8,7 +8,7 @@ use tensorlend_daemon::core::chores::UNITS;
 use tensorlend_daemon::core::settings::{
     DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings,
 };
-use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, Received, SheetPlan};
+use tensorlend_daemon::core::{ConnId, Core, Event, Lending, MemId, SheetPlan};
 use tensorlend_layout::Uuid;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::header::Magic;
@@ -82,10 +82,6 @@ pub enum Order {
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub descriptors: usize,
-    /// The memory of its descriptors, if a daemon has lent it.
-    pub file: Option<File>,
-    /// Whether the descriptor is a wake descriptor.
-    pub wakes: bool,
     pub truncated: bool,
 }
 
@@ -98,7 +94,6 @@ pub struct Seat {
     pub catalogue: View,
     pub catalogue_file: File,
     pub leases: View,
-    pub leases_file: File,
 }
 
 impl Seat {
@@ -182,7 +177,6 @@ pub struct Sim {
     pub brisk: bool,
     /// Maximum number of connections before the faults stop.
     pub actors_max: usize,
-    pub received: u64,
     pub fills: u64,
     pub step: u32,
     pub done: Done,
@@ -289,7 +283,6 @@ impl Sim {
             prompt,
             brisk,
             actors_max,
-            received: 0,
             fills: 0,
             step: 0,
             done: Done::default(),
@@ -461,20 +454,8 @@ impl Sim {
         it.read = false;
         it.may_wait = matches!(decode(&packet.bytes), Some(Request::Queue(it)) if it.waits_for().is_some());
         self.done.packets += 1;
-        let descriptors = (0..packet.descriptors).map(|_| self.receive(actor, packet.wakes, packet.file)).collect();
-        self.happen(Event::Packet { conn, bytes: packet.bytes, descriptors, truncated: packet.truncated });
-    }
-
-    fn receive(&mut self, actor: usize, wakes: bool, file: Option<File>) -> Received {
-        self.received += 1;
-        let mem = MemId::received(self.received);
-        if let Some(file) = file {
-            return self.receive_back(mem, file);
-        }
-        let lent_in = self.actors[actor].seat.as_ref().map(|seat| seat.directory_file);
-        let file = self.file(Mem { lent_in, ..Mem::new(Kind::Wake, 0, None) });
-        self.call(mem, file);
-        Received { mem, wakes, own: None }
+        let Packet { bytes, descriptors, truncated } = packet;
+        self.happen(Event::Packet { conn, bytes, descriptors, truncated });
     }
 
     /// Creates a file.

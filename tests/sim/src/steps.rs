@@ -33,7 +33,7 @@ impl Sim {
     /// Sends a request.
     pub fn tell(&mut self, actor: usize, request: &Request) {
         self.note(|| format!("client {actor} sends {request:?}"));
-        let packet = Packet { bytes: encode(request), descriptors: 0, file: None, wakes: true, truncated: false };
+        let packet = Packet { bytes: encode(request), descriptors: 0, truncated: false };
         self.actors[actor].outbox.push_back(packet);
     }
 
@@ -399,7 +399,7 @@ impl Sim {
             return Some(vec![HeldSlot { segment, at, place, fill: None }]);
         };
         let value = getting.value;
-        // Found through an outdated directory, in memory that nobody handed back in time.
+        // Found through an outdated directory, in memory that the next daemon does not have.
         let outdated = self.actors[self.members[&(seat.directory_file, seat.number())]].away && !self.life.keeper;
         if root.is_none() && outdated {
             return None;

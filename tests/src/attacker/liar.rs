@@ -12,7 +12,7 @@ use tensorlend_layout::word::Word;
 use tensorlend_tests::board::Board;
 use tensorlend_tests::place::{Place, pattern};
 
-type Answer<T = String> = Result<T, Box<dyn std::error::Error>>;
+use tensorlend_tests::orders::Answer;
 
 /// A pseudorandom generator.
 struct Random(u64);

@@ -10,7 +10,6 @@ use attacks::{BY_DESCRIPTOR, Object, Outcome, Target};
 use calls::Mapping;
 use rustix::fs::OFlags;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +18,7 @@ use tensorlend_layout::wire::Request;
 use tensorlend_os::memfd::Access;
 use tensorlend_os::packet;
 use tensorlend_tests::hand::{Hand, map};
+use tensorlend_tests::orders::{self, Answer};
 use unprotected::Unprotected;
 
 #[derive(Default)]
@@ -33,8 +33,6 @@ struct Attacker {
     listener: Option<OwnedFd>,
     record: Option<liar::Marked>,
 }
-
-type Answer = Result<String, Box<dyn std::error::Error>>;
 
 fn say(outcome: Outcome) -> String {
     match outcome {
@@ -282,18 +280,9 @@ fn jam(bell: &OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn main() {
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    orders::end_with_parent();
     let mut attacker = Attacker::default();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let answer = match attacker.run(&line) {
-            Ok(text) => format!("ok {text}"),
-            Err(e) => format!("error {e}"),
-        };
-        let mut out = std::io::stdout().lock();
-        if writeln!(out, "{}", answer.replace('\n', " ").trim_end()).and_then(|()| out.flush()).is_err() {
-            return;
-        }
-    }
+    orders::obey(|line| attacker.run(line));
     // The mappings must stay until the process ends.
     attacker.mine.drain(..).for_each(Mapping::keep);
 }

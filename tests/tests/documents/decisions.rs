@@ -26,7 +26,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
     ),
     (
         "README.md",
-        "pip install ./bindings/python                                 # Python package, with daemon and command line tool",
+        "pip install ./bindings/python   # Python package, with daemon and command line tool",
         Understood(BUILDS),
     ),
     (
@@ -34,29 +34,29 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         "c++ -std=c++17 reader.cpp -o reader $(pkg-config --cflags --libs tensorlend) && ./reader",
         After("tensorlend put camera/front ../tensorlend/examples/data/china.jpg"),
     ),
-    ("docs/how-to/command-line.md", "tensorlendd &", After(SOME_FILES)),
+    ("docs/how-to/command-line.md", "tensorlend put weights model.safetensors && tensorlend ls", After(SOME_FILES)),
     (
-        "docs/how-to/docker.md",
+        "docs/containers.md",
         "docker run --rm --volume /run/tensorlend:/run/tensorlend:ro --env TENSORLEND_SOCKET=/run/tensorlend/tensorlend.sock IMAGE python reader.py",
         Understood(NEEDS_ENGINE),
     ),
     (
-        "docs/how-to/docker.md",
+        "docs/containers.md",
         "docker build -f packaging/container/Containerfile.daemon -t tensorlendd .",
         Understood(NEEDS_ENGINE),
     ),
     (
-        "docs/how-to/fd-store.md",
+        "docs/service.md",
         "tensorlendd --fd-store /run/user/1000/tensorlend-store.sock &",
         Understood("needs the folder of user 1000; tests/tests/fd_store.rs runs a store and daemons"),
     ),
     (
-        "docs/how-to/fd-store.md",
+        "docs/service.md",
         "tensorlendd --config \"$PWD/tensorlendd.toml\" &",
         Understood("needs the folder of user 1000; tests/tests/fd_store.rs runs a store and daemons"),
     ),
     (
-        "docs/how-to/fd-store.md",
+        "docs/service.md",
         "docker run -d --name tensorlend-store --restart always --volume tensorlend-store:/run/tensorlend --entrypoint tensorlendd tensorlendd --fd-store /run/tensorlend/store.sock",
         Understood(NEEDS_ENGINE),
     ),
@@ -73,12 +73,12 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
-        "docs/how-to/rootless.md",
+        "docs/service.md",
         "cat >tensorlendd.toml <<'END'",
         Understood("needs a user with a range of uids; tests/tests/rootless.rs runs it as one"),
     ),
     (
-        "docs/how-to/limit-users.md",
+        "docs/operations.md",
         "runuser -u tensorlend -- tensorlendd --check-config --config /etc/tensorlend/tensorlendd.toml && systemctl reload tensorlendd",
         Understood(NEEDS_MANAGER),
     ),
@@ -97,25 +97,21 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         ),
     ),
     (
-        "docs/how-to/models.md",
+        "docs/models.md",
         "cargo build --release -p tensorlend-runner",
         Understood("builds a release for minutes; apps/runner/tests/command.rs runs these with a model"),
     ),
     (
-        "docs/packages.md",
+        "docs/internals/releases.md",
         "scripts/deb            # tensorlend_VERSION-1_ARCH.deb: daemon, tool, units, manual pages, completions",
         Understood(
             "builds a release for minutes; tests/tests/packages.rs makes and installs packages of these binaries",
         ),
     ),
-    ("docs/packages.md", "scripts/release                        # all parts: target/published", Understood(BUILDS)),
     (
-        "docs/saving.md",
-        "tensorlend save 'model/*' optimizer -o checkpoint.safetensors",
-        After(
-            "tensorlend put model/a ../tensorlend/examples/data/iris.npy
-               tensorlend put optimizer ../tensorlend/examples/data/iris.npy",
-        ),
+        "docs/internals/releases.md",
+        "scripts/release                        # all parts: target/published",
+        Understood(BUILDS),
     ),
     ("docs/web.md", "install -m 0600 /dev/null /etc/tensorlend/web.token", Understood(NEEDS_INSTALL)),
     (
@@ -134,17 +130,17 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
         Understood(NEEDS_MANAGER),
     ),
     (
-        "docs/terminal.md",
+        "docs/how-to/command-line.md",
         "tensorlend ls --larger 1GiB --older 10m",
         Understood("names a process of a client; apps/cli/tests/verbs/names.rs runs it with one"),
     ),
     (
-        "docs/terminal.md",
+        "docs/how-to/command-line.md",
         "tensorlend trace weights",
         Understood("follows until it is interrupted; apps/cli/tests/verbs/trace.rs runs it"),
     ),
     (
-        "docs/terminal.md",
+        "docs/how-to/command-line.md",
         "tensorlend doctor; tensorlend doctor --json",
         Understood("its exit status tells of the machine; apps/cli/tests/verbs/doctor.rs runs it"),
     ),
@@ -233,7 +229,7 @@ pub const DECISIONS: &[(&str, &str, Decision)] = &[
 /// Blocks that another test uses: page, language, that test.
 pub const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("README.md", "rust", "libclient/src/lib.rs"),
-    ("docs/how-to/models.md", "rust", "apps/model/src/lib.rs"),
+    ("docs/models.md", "rust", "apps/model/src/lib.rs"),
     ("docs/", "python", "bindings/python/tests/test_docs.py"),
     ("docs/c.md", "c", "tests/tests/capi/guide.rs"),
     ("docs/c.md", "cpp", "tests/tests/capi/guide.rs"),

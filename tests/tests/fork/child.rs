@@ -2,7 +2,27 @@
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use tensorlend_tests::PATIENCE;
+use tensorlend::Client;
+use tensorlend_tests::{PATIENCE, eventually};
+
+/// The value that children read.
+pub const VALUE: [u64; 3] = [1, 2, 3];
+
+/// Replaces many values of the size of [`VALUE`]: a slot that is free is used again.
+pub fn write_a_lot(owner: &Client) {
+    for round in 0..200u64 {
+        owner.put("other", &[round; 3]).unwrap();
+    }
+    owner.delete("other").unwrap();
+}
+
+/// Waits until no lease of a child is left.
+pub fn comes_back(owner: &Client) {
+    eventually("the end of the children's leases", || {
+        write_a_lot(owner);
+        owner.leased().unwrap() == 0
+    });
+}
 
 /// A forked process that continues until it is told to check what it sees.
 pub struct Child {

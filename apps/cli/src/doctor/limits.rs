@@ -44,7 +44,7 @@ fn descriptors(report: &mut Report, daemon: Option<&Stat>) {
         return report.ok("daemon's files", "its limit cannot be read from here (another pid namespace, or hidepid)");
     };
     // The daemon has two descriptors for each segment. It has a socket and shared tables for each
-    // client, as docs/unit.md states.
+    // client, as docs/service.md states.
     let needed = 64 + 2 * u64::from(stat.segments) + 8 * u64::from(stat.clients + stat.frozen);
     let found = format!("the daemon has {}, and needs some {needed} now", text(limit));
     let fix = "LimitNOFILE=524288 in its unit (systemctl edit tensorlendd.service), or a larger `ulimit -n` where it is started";

@@ -1,11 +1,12 @@
 //! Checks whether an fd store preserves the daemon's descriptors across a restart: a process, or systemd.
 
 use std::fs::read_to_string;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tensorlend::Stat;
-use tensorlend_daemon::Config;
+use tensorlend_daemon::{Config, StoreAt};
 use tensorlend_os::socket_file::{self, Found};
 
 use super::health;
@@ -14,70 +15,88 @@ use super::report::Report;
 /// Timeout of a `systemctl` process.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The report's name of this check.
+const CHECK: &str = "descriptor store";
+const FEWER_DESCRIPTORS: &str = "larger segments (pool.segment_bytes) need fewer";
+
 pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
     // The daemon knows how many descriptors it needs, and which of them the store has refused.
     let store = stat.health.as_ref().and_then(|health| health.fd_store.as_ref());
     if let Some(found) = store.and_then(health::crowded) {
-        let fix = "raise FileDescriptorStoreMax= of the unit (systemctl edit), or the limit of descriptors (`ulimit -n`) of \
-                   `tensorlendd --fd-store`; larger segments (pool.segment_bytes) need fewer";
-        return report.warn("descriptor store", found, fix);
-    }
-    if let Some(path) = config.and_then(|config| config.fd_store.as_ref()) {
-        let at = path.display();
-        // The fd store accepts no other connection while the daemon is connected to it.
-        match socket_file::inspect(path) {
-            Ok(Found::Nothing | Found::Stale) => {}
-            Ok(Found::Listening) => {
-                return report.ok("descriptor store", format!("the fd store of the configuration runs: {at}"));
-            }
-            // A user without access to the socket cannot know.
-            _ => return report.ok("descriptor store", format!("the configuration names the fd store {at}")),
-        }
-        let found = format!("{at}, the fd store of the configuration, does not run: a restart loses all tensors");
-        return report.warn(
-            "descriptor store",
-            found,
-            format!("run `tensorlendd --fd-store {at}` as the daemon's user"),
+        let fix = format!(
+            "raise FileDescriptorStoreMax= of the unit (systemctl edit), or the limit of descriptors (`ulimit -n`) of \
+             `tensorlendd --fd-store`; {FEWER_DESCRIPTORS}"
         );
+        return report.warn(CHECK, found, fix);
     }
-    let groups = read_to_string(format!("/proc/{}/cgroup", stat.pid)).unwrap_or_default();
-    let properties = unit(&groups).and_then(|unit| {
+    if let Some(StoreAt::Socket(path)) = config.map(Config::fd_store_at) {
+        return check_process(report, path);
+    }
+    match Service::of(stat.pid) {
+        Some(service) => check_service(report, &service),
+        None if store.is_some() => {
+            report.ok(CHECK, "the daemon has started an fd store, which outlives it by a minute")
+        }
+        None if stat.mode == "system" => report.warn(
+            CHECK,
+            "the daemon has no fd store: when the daemon ends, all tensors end",
+            "run the daemon as a service, or with an fd store (docs/service.md)",
+        ),
+        None => report.ok(CHECK, "the daemon has no fd store: when the daemon ends, all tensors end"),
+    }
+}
+
+/// Checks the fd store of the configuration, which is a process with a socket.
+fn check_process(report: &mut Report, path: &Path) {
+    let at = path.display();
+    // The fd store accepts no other connection while the daemon is connected to it.
+    match socket_file::inspect(path) {
+        Ok(Found::Nothing | Found::Stale) => {
+            let found = format!("{at}, the fd store of the configuration, does not run: a restart loses all tensors");
+            report.warn(CHECK, found, format!("run `tensorlendd --fd-store {at}` as the daemon's user"));
+        }
+        Ok(Found::Listening) => report.ok(CHECK, format!("the fd store of the configuration runs: {at}")),
+        // A user without access to the socket cannot know.
+        _ => report.ok(CHECK, format!("the configuration names the fd store {at}")),
+    }
+}
+
+/// Checks the fd store that systemd has for the daemon's unit.
+fn check_service(report: &mut Report, service: &Service) {
+    let Service { name, descriptors_max, descriptors } = service;
+    let found = format!("systemd keeps {descriptors} descriptors of {name}, {descriptors_max} at most");
+    let fix = format!("FileDescriptorStoreMax=4096 in the unit (systemctl edit); {FEWER_DESCRIPTORS}");
+    if *descriptors_max == 0 {
+        report.fail(CHECK, format!("{name} has no descriptor store: a restart loses all tensors"), fix);
+    } else if descriptors.saturating_mul(10) >= descriptors_max.saturating_mul(9) {
+        report.warn(CHECK, found, fix);
+    } else {
+        report.ok(CHECK, found);
+    }
+}
+
+/// The systemd service whose main process is the daemon.
+struct Service {
+    name: String,
+    descriptors_max: u64,
+    descriptors: u64,
+}
+
+impl Service {
+    fn of(pid: u32) -> Option<Self> {
+        let unit = unit(&read_to_string(format!("/proc/{pid}/cgroup")).ok()?)?;
         let of = |is_users| {
             let shown = show(&unit.name, is_users)?;
             let number = |name: &str| property(&shown, name)?.parse::<u64>().ok();
-            let is_main = number("MainPID") == Some(u64::from(stat.pid));
-            is_main.then(|| (unit.name.clone(), number("FileDescriptorStoreMax"), number("NFileDescriptorStore")))
+            (number("MainPID") == Some(u64::from(pid))).then(|| Self {
+                name: unit.name.clone(),
+                descriptors_max: number("FileDescriptorStoreMax").unwrap_or(0),
+                descriptors: number("NFileDescriptorStore").unwrap_or(0),
+            })
         };
         // In a cgroup namespace, the path does not show which manager runs the unit: the system's
         // or a user's.
         of(unit.is_users).or_else(|| of(!unit.is_users))
-    });
-    let Some((name, most, kept)) = properties else {
-        if stat.mode == "system" {
-            let found = "the daemon is no systemd unit: when the daemon ends, all tensors end";
-            return report.warn(
-                "descriptor store",
-                found,
-                "run the daemon as a service (docs/service.md), or with an fd store (docs/how-to/fd-store.md)",
-            );
-        }
-        let found = "the daemon is no systemd unit: after a restart, clients return the memory that they have; tensors of clients that have ended are lost";
-        return report.ok("descriptor store", found);
-    };
-    let (most, kept) = (most.unwrap_or(0), kept.unwrap_or(0));
-    let found = format!("systemd keeps {kept} descriptors of {name}, {most} at most");
-    let fix =
-        "FileDescriptorStoreMax=4096 in the unit (systemctl edit); larger segments (pool.segment_bytes) need fewer";
-    match most {
-        0 => {
-            report.fail(
-                "descriptor store",
-                format!("{name} has no descriptor store: a restart loses all tensors"),
-                fix,
-            );
-        }
-        _ if kept.saturating_mul(10) >= most.saturating_mul(9) => report.warn("descriptor store", found, fix),
-        _ => report.ok("descriptor store", found),
     }
 }
 

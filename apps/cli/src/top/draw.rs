@@ -93,6 +93,17 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
             format!(", {} free", bytes_text(seen.bytes_lent.saturating_sub(used))),
         ],
     );
+    let mut fourth = fitting(width, counts(app));
+    if let Some(error) = &app.facts.error {
+        fourth = format!(" {}", printable(error));
+    }
+    let lines = vec![first, pool_line(app, area.width), Line::raw(third), Line::raw(fourth)];
+    Paragraph::new(lines).render(area, buffer);
+}
+
+/// Returns the numbers of names and of their users, with the reasons why they may be too small.
+fn counts(app: &App) -> Vec<String> {
+    let seen = &app.facts.seen;
     let leases: u64 = seen.leases.iter().map(|lease| lease.count).sum();
     let mut counts = vec![
         format!(" {}", count(seen.names_live, "name")),
@@ -111,12 +122,7 @@ fn draw_head(app: &App, area: Rect, buffer: &mut Buffer) {
     ] {
         counts.extend(is_so.then(|| what.to_owned()));
     }
-    let mut fourth = fitting(width, counts);
-    if let Some(error) = &app.facts.error {
-        fourth = format!(" {}", printable(error));
-    }
-    let lines = vec![first, pool_line(app, area.width), Line::raw(third), Line::raw(fourth)];
-    Paragraph::new(lines).render(area, buffer);
+    counts
 }
 
 /// Joins as many of the parts as fit into the width. No part is truncated, because a truncated

@@ -6,14 +6,13 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
-use tensorlend::{Client, DType, Value};
+use tensorlend::{Client, Value};
+use tensorlend_benches::datasets::{self, sum};
 use tensorlend_benches::placement;
 use tensorlend_benches::resp::Connection;
 use tensorlend_benches::stats::{now_ns, timed};
 use tensorlend_benches::worker::{Role, wait_until};
 
-/// Names of a dataset's tensors.
-const TENSORS: [&str; 4] = ["t0", "t1", "t2", "t3"];
 const LIST: &str = "datasets";
 /// The node whose values the contenders fetch.
 const THERE: &str = "n1";
@@ -174,12 +173,6 @@ pub fn work(mut role: Role) {
     }
 }
 
-/// Returns the sum over all values' bits, for which the whole tensor must be read.
-fn sum(array: &[f32]) -> u64 {
-    let sum = |part: &[f32]| part.iter().fold(0_u32, |sum, value| sum.wrapping_add(value.to_bits()));
-    array.chunks(1024).map(|part| u64::from(sum(part))).fold(0, u64::wrapping_add)
-}
-
 impl Hands {
     fn exchange(&mut self, contender: Contender, bytes: usize, calls: u32) -> Times {
         let mut source = vec![1.0_f32; bytes / 4];
@@ -233,24 +226,11 @@ impl Hands {
     fn append(&mut self, contender: Contender, arrays: &[Vec<f32>]) {
         self.appended += 1;
         if contender == Contender::Ours {
-            let mut dataset = self.client.dataset();
-            for (name, array) in TENSORS.into_iter().zip(arrays) {
-                let mut draft = self.client.create(DType::F32, &[array.len() as u64]).expect("a slot");
-                draft.as_mut_slice::<f32>().expect("its type").copy_from_slice(array);
-                dataset = dataset.add(name, draft).expect("a new tensor");
-            }
-            self.client.append(LIST, dataset).expect("append");
+            datasets::append(&self.client, LIST, arrays).expect("append");
             return;
         }
         let key = format!("{{{LIST}}}/{}/{}", self.number, self.appended);
-        let mut parts: Vec<&[u8]> = vec![b"HSET", key.as_bytes()];
-        for (name, array) in TENSORS.into_iter().zip(arrays) {
-            parts.extend([name.as_bytes(), bytemuck::cast_slice(array)]);
-        }
-        let redis = self.redis(contender);
-        redis.send(&parts).expect("HSET");
-        redis.send(&[b"RPUSH", LIST.as_bytes(), key.as_bytes()]).expect("RPUSH");
-        redis.number().and_then(|_| redis.number()).expect("appended");
+        self.redis(contender).append(LIST, &key, arrays).expect("appended");
     }
 
     fn length(&mut self, contender: Contender) -> u64 {
@@ -259,9 +239,7 @@ impl Hands {
             let found = self.client.remote_names(&format!("{THERE}/{LIST}")).expect("a listing");
             return found.names.first().map_or(0, |list| list.size);
         }
-        let redis = self.redis(contender);
-        redis.send(&[b"LLEN", LIST.as_bytes()]).expect("LLEN");
-        redis.number().expect("a length")
+        self.redis(contender).length(LIST).expect("a length")
     }
 
     fn collect(&mut self, contender: Contender, datasets: usize, elements: usize) -> Collected {
@@ -297,26 +275,8 @@ impl Hands {
     fn collect_redis(&mut self, datasets: usize, elements: usize, batch: usize) -> io::Result<u64> {
         let mut memory = std::mem::take(&mut self.memory);
         let redis = self.redis.as_mut().expect("asked only if there is one");
-        redis.send(&[b"LRANGE", LIST.as_bytes(), b"0", b"-1"])?;
-        let mut keys = Vec::with_capacity(datasets);
-        for _ in 0..redis.number()? {
-            let length = redis.number()?;
-            let key = redis.line()?.into_bytes();
-            assert_eq!(key.len() as u64, length);
-            keys.push(key);
-        }
+        let keys = redis.collect(LIST, &mut memory, elements, batch)?;
         assert_eq!(keys.len(), datasets);
-        for (keys, memory) in keys.chunks(batch).zip(memory.chunks_mut(batch * 4 * elements)) {
-            for key in keys {
-                redis.send(&[b"HMGET", key, b"t0", b"t1", b"t2", b"t3"])?;
-            }
-            for dataset in memory.chunks_mut(4 * elements) {
-                assert_eq!(redis.number()?, 4);
-                for tensor in dataset.chunks_mut(elements) {
-                    redis.bulk(bytemuck::cast_slice_mut(tensor))?;
-                }
-            }
-        }
         let sum = memory.chunks(elements).map(sum).fold(0, u64::wrapping_add);
         self.memory = memory;
         Ok(sum)

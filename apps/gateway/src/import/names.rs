@@ -9,7 +9,7 @@ use crate::runtime::EventSender;
 use crate::transfer::{Outcome, Request, Source};
 use crate::transport::{Body, Frame, Trouble};
 use crate::value::Piece;
-use crate::wire::{Changed, Epoch, INLINE_BYTES, NameAnswer, NameQuestion, NodeName, Stamp, decode};
+use crate::wire::{Changed, Chunk, Descriptor, Epoch, INLINE_BYTES, NameAnswer, NameQuestion, NodeName, Stamp, decode};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -229,39 +229,8 @@ impl Imports {
                 self.fail(context, fetch, &Failure::Refused(why), now);
             }
             NameAnswer::Value { descriptor, stamp, chunk } => {
-                let bytes = descriptor.bytes();
-                let wrong = if descriptor.origin != name.node {
-                    context.statistics.loops += u64::from(descriptor.origin == *context.nodes.here());
-                    Some(format!("a value of {}, from {}", descriptor.origin, name.node))
-                } else if chunk.offset != 0 || u64::from(chunk.bytes) > bytes {
-                    Some("bytes that are not of the value".to_owned())
-                } else {
-                    None
-                };
-                if let Some(why) = wrong {
-                    context.drop_message(name.node.as_str(), &why);
-                    self.fail(context, fetch, &Failure::Refused(why), now);
-                    return None;
-                }
-                if !self.cache.is_wanted(fetch) {
-                    self.questions.remove(&fetch);
-                    let effects = self.cache.on_other(fetch, now);
-                    self.apply(context, effects);
-                    return None;
-                }
-                if bytes > self.cache.bytes_max() {
-                    let max = self.cache.bytes_max();
-                    let why = format!("a value of {bytes} bytes; copies may have {max}");
-                    self.fail(context, fetch, &Failure::Refused(why), now);
-                    return None;
-                }
-                return Some(Request {
-                    client: context.client(name.space).clone(),
-                    source: Source { kind: Kind::Name, name, stamp },
-                    descriptor: Arc::new(descriptor),
-                    first: Some(Piece { chunk, body: frame.body }),
-                    purpose: CopyOf { fetch, stamp, bytes },
-                });
+                let source = Source { kind: Kind::Name, name, stamp };
+                return self.on_value(context, fetch, source, descriptor, Piece { chunk, body: frame.body }, now);
             }
             NameAnswer::Unchanged | NameAnswer::Bytes(_) | NameAnswer::Superseded(_) | NameAnswer::Done => {
                 let why = "the reply does not fit the request";
@@ -270,6 +239,41 @@ impl Imports {
             }
         }
         None
+    }
+
+    /// Handles a value whose first piece has come. Returns a request if a client wants the value.
+    fn on_value(
+        &mut self,
+        context: &mut Context,
+        fetch: Fetch,
+        source: Source,
+        descriptor: Descriptor,
+        first: Piece,
+        now: Instant,
+    ) -> Option<Request<CopyOf>> {
+        let (bytes, max) = (descriptor.bytes(), self.cache.bytes_max());
+        if let Err(why) = check_value(context, &source.name.node, &descriptor, &first.chunk) {
+            context.drop_message(source.name.node.as_str(), &why);
+            self.fail(context, fetch, &Failure::Refused(why), now);
+            None
+        } else if !self.cache.is_wanted(fetch) {
+            self.questions.remove(&fetch);
+            let effects = self.cache.on_other(fetch, now);
+            self.apply(context, effects);
+            None
+        } else if bytes > max {
+            let why = format!("a value of {bytes} bytes; copies may have {max}");
+            self.fail(context, fetch, &Failure::Refused(why), now);
+            None
+        } else {
+            Some(Request {
+                client: context.client(source.name.space).clone(),
+                purpose: CopyOf { fetch, stamp: source.stamp, bytes },
+                source,
+                descriptor: Arc::new(descriptor),
+                first: Some(first),
+            })
+        }
     }
 
     fn fail(&mut self, context: &Context, fetch: Fetch, why: &Failure, now: Instant) {
@@ -358,4 +362,16 @@ impl Imports {
         let effects = self.cache.on_tick(now);
         self.apply(context, effects);
     }
+}
+
+/// Checks the origin of a value, and the range of its first piece.
+fn check_value(context: &mut Context, node: &NodeName, descriptor: &Descriptor, chunk: &Chunk) -> Result<(), String> {
+    if descriptor.origin != *node {
+        context.statistics.loops += u64::from(descriptor.origin == *context.nodes.here());
+        return Err(format!("a value of {}, from {node}", descriptor.origin));
+    }
+    if chunk.offset != 0 || u64::from(chunk.bytes) > descriptor.bytes() {
+        return Err("bytes that are not of the value".to_owned());
+    }
+    Ok(())
 }

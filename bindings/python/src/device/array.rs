@@ -1,11 +1,12 @@
 //! Arrays on a device that a caller passes, and their conversion to drafts.
 
-use super::stream::Given;
+use super::DeviceLease;
 use super::view::DeviceView;
-use super::{DeviceLease, Target};
 use crate::array::Array;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, argument};
 use crate::strided::{Order, order};
+use crate::target::Target;
 use crate::{dtype, errors};
 use dlpark::ffi::{DLDevice, DLDeviceType};
 use dlpark::python::{DlpackStream, ImportRequest, ImportedDlpack, StreamArg};

@@ -1,19 +1,24 @@
 //! The class `DeviceDraft`: a tensor that is being written on a device.
 
-use super::stream::Given;
 use super::view::{DeviceView, Drafted, gone};
-use super::{Target, array, export};
+use super::{array, export};
 use crate::array::Array;
-use crate::draft::{lock, unnamed};
+use crate::cuda_stream::Given;
+use crate::draft::unnamed;
 use crate::errors::{OrRaise, argument, raise};
 use crate::getters::tensor_getters;
 use crate::lasting::Lasting;
+use crate::lease::Lease;
+use crate::target::Target;
 use crate::version::Version;
 use crate::{metadata, shown};
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 use tensorlend::{On, TensorSpec};
+use tensorlend_os::mutex::lock;
 
 /// A tensor that is being written on a device, in the memory where its readers will see it.
 ///
@@ -416,4 +421,56 @@ impl DeviceDraft {
             Err(_) => format!("<DeviceDraft{name}, published or dropped>"),
         }
     }
+}
+
+#[pymethods]
+impl Lease {
+    /// Copies the tensor to a device, as work of a stream, without waiting for the copy.
+    ///
+    /// The lease lasts until the stream has done the copy. If the pages are locked (`page_lock`, or
+    /// the configuration's `pool.page_lock`), the call does not wait. Otherwise the driver copies
+    /// the bytes before the call returns.
+    ///
+    /// Parameters
+    /// ----------
+    /// device : str, int or object
+    ///     The device, as in `client.put`. The daemon must lend its memory.
+    /// stream : int or stream or None, default None
+    ///     The stream; None is the legacy default stream.
+    ///
+    /// Returns
+    /// -------
+    /// DeviceDraft
+    ///     The copy, for use in place (`torch.from_dlpack`, `cupy.asarray`) or for `publish`.
+    ///
+    /// Raises
+    /// ------
+    /// DeviceError
+    ///     There is no such device, or the daemon does not lend its memory.
+    /// LimitError
+    ///     The daemon has no memory left on the device.
+    #[pyo3(signature = (device, *, stream=None))]
+    fn to(
+        &self,
+        py: Python<'_>,
+        device: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<DeviceDraft> {
+        let (view, on, given) = (self.view()?, Target::parse_device(device)?, Given::parse(stream)?);
+        let (value, at) = view.leased_value()?;
+        let draft = py.detach(|| value.to_device(at, on, &given.recorded)).or_raise()?;
+        warn_of_refusal(py)?;
+        Ok(DeviceDraft::of(draft, given))
+    }
+}
+
+/// Warns, once for each reason, that the driver has refused to lock pages.
+fn warn_of_refusal(py: Python<'_>) -> PyResult<()> {
+    static WARNED: Mutex<Option<String>> = Mutex::new(None);
+    let Some(refusal) = tensorlend::page_locks().refusal else { return Ok(()) };
+    if lock(&WARNED).replace(refusal.clone()) == Some(refusal.clone()) {
+        return Ok(());
+    }
+    let text = CString::new(format!("pages are not locked: {refusal}")).unwrap_or_default();
+    PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
 }

@@ -1,8 +1,8 @@
 //! Export of views on a device to other libraries, by DLPack and the CUDA array interface.
 #![allow(unsafe_code)]
 
-use super::stream::{Consumer, Given};
 use super::view::DeviceView;
+use crate::cuda_stream::{Consumer, Given};
 use crate::dtype;
 use crate::errors::OrRaise;
 use crate::export::CPU;

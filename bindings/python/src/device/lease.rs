@@ -1,10 +1,11 @@
 //! The class `DeviceLease`: a lease on a tensor on a device.
 #![allow(unsafe_code)]
 
-use super::stream::Given;
 use super::view::DeviceView;
 use super::{LegacyExport, export};
-use crate::draft::{Draft, lock};
+use crate::context::context_manager;
+use crate::cuda_stream::Given;
+use crate::draft::Draft;
 use crate::errors::{OrRaise, closed, raise};
 use crate::getters::tensor_getters;
 use crate::lease::Origin;
@@ -14,11 +15,12 @@ use crate::{errors, metadata, shown};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict};
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tensorlend_os::mutex::lock;
 
 /// The right to read one tensor on a device in place.
 ///
@@ -83,6 +85,8 @@ fn on_device() -> PyErr {
 }
 
 tensor_getters!(DeviceLease);
+
+context_manager!(DeviceLease, |lease, _py| lease.release());
 
 #[pymethods]
 impl DeviceLease {
@@ -297,16 +301,6 @@ impl DeviceLease {
         if !self.exposed.load(Ordering::Acquire) {
             lock(&self.view).take();
         }
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.release();
-        false
     }
 
     /// CUDA's array interface, version 3, with a read-only address. Users of the address must keep

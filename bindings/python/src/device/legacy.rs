@@ -1,11 +1,12 @@
 //! Copies for programs that support only CUDA's older IPC handles.
 
-use crate::draft::lock;
+use crate::context::context_manager;
 use crate::errors::{closed, raise};
 use crate::shown;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyBytes;
 use std::sync::Mutex;
+use tensorlend_os::mutex::lock;
 
 /// A copy of a tensor in a plain block of device memory. Another process opens the block with
 /// cuIpcOpenMemHandle.
@@ -27,6 +28,8 @@ impl LegacyExport {
         lock(&self.0).as_ref().map(look).ok_or_else(|| raise(closed("the copy was closed: make another one")))
     }
 }
+
+context_manager!(LegacyExport, |export, py| export.close(py));
 
 #[pymethods]
 impl LegacyExport {
@@ -53,16 +56,6 @@ impl LegacyExport {
     fn close(&self, py: Python<'_>) {
         let export = lock(&self.0).take();
         py.detach(|| drop(export));
-    }
-
-    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> bool {
-        self.close(py);
-        false
     }
 
     fn __repr__(&self) -> String {

@@ -1,7 +1,6 @@
 //! A tensor on a device, and the objects that keep its memory in place.
 
-use super::stream::Given;
-use crate::draft::lock;
+use crate::cuda_stream::Given;
 use crate::errors::{OrRaise, closed, named, raise};
 use crate::strided::is_packed;
 use crate::view::{Reads, row_major};
@@ -9,6 +8,7 @@ use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, OnceLock};
 use tensorlend::{DType, Device, DevicePin, DeviceTensor, Error, Member, Uuid, Value, Version};
 use tensorlend_os::fork;
+use tensorlend_os::mutex::lock;
 
 /// A tensor on a device that Python objects and capsules view.
 pub struct DeviceView {

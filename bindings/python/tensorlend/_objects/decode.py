@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from tensorlend._errors import DamagedError, DTypeError, ForkedError
+from tensorlend._errors import DamagedError, DTypeError, ForkedError, UntrustedPickleError
 from tensorlend._native import Lease, _Rows
 from tensorlend._objects import layout
 from tensorlend._objects.layout import Ext, Kind
-from tensorlend.objects import UntrustedPickleError
 
 _DTYPE = re.compile(layout.DTYPE_PATTERN)
 

@@ -12,8 +12,7 @@ pub enum Kind {
     Device,
     /// Shared words. `pool.sheet_bytes_max` limits their sum.
     Sheet,
-    /// A client's wake descriptor, or an object that a client handed back and that the daemon has
-    /// not checked. The charge has no bytes.
+    /// A client's wake descriptor. The charge has no bytes.
     Wake,
 }
 

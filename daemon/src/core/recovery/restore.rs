@@ -47,15 +47,6 @@ pub struct Lost {
     pub bytes: u64,
 }
 
-/// The source of the preserved descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The fd store, which contains labels of the daemon itself.
-    FdStore,
-    /// Clients, which may give false labels.
-    Clients,
-}
-
 /// A client's sheets.
 #[derive(Default)]
 struct PreservedSheets {
@@ -179,22 +170,6 @@ impl Env {
             let kind = if segment { Kind::Segment } else { Kind::Sheet };
             let (charge, segment_bytes) = self.charge_recovered(namespace, Owned { uid, kind }, preserved.bytes);
             self.orphan_again(FormerWriter::unknown(uid), preserved.mem, charge, segment_bytes);
-        }
-    }
-
-    /// Returns true if the limits leave room for an object that no directory refers to. An fd store
-    /// contains only objects that a daemon made. A client may invent objects. Invented objects must
-    /// cost no more than the daemon could have lent to the client.
-    pub fn has_room_for_recovered(&self, from: Origin, kind: Kind, bytes: u64) -> bool {
-        match kind {
-            _ if from == Origin::FdStore => true,
-            Kind::Segment => self.pool.bytes().checked_add(bytes).is_some_and(|sum| sum <= self.pool.bytes_max()),
-            // Only an fd store returns device memory.
-            Kind::Device => false,
-            Kind::Sheet | Kind::Wake => {
-                let sum = self.accounts.sheet_bytes().checked_add(bytes);
-                sum.is_some_and(|sum| sum <= self.settings.sheet_bytes_max)
-            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::core::client::{Client, ClientState, Segment};
 use crate::core::effect::Lending;
 use crate::core::event::ConnId;
 use crate::core::parts::Parts;
-use crate::core::settings::Role;
+use crate::core::settings::{Peer, Role};
 use crate::core::versions::Versions;
 use std::collections::BTreeSet;
 use tensorlend_layout::wire::{Refusal, Reply, Return};
@@ -20,8 +20,22 @@ use tensorlend_layout::wire::{Refusal, Reply, Return};
 impl Core {
     /// Returns true while clients may still read a directory that this daemon has copied.
     pub(super) fn is_gathering(&mut self) -> bool {
+        let Some(until_ns) = self.gathering_until_ns else { return false };
         let mut clients = self.namespaces.values().flat_map(|n| n.members.values());
-        self.succession.is_gathering(self.env.clock.now_ns(), || clients.any(Client::is_disconnected))
+        let goes_on = self.env.clock.now_ns() < until_ns && clients.any(Client::is_disconnected);
+        if !goes_on {
+            self.gathering_until_ns = None;
+        }
+        goes_on
+    }
+
+    /// Returns the role of a peer in a namespace, and the owner of a private namespace.
+    pub(super) fn role_in(&self, namespace: &str, peer: &Peer) -> Option<(Option<u32>, Role)> {
+        if namespace == format!("uid:{}", peer.uid) {
+            return Some((Some(peer.uid), Role::Writer));
+        }
+        let rule = self.env.settings.namespaces.get(namespace)?;
+        Some((None, rule.role(peer)?))
     }
 
     /// Handles a client's request to continue its session.

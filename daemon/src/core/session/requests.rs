@@ -14,6 +14,8 @@ pub enum Registration {
     After,
     /// Any state. An observer need not join a namespace.
     Any,
+    /// No state. The request is retired.
+    Never,
 }
 
 impl Registration {
@@ -22,6 +24,7 @@ impl Registration {
         match (self, joined) {
             (Self::Before, true) => Some("a second hello"),
             (Self::After, false) => Some("a request before hello"),
+            (Self::Never, _) => Some("a retired request"),
             (Self::Before, false) | (Self::After, true) | (Self::Any, _) => None,
         }
     }
@@ -81,7 +84,8 @@ pub struct Rule {
 pub fn rule(request: &Request) -> Rule {
     let (registration, right) = match request {
         // They begin or continue a session. The handlers determine the client's role.
-        Request::Hello(_) | Request::Return(_) | Request::HandBack { .. } => (Registration::Before, Right::Read),
+        Request::Hello(_) | Request::Return(_) => (Registration::Before, Right::Read),
+        Request::HandBack => (Registration::Never, Right::Read),
         // It acknowledges or ends what the client itself has.
         Request::Ack
         | Request::Notices

@@ -10,7 +10,7 @@ use crate::core::length;
 use crate::core::names::Names;
 use crate::core::namespace::Namespace;
 use crate::core::opening::Opening;
-use crate::core::recovery::restore::{Descriptors, Lost, Origin, Owned, PreservedDirectory};
+use crate::core::recovery::restore::{Descriptors, Lost, Owned, PreservedDirectory};
 use crate::core::segment::Segments;
 use crate::core::settings::NamespaceLimits;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,16 +29,9 @@ impl Core {
     /// The core releases descriptors that it cannot use.
     pub fn restore(&mut self, now_ns: u64, preserved: Vec<Preserved>) -> Vec<Effect> {
         self.env.clock.advance(now_ns);
-        self.take_over(preserved, Origin::FdStore);
-        self.env.effects.take()
-    }
-
-    /// Opens the namespaces of these descriptors.
-    pub(super) fn take_over(&mut self, preserved: Vec<Preserved>, from: Origin) {
         let copied = preserved.iter().any(|it| it.copied);
         self.reserve_ids(&preserved);
         let mut takeover = Takeover {
-            from,
             unused: preserved.iter().map(|it| it.mem).collect(),
             labels: preserved.iter().map(|it| (it.mem, (it.label.clone(), it.bytes))).collect(),
             core: self,
@@ -51,15 +44,13 @@ impl Core {
             takeover.take_over(id, descriptors);
         }
         takeover.release_unused();
-        if copied {
-            self.succession.gather_until(self.env.clock.now_ns() + GATHERING_NS);
-        }
+        self.gathering_until_ns = copied.then(|| now_ns + GATHERING_NS);
+        self.env.effects.take()
     }
 
     /// Excludes the ids of these descriptors from those that the core gives to new memory.
     fn reserve_ids(&mut self, preserved: &[Preserved]) {
-        let ours = preserved.iter().map(|it| it.mem).filter(|mem| *mem == MemId(mem.0 & !(1 << 63)));
-        self.env.orders.reserve_ids(ours.map(|mem| mem.0).max().unwrap_or(0));
+        self.env.orders.reserve_ids(preserved.iter().map(|it| it.mem.0).max().unwrap_or(0));
         let given_up = preserved.iter().filter_map(|it| match it.label {
             Label::Orphaned { id, .. } | Label::DeviceOrphaned { id, .. } => Some(id),
             _ => None,
@@ -130,7 +121,6 @@ impl Core {
 /// A takeover in progress.
 struct Takeover<'a> {
     core: &'a mut Core,
-    from: Origin,
     labels: BTreeMap<MemId, (Label, u64)>,
     /// Memory that no namespace uses so far.
     unused: BTreeSet<MemId>,
@@ -147,7 +137,7 @@ impl Takeover<'_> {
         }
         let Some((mut namespace, name)) = self.open(id, &descriptors) else {
             self.core.restore_orphans(id, &orphaned);
-            if self.from == Origin::FdStore && descriptors.has_segments() {
+            if descriptors.has_segments() {
                 tracing::warn!("all names of namespace number {id} are lost: {LOST}");
                 self.core.env.lost.namespaces += 1;
                 self.core.env.lost.bytes += descriptors.segment_bytes();
@@ -184,7 +174,6 @@ impl Takeover<'_> {
         let core = &mut *self.core;
         let directory = descriptors.directory.clone().filter(|it| core.namespaces.id_of(&it.name).is_none())?;
         let PreservedDirectory { mem, bytes, private, name, view, .. } = directory;
-        // If a client handed the directory back, other processes may write the directory's words.
         let directory = Directory::new(&view).filter(|directory| directory.geometry(bytes).is_some())?;
         directory.renew_added();
         Segments::announce_spill(&core.env, &directory);
@@ -219,7 +208,7 @@ impl Takeover<'_> {
                 }
                 continue;
             }
-            if let Some(whose) = whose.filter(|it| env.has_room_for_recovered(self.from, it.kind, *bytes)) {
+            if let Some(whose) = whose {
                 env.orphan_recovered(id, whose, mem, *bytes);
             }
         }

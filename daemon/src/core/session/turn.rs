@@ -5,6 +5,7 @@ use super::{Conn, Core, Joined, Phase};
 use crate::core::account::NamespaceId;
 use crate::core::clock::Timer;
 use crate::core::effect::Effect;
+use crate::core::env::Env;
 use crate::core::event::ConnId;
 use crate::core::namespace::Namespace;
 use crate::core::parts::Parts;
@@ -158,82 +159,55 @@ impl Core {
             any |= timer != Timer::Untried;
             match timer {
                 // The end of every turn does the work of these timers.
-                Timer::Retry | Timer::Spares | Timer::Names | Timer::Staged | Timer::Spill | Timer::Untried => {}
+                Timer::Retry | Timer::Spares | Timer::Names | Timer::Spill | Timer::Untried => {}
                 Timer::Chores => self.env.chores.has_fired(),
                 Timer::Wakes => self.env.close_ended_wakes(at),
-                Timer::Over(conn) => {
-                    if let Some(state) = self.conns.get(&conn)
-                        && let Some(over) = state.over
-                    {
-                        let refusal = self.env.accounts.too_many_sessions(state.peer.uid, over.reserved);
-                        self.end(conn, Some(refusal));
-                    }
-                }
+                Timer::Over(conn) => self.end_over_limit(conn),
                 Timer::Returned(mem) => {
                     self.env.probes.repeat(&mut self.env.effects, mem);
                 }
-                Timer::Probe(id, catalogue) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.members.probe_next(&mut self.env, &namespace.context, catalogue);
-                    }
-                }
-                Timer::Draining(id, catalogue) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.draining_due(&mut self.env, catalogue);
-                    }
-                }
-                Timer::Absorb(id) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        let Namespace { context, members, bindings, .. } = namespace;
-                        bindings.absorb_due(&mut Parts { env: &mut self.env, context, members }, at);
-                    }
-                }
-                Timer::Disconnected(id, catalogue) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.members.probe_disconnected(&mut self.env, &namespace.context, catalogue);
-                    }
+                Timer::Probe(id, client) => self.at(id, |env, it| it.members.probe_next(env, &it.context, client)),
+                Timer::Draining(id, client) => self.at(id, |env, it| it.draining_due(env, client)),
+                Timer::Absorb(id) => self.at(id, |env, it| {
+                    let Namespace { context, members, bindings, .. } = it;
+                    bindings.absorb_due(&mut Parts { env, context, members }, at);
+                }),
+                Timer::Disconnected(id, client) => {
+                    self.at(id, |env, it| it.members.probe_disconnected(env, &it.context, client));
                 }
                 Timer::Leases(id) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.pressure.leases_due(&mut self.env, &namespace.context);
-                    }
+                    self.at(id, |env, it| it.pressure.leases_due(env, &it.context));
                     // This moves the charges now if the scans have ended. Otherwise the next scan
                     // also moves them.
                     self.move_charges();
                 }
-                Timer::Lifetimes(id) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.bindings.lifetimes_due(
-                            &mut Parts {
-                                env: &mut self.env,
-                                context: &mut namespace.context,
-                                members: &mut namespace.members,
-                            },
-                            at,
-                        );
-                    }
-                }
-                Timer::Streams(id) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.streams.streams_due(
-                            &mut Parts {
-                                env: &mut self.env,
-                                context: &mut namespace.context,
-                                members: &mut namespace.members,
-                            },
-                            &mut namespace.bindings,
-                            at,
-                        );
-                    }
-                }
-                Timer::Collect(id, catalogue) => {
-                    if let Some(namespace) = self.namespaces.get_mut(&id) {
-                        namespace.members.collect_due(&mut self.env, &namespace.context, catalogue);
-                    }
-                }
+                Timer::Lifetimes(id) => self.at(id, |env, it| {
+                    let Namespace { context, members, bindings, .. } = it;
+                    bindings.lifetimes_due(&mut Parts { env, context, members }, at);
+                }),
+                Timer::Streams(id) => self.at(id, |env, it| {
+                    let Namespace { context, members, bindings, streams, .. } = it;
+                    streams.streams_due(&mut Parts { env, context, members }, bindings, at);
+                }),
+                Timer::Collect(id, client) => self.at(id, |env, it| it.members.collect_due(env, &it.context, client)),
             }
         }
         any
+    }
+
+    /// Does work on a namespace, if it still exists.
+    fn at(&mut self, id: NamespaceId, work: impl FnOnce(&mut Env, &mut Namespace)) {
+        if let Some(namespace) = self.namespaces.get_mut(&id) {
+            work(&mut self.env, namespace);
+        }
+    }
+
+    /// Ends a connection that was one too many for its user, and still is.
+    fn end_over_limit(&mut self, conn: ConnId) {
+        if let Some(Conn { over: Some(over), peer, .. }) = self.conns.get(&conn) {
+            let refusal = self.env.accounts.too_many_sessions(peer.uid, over.reserved);
+            self.end(conn, Some(refusal));
+        }
     }
 
     /// Ends the clients that broke a rule of shared memory. Returns true if there were any.
@@ -270,7 +244,6 @@ impl Core {
     }
 
     pub(super) fn tidy_up(&mut self) {
-        self.open_staged();
         let mut empty = Vec::new();
         for namespace in self.namespaces.values_mut() {
             namespace.members.wake(&mut self.env, &mut namespace.context);
@@ -327,9 +300,6 @@ impl Core {
         }
         for opening in std::mem::take(&mut self.opening) {
             opening.give_up(&mut self.env);
-        }
-        for staged in self.succession.take_all() {
-            staged.release(&mut self.env);
         }
         for mem in self.env.orders.abandoned() {
             self.env.arrived_for_nobody(mem, false);

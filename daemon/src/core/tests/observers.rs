@@ -209,7 +209,7 @@ fn impossible_positions_are_the_end_of_a_listing() {
         }
     }
     let bytes = encode(&inspect(View::Namespaces { after: "x".repeat(60_000) }));
-    w.happen(Event::Packet { conn: watcher, bytes, descriptors: Vec::new(), truncated: false });
+    w.happen(Event::Packet { conn: watcher, bytes, descriptors: 0, truncated: false });
     assert_eq!(w.hear(watcher).map(|(reply, _)| reply), Some(Reply::Shown(Shown::Namespaces(Vec::new()))));
     w.hang_up(&a);
     w.happen(Event::HungUp { conn: watcher });

@@ -16,7 +16,7 @@ fn paid_by(payer: Payer, mode: Mode) -> Settings {
 /// Requests a segment. Returns the memory, and the bytes that the daemon allocates for it. The daemon allocates nothing for
 /// memory that exists.
 fn lent(w: &mut World, client: &Client) -> (MemId, Option<u64>) {
-    let packet = Event::Packet { conn: client.conn, bytes: encode(&ONE), descriptors: Vec::new(), truncated: false };
+    let packet = Event::Packet { conn: client.conn, bytes: encode(&ONE), descriptors: 0, truncated: false };
     let effects = w.core.step(w.now_ns, packet);
     let allocated = effects.iter().find_map(|effect| match effect {
         Effect::Create { bytes_first, sheet: None, .. } => Some(*bytes_first),

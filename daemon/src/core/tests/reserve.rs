@@ -80,7 +80,7 @@ fn an_administrator_who_waits_for_a_directory_that_fails_has_a_try_of_its_own() 
     let mut w = World::new(Settings { administrators: vec![ADMINISTRATOR], ..settings() });
     let (other, ours) = (w.dial(1, &[]), w.dial(ADMINISTRATOR, &[50]));
     let hello = Request::Hello(Hello { namespace: Some("lab".into()), ..hello() });
-    let packet = Event::Packet { conn: other, bytes: encode(&hello), descriptors: Vec::new(), truncated: false };
+    let packet = Event::Packet { conn: other, bytes: encode(&hello), descriptors: 0, truncated: false };
     let ordered = w.core.step(w.now_ns, packet).into_iter().find_map(|effect| match effect {
         Effect::Create { mem, reserved, .. } => Some((mem, reserved)),
         _ => None,
@@ -102,7 +102,7 @@ fn an_administrator_is_admitted_before_those_who_waited_longer() {
     let others: Vec<ConnId> = (0..100).map(|_| w.dial(1, &[])).collect();
     let ours = w.dial(ADMINISTRATOR, &[50]);
     let hello = Request::Hello(Hello { namespace: Some("lab".into()), ..hello() });
-    let packet = Event::Packet { conn: others[0], bytes: encode(&hello), descriptors: Vec::new(), truncated: false };
+    let packet = Event::Packet { conn: others[0], bytes: encode(&hello), descriptors: 0, truncated: false };
     let ordered = w.core.step(w.now_ns, packet).into_iter().find_map(|effect| match effect {
         Effect::Create { mem, bytes, sheet, .. } => Some((mem, bytes, sheet?)),
         _ => None,

@@ -1,19 +1,14 @@
 //! The daemon ends between any two steps, and another daemon continues.
 
-use super::world::{Client, SEGMENT, World, hello, settings};
+use super::world::{Client, SEGMENT, World, settings};
 use crate::core::label::{Label, Preserved};
 use crate::core::settings::{Mode, Settings};
-use crate::core::{ConnId, Core, Event, MemId, Own, length};
-use std::collections::{BTreeMap, BTreeSet};
-use tensorlend_layout::directory::Directory;
-use tensorlend_layout::header::Magic;
+use crate::core::{Core, Event, MemId};
+use std::collections::BTreeSet;
 use tensorlend_layout::name::{list_key, stream_key};
-use tensorlend_layout::raw::View;
-use tensorlend_layout::wire::{Item, PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, OwnerWord, Word};
+use tensorlend_layout::wire::{PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
+use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, OwnerWord};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
-
-mod handed_back;
 
 fn system() -> Settings {
     Settings { mode: Mode::System, ..settings() }

@@ -28,11 +28,10 @@ fn samples(writer: &Client) -> Vec<Request> {
         claims: vec![],
     };
     let inspect = Inspect { protocol_min: PROTOCOL_VERSION, protocol_max: PROTOCOL_VERSION, view: View::Daemon };
-    let item = tensorlend_layout::wire::Item::Catalogue;
     vec![
         Request::Hello(hello()),
         Request::Return(back),
-        Request::HandBack { namespace: "lab".into(), catalogue, member: writer.welcome.member, item },
+        Request::HandBack,
         Request::Ack,
         Request::Segment { bytes: 4096, slots_log2: 4 },
         Request::ReturnSegment { base: 1 },
@@ -111,9 +110,9 @@ fn lab(w: &mut World) -> Client {
     writer
 }
 
-/// Sends a request with as many descriptors as it has.
+/// Sends a request, and returns the response.
 fn send(w: &mut World, conn: ConnId, request: &Request) -> Option<Reply> {
-    w.say_with(conn, request, usize::from(matches!(request, Request::HandBack { .. })));
+    w.say(conn, request);
     w.hear(conn).map(|(reply, _)| reply)
 }
 
@@ -128,7 +127,7 @@ fn before_it_has_joined_a_client_can_only_join_or_observe() {
             let conn = w.dial(3, gids);
             let reply = send(&mut w, conn, &request);
             let is_violation = matches!(reply, Some(Reply::Refused(Refusal::Violation(_))));
-            let is_first = rule(&request).registration != Registration::After;
+            let is_first = matches!(rule(&request).registration, Registration::Before | Registration::Any);
             assert_eq!(is_violation, !is_first, "{request:?}: {reply:?}");
             match request {
                 Request::Hello(_) => assert!(matches!(reply, Some(Reply::Welcome(_))), "its own namespace"),
@@ -164,7 +163,8 @@ fn a_reader_changes_nothing() {
         let is_out_of_turn = matches!(request, Request::Ack | Request::Queue(QueueRequest::Stop));
         let registration = rule(&request).registration;
         if !is_out_of_turn {
-            assert_eq!(is_violation, registration == Registration::Before, "{request:?}: {reply:?}");
+            let is_late = matches!(registration, Registration::Before | Registration::Never);
+            assert_eq!(is_violation, is_late, "{request:?}: {reply:?}");
         }
         let is_refused = matches!(refusal, Some(Refusal::ReadOnly(_)));
         assert_eq!(is_refused, rule(&request).right == Right::Write, "{request:?}: {reply:?}");

@@ -318,7 +318,7 @@ fn a_failure_names_the_folder_only_to_those_who_may_see_it() {
         let client = w.join(uid);
         w.now_ns += 1_000_000_000;
         let request = encode(&Request::Segment { bytes: SEGMENT, slots_log2: 4 });
-        let packet = Event::Packet { conn: client.conn, bytes: request, descriptors: Vec::new(), truncated: false };
+        let packet = Event::Packet { conn: client.conn, bytes: request, descriptors: 0, truncated: false };
         let mut effects = w.core.step(w.now_ns, packet);
         let error = loop {
             let reply = effects.iter().find_map(|effect| match effect {

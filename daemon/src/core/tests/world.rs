@@ -2,7 +2,7 @@
 
 use crate::core::label::Label;
 use crate::core::settings::{DeviceSettings, Mode, NamespaceLimits, NamespaceRule, Payer, Peer, Principal, Settings};
-use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Received, Unmade, Unwritten};
+use crate::core::{ConnId, Core, Effect, Event, Lending, MemId, Unmade, Unwritten};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tensorlend_layout::Uuid;
@@ -43,7 +43,6 @@ pub struct World {
     /// Whether no part can be made.
     pub no_parts: bool,
     conns: u64,
-    received: u64,
     /// Device memory that exists, with its length.
     pub on_device: BTreeMap<MemId, u64>,
     /// Connections whose processes the daemon waits for.
@@ -171,7 +170,6 @@ impl World {
             parts_discarded: 0,
             no_parts: false,
             conns: 0,
-            received: 0,
             stored: BTreeMap::new(),
             files: BTreeMap::new(),
             held: BTreeSet::new(),
@@ -427,29 +425,8 @@ impl World {
         self.say_with(conn, request, 0);
     }
 
+    /// Sends a request with this number of descriptors.
     pub fn say_with(&mut self, conn: ConnId, request: &Request, descriptors: usize) {
-        let descriptors = (0..descriptors)
-            .map(|_| {
-                self.received += 1;
-                let mem = MemId::received(self.received);
-                self.memory.insert(mem, (0, None));
-                Received { mem, wakes: true, own: None }
-            })
-            .collect();
-        self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
-    }
-
-    /// Returns the name of the next descriptor that a client sends.
-    pub fn next_received(&self) -> MemId {
-        MemId::received(self.received + 1)
-    }
-
-    /// Sends a request with a descriptor that a daemon has made.
-    pub fn say_bringing(&mut self, conn: ConnId, request: &Request, own: crate::core::Own) {
-        self.received += 1;
-        let mem = MemId::received(self.received);
-        self.memory.insert(mem, (own.bytes, own.view.clone()));
-        let descriptors = vec![Received { mem, wakes: false, own: Some(own) }];
         self.happen(Event::Packet { conn, bytes: encode(request), descriptors, truncated: false });
     }
 

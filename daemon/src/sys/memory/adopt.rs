@@ -1,27 +1,22 @@
-//! The recovery of descriptors. This module validates the descriptors that the fd store
-//! passes or clients hand back. `core/recovery/restore.rs` restores the state from them.
+//! The recovery of descriptors. This module validates the descriptors that the fd store passes. `core/recovery/restore.rs` restores the state from them.
 
 use super::recreated::{self, copy_data};
-use super::{self as memory, Making, Memories, unmapped};
+use super::{Making, Memories, unmapped};
+use crate::core::MemId;
 use crate::core::label::{Label, Preserved};
-use crate::core::{MemId, Own, SLOTS_LOG2_MAX};
 use crate::sys::backing::size;
 use crate::sys::device::DeviceMemory;
 use crate::sys::fd_store::{FdStore, Stored};
 use crate::sys::lanes::{Lane, Lanes};
 use crate::sys::spill::Spilled;
 
-use rustix::fs::{SealFlags, Stat, fstat};
+use rustix::fs::fstat;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
-use tensorlend_layout::directory::Geometry;
 use tensorlend_layout::header::{Magic, SheetHeader};
-use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
-use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_os::clock::boottime_ns;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
@@ -220,126 +215,6 @@ fn adopt_one(
     memories.insert(mem, fd, Some(&view), false, lane);
     fd_store.has(mem, &label);
     Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
-}
-
-/// Maximum bytes of directories that one run of the daemon copies for clients. Each copy blocks the loop.
-const COPIED_BYTES_MAX: u64 = 8 << 30;
-
-/// Copies of directories that clients handed back.
-#[derive(Debug, Default)]
-pub struct Copies {
-    bytes: u64,
-    /// The copy of each original directory, by the original's device and inode.
-    made: BTreeMap<(u64, u64), MemId>,
-}
-
-impl Copies {
-    /// Returns a state in which the limit of copies is reached.
-    #[cfg(test)]
-    pub fn full() -> Self {
-        Self { bytes: COPIED_BYTES_MAX, ..Self::default() }
-    }
-
-    /// Copies a directory that a client has handed back. Returns `None` if an earlier copy of the
-    /// directory still exists (`is_there` returns true for its id), or if the limit is reached.
-    fn copy(
-        &mut self,
-        mem: MemId,
-        fd: &OwnedFd,
-        stat: &Stat,
-        is_there: &dyn Fn(MemId) -> bool,
-    ) -> Option<(OwnedFd, View)> {
-        let file = (stat.st_dev, stat.st_ino);
-        let bytes = self.bytes.checked_add((stat.st_blocks as u64).checked_mul(512)?)?;
-        if self.made.get(&file).is_some_and(|&mem| is_there(mem)) || bytes > COPIED_BYTES_MAX {
-            return None;
-        }
-        self.bytes = bytes;
-        let copy = copy_of(fd, stat.st_size as u64).ok()?;
-        self.made.insert(file, mem);
-        Some(copy)
-    }
-}
-
-/// Returns the maximum length of a sheet of this kind.
-pub(super) fn longest(magic: Magic) -> u64 {
-    let bytes = match magic {
-        Magic::Directory => return Geometry::LARGEST.bytes(),
-        Magic::Catalogue => size_of::<Catalogue>(),
-        Magic::Cells => part_bytes::<CellRecord>(cells_count(CELL_PARTS - 1)),
-        Magic::Slots => part_bytes::<SlotRecord>(1 << SLOTS_LOG2_MAX),
-        Magic::Leases => size_of::<LeaseTable>(),
-        Magic::Stream => size_of::<StreamRing>() + CAPACITY_MAX as usize * size_of::<RingEntry>(),
-    };
-    bytes as u64
-}
-
-/// Takes over a descriptor that a client hands back as `mem`, if a daemon of this uid has created
-/// the memory. The owner and the seals of the memfd prove this, because only a process with this
-/// uid can make such a memfd. Returns the descriptor to store, the view of a directory for the
-/// system layer, and a description for the core. Rejects a segment of more than `segment_bytes_max`
-/// bytes.
-///
-/// The daemon copies a directory, so that no other process can write the directory in use. It
-/// rejects a directory without seals against writers, because every daemon in user mode sets these
-/// seals. All clients hand back the same directory. While its copy exists (`is_there`), the daemon
-/// accepts further descriptors of the directory, but does not copy it again.
-pub fn own(
-    mem: MemId,
-    fd: &OwnedFd,
-    segment_bytes_max: u64,
-    copies: &mut Copies,
-    is_there: &dyn Fn(MemId) -> bool,
-) -> Option<(Arc<OwnedFd>, Option<View>, Own)> {
-    // The seals are checked first. Only memfds have seals, and the kernel handles the query without
-    // a call into a file system. Any other operation on a file of a client's own file system may
-    // block without limit.
-    let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
-    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-        return None;
-    }
-    // The kind comes from the memfd's name, which no process can change. The contents may come from
-    // a client.
-    let name = made_as(fd)?;
-    let stat = fstat(fd).ok()?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return None;
-    }
-    let sheets = [Magic::Directory, Magic::Catalogue, Magic::Cells, Magic::Slots, Magic::Leases, Magic::Stream];
-    let magic = sheets.into_iter().find(|&magic| memory::name_of(magic) == name);
-    let bytes = u64::try_from(stat.st_size).ok()?;
-    // The length is limited, because a client with this uid can make a sparse memfd of any length.
-    if bytes > magic.map_or(segment_bytes_max, longest) {
-        return None;
-    }
-    // The file is reopened, because the client could change the flags of its own descriptor, and
-    // because that descriptor would count as a writer. If the client has a file lease on the file,
-    // the reopening fails, and the daemon rejects the descriptor.
-    let preserved = Arc::new(memfd::reopen_at_once(fd.as_fd(), Access::Read).ok()?);
-    let Some(magic) = magic else {
-        return Some((preserved, None, Own { magic: None, bytes, view: None, acked: true, copied: false }));
-    };
-    let view = unmapped::view(&preserved, size(bytes).ok()?);
-    SheetHeader::check(&view, magic).ok()?;
-    let acked = memfd::is_sealed(preserved.as_fd()).ok()?;
-    if magic != Magic::Directory {
-        return Some((preserved, None, Own { magic: Some(magic), bytes, view: Some(view), acked, copied: false }));
-    }
-    if !acked {
-        return None;
-    }
-    let its = |view| Own { magic: Some(magic), bytes, view, acked, copied: true };
-    match copies.copy(mem, &preserved, &stat, is_there) {
-        Some((copy, view)) => Some((copy.into(), Some(view.clone()), its(Some(view)))),
-        None => Some((preserved, None, its(None))),
-    }
-}
-
-/// Returns the name with which the daemon created a memfd.
-pub(super) fn made_as(fd: &OwnedFd) -> Option<String> {
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    let name = path.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
-    name.starts_with("tensorlend-").then(|| name.to_owned())
 }
 
 /// Returns a sealed copy of a directory and its only writable view. Holes of the original are holes in the copy.

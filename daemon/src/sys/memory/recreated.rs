@@ -11,18 +11,21 @@
 //! ends others that have exited.
 
 use super::Making;
-use super::adopt::made_as;
+use crate::core::SLOTS_LOG2_MAX;
 use crate::core::settings::Payer;
 use crate::sys::backing::{Backing, Pages, size};
 use crate::sys::room::{Claim, make_room};
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use tensorlend_layout::directory::Directory;
+use tensorlend_layout::catalogue::{CELL_PARTS, Catalogue, CellRecord, SlotRecord, cells_count, part_bytes};
+use tensorlend_layout::directory::{Directory, Geometry};
 use tensorlend_layout::header::Magic;
+use tensorlend_layout::leases::LeaseTable;
 use tensorlend_layout::raw::View;
+use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::word::LifeWord;
 use tensorlend_os::map;
 use tensorlend_os::memfd::{self, Access};
@@ -43,6 +46,26 @@ pub fn is_recreated(fd: &OwnedFd) -> bool {
     made_as(fd).is_none()
 }
 
+/// Returns the name with which the daemon created a memfd.
+fn made_as(fd: &OwnedFd) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    let name = path.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
+    name.starts_with("tensorlend-").then(|| name.to_owned())
+}
+
+/// Returns the maximum length of a sheet of this kind.
+fn longest(magic: Magic) -> u64 {
+    let bytes = match magic {
+        Magic::Directory => return Geometry::LARGEST.bytes(),
+        Magic::Catalogue => size_of::<Catalogue>(),
+        Magic::Cells => part_bytes::<CellRecord>(cells_count(CELL_PARTS - 1)),
+        Magic::Slots => part_bytes::<SlotRecord>(1 << SLOTS_LOG2_MAX),
+        Magic::Leases => size_of::<LeaseTable>(),
+        Magic::Stream => size_of::<StreamRing>() + CAPACITY_MAX as usize * size_of::<RingEntry>(),
+    };
+    bytes as u64
+}
+
 /// Copies a file into memory of this daemon. `magic` is the kind of a sheet, and `None` for a segment.
 /// Returns the copy, and the writable view of a directory. In the copy of a directory, times, pids and
 /// deadlines of the former kernel have ended.
@@ -57,7 +80,7 @@ pub fn copy(
     let (system, backing) = making;
     let stat = fstat(fd)?;
     let bytes = u64::try_from(stat.st_size).map_err(io::Error::other)?;
-    if bytes == 0 || bytes > magic.map_or(u64::MAX, super::adopt::longest) {
+    if bytes == 0 || bytes > magic.map_or(u64::MAX, longest) {
         return Err(io::Error::other(format!("it has {bytes} bytes")));
     }
     let copy = match magic {

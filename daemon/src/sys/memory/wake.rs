@@ -32,7 +32,7 @@ pub fn pair() -> io::Result<WakePair> {
 /// sender's buffer.
 const MESSAGES_MAX: usize = 4096;
 
-/// Messages in the producers' end of a pair that a previous daemon or a client made. Dropping this value takes them out, with
+/// Messages in the producers' end of a pair that a previous daemon left. Dropping this value takes them out, with
 /// any descriptors, whose close may block.
 pub struct Leftover(OwnedFd);
 
@@ -47,7 +47,7 @@ impl Drop for Leftover {
     }
 }
 
-/// Prepares the producers' end of a pair that a previous daemon or a client made: from here on, no message arrives. Returns
+/// Prepares the producers' end of a pair that a previous daemon left: from here on, no message arrives. Returns
 /// the messages that did. Returns `None` if it is no socket.
 pub fn adopt(producers: &OwnedFd) -> Option<Leftover> {
     shutdown(producers, Shutdown::Read).ok()?;

@@ -115,6 +115,31 @@ impl Link {
         self.shared.window.store(0, Ordering::Relaxed);
     }
 
+    /// Starts the link's thread, unless it runs already.
+    fn start(
+        &mut self,
+        context: &Context,
+        events: &EventSender<Event>,
+        name: &RemoteName,
+        capacity: u32,
+        wanted: StreamPosition,
+    ) -> Result<(), String> {
+        if !self.is_started {
+            self.shared.set_wanted(Some(wanted));
+            start(context, events, name, capacity, wanted, self.shared.clone())?;
+            self.is_started = true;
+        }
+        Ok(())
+    }
+
+    /// Marks the link as open. Returns the response to clients that subscribe.
+    fn opened(&mut self, now: Instant) -> RemoteAnswer {
+        let pieces = self.shared.pieces.load(Ordering::Relaxed);
+        self.phase = Phase::Open;
+        (self.heard, self.used, self.silence) = (now, now, Silence { pieces, since: now });
+        self.here(false)
+    }
+
     /// Returns the response to a client that subscribes.
     fn here(&self, stale: bool) -> RemoteAnswer {
         RemoteAnswer::Here { stale, position: self.shared.wanted() }
@@ -334,20 +359,9 @@ impl Links {
         let Some(link) = self.open.get_mut(name).filter(|link| link.number == number) else { return };
         let answer = match response {
             Ok(StreamAnswer::Opened { capacity, position }) => {
-                let started = if link.is_started {
-                    Ok(())
-                } else {
-                    let wanted = link.shared.wanted().unwrap_or(position);
-                    link.shared.set_wanted(Some(wanted));
-                    start(context, &self.events, name, capacity, wanted, link.shared.clone())
-                };
-                match started {
-                    Ok(()) => {
-                        (link.is_started, link.phase, link.heard) = (true, Phase::Open, now);
-                        let pieces = link.shared.pieces.load(Ordering::Relaxed);
-                        (link.used, link.silence) = (now, Silence { pieces, since: now });
-                        link.here(false)
-                    }
+                let wanted = link.shared.wanted().unwrap_or(position);
+                match link.start(context, &self.events, name, capacity, wanted) {
+                    Ok(()) => link.opened(now),
                     Err(why) => RemoteAnswer::Refused { why },
                 }
             }
