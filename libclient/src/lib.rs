@@ -159,6 +159,8 @@ pub use queue::{Queue, QueueItem};
 pub use segment::pinned::{PageLocks, page_locks};
 #[doc(hidden)]
 pub use segment::populate::lazily;
+#[doc(hidden)]
+pub use session::reconnect::{Connected, observe_connections};
 pub use stream::borrowed::Borrowed;
 pub use stream::history::History;
 pub use stream::message::{Message, Start};

@@ -137,8 +137,8 @@ impl Queue {
     ///
     /// # Errors
     /// [`Error::Timeout`] if the queue had no room for all items at any time. Then none was appended, and their memory is freed.
-    /// [`Error::Argument`] for more than 1,024 items, or more than [`Queue::max_waiting`]. Otherwise the errors of
-    /// [`Client::append`].
+    /// [`Error::Argument`] for more than 1,024 items, or more than [`Queue::max_waiting`]. Also [`Error::Refused`] for more items
+    /// than the maximum that another producer gave. Otherwise the errors of [`Client::append`].
     pub fn put_many<T: Sendable>(
         &self,
         items: impl IntoIterator<Item = T>,

@@ -23,6 +23,11 @@ pub fn program() -> Command {
     command
 }
 
+/// Returns the Python interpreter that runs this tool, if the tool is a part of the Python package.
+pub fn interpreter() -> Option<OsString> {
+    PROGRAM.get().filter(|program| program.len() > 1).map(|program| program[0].clone())
+}
+
 /// Returns a command that starts this program as a peer with these arguments.
 pub fn command(arguments: &[String]) -> Command {
     let mut command = program();

@@ -377,13 +377,12 @@ impl Out {
                 (Buffer::get(&array, flags)?, Some(dtype))
             }
         };
-        let is_bytes = buffer.0.itemsize == 1 && buffer.0.ndim <= 1 && foreign.is_none();
         let dtype = match foreign {
-            None if is_bytes => None,
-            None => Some(dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?),
-            foreign => foreign,
+            None => dtype::of_format(buffer.format()?, buffer.0.itemsize as usize)?,
+            Some(foreign) => foreign,
         };
-        Ok(Self { buffer, dtype })
+        let is_bytes = dtype == DType::U8 && buffer.0.ndim <= 1;
+        Ok(Self { buffer, dtype: (!is_bytes).then_some(dtype) })
     }
 
     /// Checks that the elements of a tensor fit into the buffer.

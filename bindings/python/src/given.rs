@@ -38,6 +38,7 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
         if to.target.device().is_some() {
             return Err(argument("the draft is in host memory: create one with device=, or put its array"));
         }
+        no_stream(to.stream)?;
         return draft.get().check(client).map(|()| None);
     }
     if let Ok(draft) = value.cast::<DeviceDraft>() {
@@ -57,6 +58,7 @@ fn copied(client: &tensorlend::Client, value: &Bound<'_, PyAny>, to: &To<'_, '_>
         }
         return array.draft(py, client, to.target).map(|draft| Some(draft.into()));
     }
+    no_stream(to.stream)?;
     let array = Array::of(value).map_err(|error| without_elements(value, error))?;
     match to.target.device() {
         Some(on) => from_host(py, client, &array, on).map(|draft| Some(draft.into())),
@@ -112,10 +114,13 @@ fn without_elements(value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     error
 }
 
-/// Refuses a CUDA stream for a draft in host memory, where no stream of the device writes in order with the publication.
+/// Refuses a CUDA stream for host memory, because no call orders host memory with the work of a stream.
 pub fn no_stream(stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     match stream {
-        Some(_) => Err(argument("stream= is for a tensor on a device: pass device=, or leave stream out")),
+        Some(_) => Err(argument(
+            "stream= is for a tensor on a device, and this one is in host memory: leave stream out, and if the stream writes this \
+             memory, synchronize it first",
+        )),
         None => Ok(()),
     }
 }

@@ -20,6 +20,7 @@ mod array;
 mod batches;
 mod broker;
 mod client;
+mod connections;
 mod context;
 mod cuda_stream;
 mod dataset;
@@ -69,6 +70,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::check(module.py())?;
+    connections::log();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("__build__", tensorlend::build())?;
     module.add_class::<batches::Batches>()?;

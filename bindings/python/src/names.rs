@@ -21,9 +21,10 @@ use crate::target::Target;
 use crate::version::Version;
 use crate::wait::{timeout, wait};
 use crate::{dtype, metadata, objects};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::{PyDict, PyIterator, PyList, PyMapping};
+use pyo3::types::{PyBool, PyDict, PyIterator, PyList, PyMapping};
 use tensorlend::{DType, Error, TensorSpec, Value, ValueKind};
 
 /// Leases the value of a name. Releases the interpreter's lock if the daemon lends device memory,
@@ -112,7 +113,7 @@ fn seen(given: Option<&Bound<'_, PyAny>>) -> PyResult<tensorlend::Version> {
     if let Ok(lease) = given.cast::<DeviceLease>() {
         return lease.get().seen();
     }
-    Err(pyo3::exceptions::PyTypeError::new_err("`seen` must be a Version, a Lease, a DeviceLease or a Dataset"))
+    Err(PyTypeError::new_err("`seen` must be a Version, a Lease, a DeviceLease or a Dataset"))
 }
 
 impl Client {
@@ -764,25 +765,53 @@ impl Client {
         Ok(self.session(py)?.version(name).or_raise()?.map(Version))
     }
 
-    /// Deletes a name. Leases on its value stay valid.
+    /// Deletes a name, or all names that match a pattern. Leases on the values stay valid.
     ///
     /// Parameters
     /// ----------
-    /// name : str
-    ///     The name.
+    /// name : str, optional
+    ///     The name. It is no pattern.
+    /// glob : str, optional
+    ///     In place of `name`, a pattern as in `names`. Values that are published during the call may stay.
     ///
     /// Returns
     /// -------
-    /// bool
-    ///     False if the name did not exist.
+    /// bool or int
+    ///     For a name, False if it did not exist. For a pattern, the number of deleted names.
     ///
     /// Raises
     /// ------
     /// PermissionError
     ///     This user may not write to the namespace.
-    fn delete(&self, py: Python<'_>, #[pyo3(from_py_with = arguments::name)] name: &str) -> PyResult<bool> {
+    ///
+    /// Examples
+    /// --------
+    /// >>> _ = client.put("run1/a", 1), client.put("run1/b", 2)
+    /// >>> client.delete(glob="run1/*")
+    /// 2
+    #[pyo3(signature = (name=None, *, glob=None))]
+    fn delete<'py>(
+        &self,
+        py: Python<'py>,
+        name: Option<&Bound<'py, PyAny>>,
+        glob: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let client = self.session(py)?;
-        py.detach(|| client.delete(name)).or_raise()
+        match (name, glob) {
+            (Some(name), None) => {
+                let name = arguments::name(name)?;
+                let existed = py.detach(|| client.delete(name)).or_raise()?;
+                Ok(PyBool::new(py, existed).to_owned().into_any())
+            }
+            (None, Some(glob)) => {
+                let glob = arguments::name(glob)?;
+                let delete_all =
+                    || client.names(glob)?.iter().try_fold(0, |sum, name| Ok(sum + usize::from(client.delete(name)?)));
+                let deleted: usize = py.detach(delete_all).or_raise()?;
+                Ok(deleted.into_pyobject(py)?.into_any())
+            }
+            _ => Err(PyTypeError::new_err("delete takes a name, or glob= with a pattern of names")),
+        }
     }
 
     /// Renames a value. The destination's previous value is replaced.

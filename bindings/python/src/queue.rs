@@ -212,7 +212,8 @@ impl Queue {
     /// Parameters
     /// ----------
     /// items : iterable of items
-    ///     The items, each as `put` takes it, at most 1,024 and at most `maxsize`. An item with metadata is a Draft.
+    ///     The items, each as `put` takes it: at most 1,024, and at most the queue's maximum, which another producer may have
+    ///     given. An item with metadata is a Draft.
     /// timeout : float or None, default None
     ///     Maximum wait in seconds; None waits without limit.
     /// device : str, int or device or None, default None
@@ -232,7 +233,7 @@ impl Queue {
     /// TimeoutError
     ///     The queue had no room for all items during the whole timeout. Drafts among the items are closed.
     /// ArgumentError
-    ///     There are more than 1,024 items, or more than `maxsize`.
+    ///     There are more than 1,024 items, or more than the queue's maximum.
     /// DTypeError
     ///     The elements of an item cannot be lent.
     /// LimitError

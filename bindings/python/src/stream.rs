@@ -314,11 +314,6 @@ impl Stream {
         lock(&self.producer).take();
     }
 
-    /// Returns an HTML table, which notebooks show.
-    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        shown::html(slf.as_any(), "stream")
-    }
-
     fn __repr__(&self) -> String {
         let name = shown::quoted(&self.name);
         match &*lock(&self.producer) {

@@ -4,11 +4,14 @@ the running daemon, or to a daemon in this process.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 
 from tensorlend import _native
 from tensorlend._errors import DisconnectedError
+
+_LOG = logging.getLogger("tensorlend")
 
 _lock = threading.Lock()
 _client: _native.Client | None = None
@@ -31,6 +34,7 @@ def default_client() -> _native.Client:
                 if "TENSORLEND_SOCKET" in os.environ and _broker is None:
                     raise
                 _broker = _native.embedded()
+                _LOG.info("no daemon runs: started a daemon in this process, at %s", _broker.address)
                 os.environ["TENSORLEND_SOCKET"] = _broker.address
                 _client = _native.connect(_broker.address)
         return _client

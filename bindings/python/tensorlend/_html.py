@@ -1,8 +1,9 @@
-"""Tables that notebooks show for tensors, datasets, streams and clients."""
+"""Tables that notebooks show for the objects of this package."""
 
 from __future__ import annotations
 
 import html
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -71,12 +72,17 @@ def dataset(thing: _native.Dataset) -> str:
     return _title(thing) + _table(rows, ("name", "dtype", "shape", "size"))
 
 
-def stream(thing: _native.Stream) -> str:
-    """Returns the table of a stream."""
-    try:
-        rows = [("capacity", thing.capacity), ("sent", thing.sent), ("subscribers", thing.subscribers)]
-    except Error:
-        return _title(thing)
+def properties(thing: object) -> str:
+    """Returns the table of an object's public properties."""
+    kind, rows = type(thing), []
+    for name in vars(kind):
+        if name.startswith("_") or not isinstance(getattr(kind, name), types.GetSetDescriptorType):
+            continue
+        try:
+            rows.append((name, getattr(thing, name)))
+        except (Error, TypeError):
+            # The object was closed, or has no such property, as `tensor` of a message that is a dataset.
+            continue
     return _title(thing) + _table(rows)
 
 

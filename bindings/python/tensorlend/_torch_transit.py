@@ -119,9 +119,9 @@ def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
     try:
         draft = by.client.create((len(batch), *first.shape), first.dtype)
         target = draft.torch()
-    except Exception:
+    except Exception as error:
         # There is no memory or no daemon, or this version of torch cannot view memory of this dtype.
-        _transit.count(first.nbytes * len(batch), False)
+        _transit.count(first.nbytes * len(batch), error)
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     stacked = torch.stack(batch, 0, out=target)
     _drafts[stacked] = draft

@@ -18,6 +18,7 @@ frees the memory. If R is killed after 5, D frees the memory with R's session.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -54,6 +55,8 @@ _LOOK_SECONDS = 0.2e-3
 #: A function that `python -m tensorlend.run` sets. Its arguments are the bytes of each value, and
 #: whether the value was lent.
 counter: Callable[[int, bool], None] | None = None
+
+_LOG = logging.getLogger("tensorlend")
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -184,10 +187,12 @@ def new_name() -> str:
     return f"{_prefix_of_process()}/{next(_numbers)}"
 
 
-def count(nbytes: int, lent: bool) -> None:
-    """Counts a value that was lent, or that could not be lent."""
+def count(nbytes: int, refusal: Exception | None = None) -> None:
+    """Counts a value that was lent. With `refusal`, counts and logs a value that could not be lent."""
+    if refusal is not None:
+        _LOG.info("%s bytes travel as usual, not in lent memory: %s", nbytes, refusal)
     if counter is not None:
-        counter(nbytes, lent)
+        counter(nbytes, refusal is None)
 
 
 def _settle() -> None:
@@ -218,13 +223,13 @@ class _Pickling(threading.local):
 _pickling = _Pickling()
 
 
-def pickled(dumps: Callable[[], Any]) -> Any:
+def pickled(dump: Callable[[], None]) -> None:
     """Calls a function that pickles a message. The arrays of one message are all lent, or all pickled."""
-    _pickling.admits = None
+    outer, _pickling.admits = _pickling.admits, None
     try:
-        return dumps()
+        dump()
     finally:
-        _pickling.admits = True
+        _pickling.admits = outer
 
 
 def admits() -> bool:
@@ -236,6 +241,7 @@ def admits() -> bool:
         elif _waiting.stuck:
             _pickling.admits = False
         elif time.monotonic() > deadline:
+            _LOG.info("no process has received the lent arrays of %s bytes that wait: further ones travel as pickles", _waiting.nbytes)
             _waiting.stuck = True
             _pickling.admits = False
         else:
@@ -255,12 +261,11 @@ def lend(value: Any, by: Settings, library: str, waiting: Waiting | None = None)
             words = client.put(name, value, ttl=by.ttl).words
         else:
             name, words, receipt = mail
-    except Error:
-        # The value cannot be lent, because there is no memory or no daemon, or its elements have
-        # another dtype.
-        count(nbytes, False)
+    except Error as error:
+        # There is no memory or no daemon, or the elements have another dtype.
+        count(nbytes, error)
         return None
-    count(nbytes, True)
+    count(nbytes)
     (_waiting if waiting is None else waiting).add(_Message(client, name, words, nbytes))
     return take, (*where(client), name, words, by.mode, by.ttl, library, receipt)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import os
 import stat
 from collections.abc import Callable
@@ -21,6 +22,8 @@ SMALLEST = 512 * 1024
 #: A function that `python -m tensorlend.run` sets. Its arguments are the bytes of each loaded file,
 #: and why the file could not be lent; None if it was lent.
 counter: Callable[[int, str | None], None] | None = None
+
+_LOG = logging.getLogger("tensorlend")
 
 LoadFile = Callable[..., dict[str, Any]]
 
@@ -79,6 +82,7 @@ def replacement(original: LoadFile, lend: LoadFile, dtypes: frozenset[str]) -> L
             return tensors
         # Outside of the block: an error of `original` has no context, and no frame keeps lent memory.
         tensors = original(*arguments, **named)
+        _LOG.info("safetensors itself has loaded %s: %s", os.fspath(path), refusal)
         _count(size, refusal)
         return tensors
 

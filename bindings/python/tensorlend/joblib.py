@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import tempfile
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tensorlend._types import Mode
 
 __all__ = ["LeaseBackend", "install", "uninstall"]
+
+_LOG = logging.getLogger("tensorlend")
 
 _client: _native.Client | None = None
 
@@ -66,8 +69,8 @@ def _begin_worker(address: tuple[str, ...], namespace: str | None, initializer: 
     global _client
     try:
         _client = client_for(address, namespace)
-    except Error:
-        # The daemon has ended. Calls within tasks then send arrays as joblib does.
+    except Error as error:
+        _LOG.info("calls of Parallel within tasks send arrays as joblib does: %s", error)
         _client = None
     _register()
     if initializer is not None:
@@ -110,8 +113,8 @@ class LeaseBackend(LokyBackend):  # type: ignore[misc]
             try:
                 # A worker that ends must find this process, which receives its results.
                 _presence.join(_client)
-            except Error:
-                # The daemon has ended or has no memory left. Then joblib pickles the arrays.
+            except Error as error:
+                _LOG.info("joblib sends the arrays of this call itself: %s", error)
                 return super().configure(n_jobs=n_jobs, parallel=parallel, **options)
             options["forward_reducers"] = _Reducers({np.ndarray: _Argument(*address, smallest, "read" if mode == "r" else "cow")})
             # Name a directory. Otherwise joblib makes one in /dev/shm, even if it puts nothing
@@ -225,10 +228,10 @@ class _Lent:
             name = f"joblib/{os.getpid()}/{secrets.token_hex(8)}"
             try:
                 words = _client.put(name, array, ephemeral=True).words
-            except Error:
-                _transit.count(array.nbytes, False)
+            except Error as error:
+                _transit.count(array.nbytes, error)
                 return None
-            _transit.count(array.nbytes, True)
+            _transit.count(array.nbytes)
             self._current[key] = (weakref.ref(array, lambda _: self._retire([key])), name, words)
             return name, words
 

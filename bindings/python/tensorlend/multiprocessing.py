@@ -25,7 +25,7 @@ TTL = 86_400.0
 _settings: _transit.Settings | None = None
 
 _pickler: Any = ForkingPickler
-_usual_dumps = vars(ForkingPickler)["dumps"]
+_usual_dump = ForkingPickler.dump
 
 
 def install(
@@ -60,18 +60,19 @@ def install(
     global _settings
     _settings = _transit.settings(client, smallest, ttl, mode)
     ForkingPickler.register(np.ndarray, _reduce)
-    _pickler.dumps = classmethod(_dumps)
+    # torch's queues call this method, and those of multiprocessing by `dumps`.
+    _pickler.dump = _dump
 
 
 def uninstall() -> None:
     """Sends arrays as pickles again. Messages that were sent before can still be received."""
     global _settings
     _settings = None
-    _pickler.dumps = _usual_dumps
+    _pickler.dump = _usual_dump
 
 
-def _dumps(pickler: Any, value: Any, protocol: int | None = None) -> Any:
-    return _transit.pickled(lambda: _usual_dumps.__func__(pickler, value, protocol))
+def _dump(pickler: ForkingPickler, value: Any) -> None:
+    _transit.pickled(lambda: _usual_dump(pickler, value))
 
 
 def _reduce(array: np.ndarray[Any, Any]) -> Any:

@@ -18,6 +18,7 @@ _PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_run_path")
 _USAGE = """\
 usage: python -m tensorlend.run [--weights] PROGRAM [ARGUMENT...]
        python -m tensorlend.run [--weights] -m MODULE [ARGUMENT...]
+       python -m tensorlend.run [--weights] -c CODE [ARGUMENT...]
 
 Runs a program unchanged. Large arrays of numpy that it sends through multiprocessing, concurrent.futures and joblib, and batches of torch's DataLoader,
 travel in lent memory, also between the Python processes that it starts. Prints on standard error what was lent.
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, end="")
         sys.exit(0 if arguments else 2)
-    if arguments[0].startswith("-") and (arguments[0] != "-m" or len(arguments) < 2):
+    if arguments[0].startswith("-") and (arguments[0] not in ("-c", "-m") or len(arguments) < 2):
         sys.exit(_USAGE)
     sys.path.insert(1, _PATH)
     import tensorlend_run_hooks as hooks  # type: ignore[import-not-found, unused-ignore]
@@ -55,6 +56,12 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         _run_module(arguments[1], True)
+        return
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        if not sys.flags.safe_path:
+            sys.path[0] = ""
+        _run_source(arguments[1], "<string>", main_module)
         return
     sys.argv = arguments
     program = os.path.abspath(arguments[0])
@@ -82,7 +89,11 @@ def _run_file(program: str, main_module: types.ModuleType) -> None:
         sys.exit(f"tensorlend.run: {error}")
     main_module.__file__ = program
     main_module.__loader__ = SourceFileLoader("__main__", program)
-    exec(compile(source, program, "exec", dont_inherit=True), main_module.__dict__)
+    _run_source(source, program, main_module)
+
+
+def _run_source(source: str | bytes, name: str, main_module: types.ModuleType) -> None:
+    exec(compile(source, name, "exec", dont_inherit=True), main_module.__dict__)
 
 
 def _report(counters: str, pid: int) -> None:

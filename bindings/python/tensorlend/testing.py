@@ -1,9 +1,5 @@
-"""Fixtures for pytest: a daemon in the test process, and a client of this daemon for each test.
-
-Add this line to the `conftest.py` of the root directory, or pass `-p tensorlend.testing` on the
-command line:
-
-    pytest_plugins = ["tensorlend.testing"]
+"""Fixtures for pytest: a daemon in the test process, and a client of this daemon for each test. The installed package
+registers this module as a plugin of pytest.
 """
 
 from __future__ import annotations
@@ -118,8 +114,7 @@ def _leased(client: tensorlend.Client) -> int:
 
 def _clean(client: tensorlend.Client) -> None:
     """Deletes all names, lists and streams of the client's namespace."""
-    for info in client.list():
-        client.delete(info.name)
+    client.delete(glob="*")
     for name, _ in client.lists():
         client.clear(name)
     for name, _ in client.streams():

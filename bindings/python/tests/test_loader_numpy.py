@@ -520,3 +520,15 @@ def test_arguments_are_attributes():
         one = SharedLoader(samples.Numbers(), 4, 1, address=broker.address, namespace=client.namespace, mode="cow")
         assert (one.address, one.namespace, one.client, one.mode) == (broker.address, client.namespace, None, "cow")
         assert SharedLoader(samples.Numbers(), 4, 1, client=client).client is client
+
+
+def test_a_mask_is_not_dropped():
+    def arrays(*masks):
+        return [np.ma.MaskedArray([1.0, 2.0], mask=mask) for mask in masks]
+
+    assert default_collate(arrays([False, False], False)).tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    for batch in (arrays(False, [True, False]), [{"a": array} for array in arrays(True)], [np.zeros(2), *arrays(True)]):
+        with pytest.raises(tensorlend.DTypeError, match=r"masked.*pass array.filled\(value\)"):
+            default_collate(batch)
+    with pytest.raises(tensorlend.DTypeError, match="masked"):
+        ArrayDataset(*arrays(True))

@@ -162,6 +162,48 @@ def test_get_into_an_array_of_another_type_or_shape(client):
         client.get_into("d", bytearray(8))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "bool"])
+def test_get_into_checks_elements_of_one_byte(client, dtype):
+    client.put("x", np.array([200, 2], np.uint8))
+    out = np.zeros(2, dtype)
+    with pytest.raises(tensorlend.DTypeError, match=f"has elements of uint8, and `out` has elements of {dtype}"):
+        client.get_into("x", out)
+    assert not out.any()
+
+
+def test_a_stream_is_no_order_for_host_memory(client):
+    """The calls would copy what the stream has not written yet."""
+    array = np.ones(3)
+    stream, jobs = client.stream("s"), client.queue("q")
+    for call in [
+        lambda: client.put("x", array, stream=1),
+        lambda: client.put("x", client.create(3), stream=1),
+        lambda: client.put("x", [1.0], stream=1),
+        lambda: client.put_dataset("d", {"a": array}, stream=1),
+        lambda: client.append("l", array, stream=1),
+        lambda: stream.send(array, stream=1),
+        lambda: jobs.put_many([array], stream=1),
+    ]:
+        with pytest.raises(tensorlend.ArgumentError, match="host memory: leave stream out, and if the stream writes this"):
+            call()
+    assert not client.names() and not client.lists()
+
+
+def test_delete_by_pattern(broker, client):
+    for name in ("run1/a", "run1/b", "run2/a"):
+        client.put(name, 1)
+    client.put_dataset("run1/d", {"x": 1})
+    with broker.connect() as other:
+        lease = other.get("run1/a")
+        assert client.delete(glob="run1/*") == 3 and list(client) == ["run2/a"]
+        assert lease.numpy() == 1
+    assert client.delete(glob="run1/*") == 0
+    assert client.delete("run2/*") is False and "run2/a" in client
+    for arguments in [{}, {"name": "a", "glob": "b"}, {"glob": 1}]:
+        with pytest.raises(TypeError):
+            client.delete(**arguments)
+
+
 def test_a_client_is_a_mapping_of_its_names(client):
     assert len(client) == 0 and list(client) == [] and client, "a client without names is still true"
     client.put("b", [1])

@@ -157,9 +157,11 @@ def test_every_class_has_a_text_and_is_closed_by_with(client, broker):
     found = things(client, broker)
     for kind, (thing, text, after) in found.items():
         assert type(thing).__name__ == kind and re.fullmatch(text, repr(thing)), repr(thing)
+        assert repr(thing) in Cells(thing._repr_html_()).text
         with thing as same:
             assert same is thing
         assert after in repr(thing), repr(thing)
+        assert after in thing._repr_html_()
     assert repr(client.info("it's")) == """<Info "it's": int16 (2, 3), 12 bytes>"""
 
 
@@ -231,6 +233,8 @@ def test_tables_in_notebooks(client):
     with client.stream("s") as stream:
         assert {"capacity", "8"} <= set(Cells(stream._repr_html_()).text)
     assert "closed" in stream._repr_html_()
+    assert {"name", "<b>", "dtype", "float64", "pid"} <= set(Cells(client.info("<b>")._repr_html_()).text)
+    assert {"maxsize", "3"} <= set(Cells(client.queue("q", maxsize=3)._repr_html_()).text)
     for number in range(20):
         client.put(f"n/{number}", number)
     cells = Cells(client._repr_html_()).text

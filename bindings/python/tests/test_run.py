@@ -125,6 +125,38 @@ if __name__ == "__main__":
         assert outputs[0] == outputs[1] and outputs[0]
 
 
+CODE = """
+import multiprocessing, sys
+import numpy as np
+context = multiprocessing.get_context("fork")
+with context.Pool(1) as pool:
+    print(float(pool.map(np.sum, [np.ones(1 << 17)])[0]))
+print(__name__, sys.argv, sys.path[0], "__file__" in globals(), __spec__)
+"""
+
+
+def test_code():
+    assert run("-c", CODE, "x", "-y") == (1, 1.0)
+
+
+def test_the_tool_runs_programs(broker, tmp_path):
+    environment = {**ENVIRONMENT, "TENSORLEND_SOCKET": ""}
+    tool = [sys.executable, "-m", "tensorlend", "run"]
+
+    def under(*arguments):
+        return subprocess.run([*tool, *map(str, arguments)], capture_output=True, text=True, timeout=600, env=environment)
+
+    path = program(tmp_path, "import os, sys\nprint(sys.argv[1:], os.environ.get('TENSORLEND_SOCKET'))\nsys.exit(7)\n")
+    done = under("--socket", broker.address, path, "--help", "--weights", "--", "--json")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == f"{['--help', '--weights', '--', '--json']} {broker.address}\n"
+    assert re.fullmatch("tensorlend: lent 0 arrays and tensors, 0.0 MiB that were not pickled\n", done.stderr)
+    done = under("--weights", "-c", "import sys; print(sys.argv, sys.orig_argv[1:3])", "-m")
+    assert (done.returncode, done.stdout) == (0, "['-c', '-m'] ['-m', 'tensorlend.run']\n") and "weights: 0" in done.stderr
+    assert under("-m", "this", "x").stdout.startswith("The Zen of Python")
+    assert under().returncode == 2 and "run [OPTIONS] <PROGRAM>" in under("--help").stdout
+
+
 def test_joblib(tmp_path):
     pytest.importorskip("joblib", reason="joblib is not installed")
     source = """

@@ -4,16 +4,9 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = """
-pytest_plugins = ["tensorlend.testing"]
-"""
-
-
 @pytest.fixture
 def session(pytester):
     """Runs tests in a process of their own: a session's daemon would be this process's."""
-    pytester.makeconftest(CONFTEST)
-
     def run(source, *options):
         pytester.makepyfile(source)
         return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options)
@@ -88,8 +81,7 @@ def test_a_test_that_leaves_leases_fails(session):
 
 def test_its_configuration(session, pytester):
     pytester.makeconftest(
-        CONFTEST
-        + """
+        """
 import pytest
 
 @pytest.fixture(scope="session")

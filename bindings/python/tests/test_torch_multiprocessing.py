@@ -1,13 +1,16 @@
 """Tensors of torch through torch.multiprocessing, and batches of DataLoader as leases."""
 
 import copy
+import multiprocessing
 import os
 import pathlib
 import pickle
 import re
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -16,6 +19,7 @@ from waiting import eventually
 
 import tensorlend
 import tensorlend.torch
+from tensorlend import _transit
 
 HERE = pathlib.Path(__file__).parent
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("TENSORLEND_SOCKET", "TENSORLEND_RUN"))}
@@ -142,6 +146,20 @@ def test_without_memory_batches_are_torchs(broker):
         assert [x.is_shared() for x, _ in loader(2)] == [True, True]
     finally:
         tensorlend.torch.uninstall()
+
+
+def test_arrays_in_connections_of_torch_wait_for_the_receiver(installed):
+    """torch's queues and pools pickle messages themselves. The memory of those that wait has the limit of all arrays."""
+    from torch.multiprocessing.queue import SimpleQueue
+
+    queue = SimpleQueue(ctx=multiprocessing.get_context("fork"))
+    sender = threading.Thread(target=lambda: [queue._writer.send(np.full(1 << 17, number)) for number in range(20)], daemon=True)
+    sender.start()
+    most = _transit.WAITING_BYTES_MAX // (8 << 17) + 1
+    eventually("the most that may wait is lent", lambda: len(installed.list("transit/*")) == most)
+    sender.join(3)
+    assert sender.is_alive() and len(installed.list("transit/*")) == most
+    assert [int(queue._reader.recv()[-1]) for _ in range(20)] == list(range(20))
 
 
 def test_gone(installed):

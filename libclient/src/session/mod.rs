@@ -1,6 +1,6 @@
 //! A session, composed of the owners of one client's resources.
 
-mod reconnect;
+pub mod reconnect;
 pub mod streams;
 #[cfg(feature = "cuda")]
 mod upkeep;

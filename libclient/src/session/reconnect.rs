@@ -12,8 +12,8 @@ use crate::segment::mapping::{length, sheet, typed};
 use crate::session::Session;
 use rustix::fs::fstat;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
 use tensorlend_layout::header::Magic;
 use tensorlend_layout::raw::{Sheet, View};
 use tensorlend_layout::stream::{Closed, StreamRing};
@@ -32,6 +32,28 @@ struct Resuming {
     /// The mapped directory, and the identity of its file.
     view: View,
     file: Mutex<FileId>,
+}
+
+/// A change of a session's connection to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connected {
+    /// The daemon has ended, and no other one has responded for a second. The client continues to try.
+    Lost,
+    /// The session continues with another daemon.
+    Again,
+}
+
+static OBSERVER: OnceLock<fn(Connected)> = OnceLock::new();
+
+/// Sets the function that each change of a connection calls, in any thread. Later calls have no effect.
+pub fn observe_connections(observer: fn(Connected)) {
+    let _ = OBSERVER.set(observer);
+}
+
+fn report(change: Connected) {
+    if let Some(observer) = OBSERVER.get() {
+        observer(change);
+    }
 }
 
 /// Makes a session continue automatically after the daemon was replaced.
@@ -98,6 +120,7 @@ impl Resume for Resuming {
         for request in link.lendings.mapped(!welcome.devices.is_empty()) {
             ask_on(socket, &request, &[], DOING)?;
         }
+        report(Connected::Again);
         Ok(())
     }
 
@@ -141,6 +164,9 @@ struct Watcher {
 
 /// Shortest and longest pause between two attempts to reach a daemon.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
+
+/// Time without a daemon after which a connection is reported as lost.
+const LOST: Duration = Duration::from_secs(1);
 
 static WATCHER: Mutex<Option<Arc<Watcher>>> = Mutex::new(None);
 
@@ -207,7 +233,7 @@ impl Watcher {
 
     /// Tries to continue a session whose daemon hung up, until it continues or is over.
     fn resume_later(&self, number: usize) {
-        let mut pause = PAUSE.0;
+        let (mut pause, since, mut is_reported) = (PAUSE.0, Instant::now(), false);
         loop {
             let link = lock(&self.links).get(number).and_then(Weak::upgrade);
             let Some(link) = link.filter(|link| !link.is_forked()) else { return };
@@ -218,6 +244,10 @@ impl Watcher {
             }
             // This thread must not keep the session alive.
             drop(link);
+            if !is_reported && since.elapsed() > LOST {
+                is_reported = true;
+                report(Connected::Lost);
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE.1);
         }

@@ -20,6 +20,7 @@ mod remove;
 mod rename;
 mod replay;
 mod restore;
+mod run;
 mod save;
 mod send;
 mod stat;
@@ -70,6 +71,7 @@ pub enum Command {
     #[cfg(feature = "web")]
     Web(web::WebArgs),
     Replay(replay::ReplayArgs),
+    Run(run::RunArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Complete(complete::CompleteArgs),
@@ -132,6 +134,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         #[cfg(feature = "web")]
         Command::Web(web) => web.run(at),
         Command::Replay(replay) => replay.run(at),
+        Command::Run(run) => run.run(at),
         Command::Completions(completions) => completions.run(),
         Command::Complete(complete) => complete.run(at),
     }

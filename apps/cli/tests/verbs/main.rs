@@ -12,6 +12,7 @@ mod names;
 mod nodes;
 mod outputs;
 mod replay;
+mod run;
 mod saving;
 mod scripts;
 mod streams;

@@ -45,7 +45,7 @@ _WATCHED = frozenset().union(*NEEDS.values(), *NEEDS_OF_WEIGHTS.values())
 
 _imported: set[str] = set()
 _installed: set[str] = set()
-#: Reasons why a transport could not be installed.
+#: Reasons why a transport could not be installed, which the line at the program's end has.
 problems: list[str] = []
 
 
@@ -168,6 +168,8 @@ def _install() -> None:
                 _install_transport(transport)
         except Exception as error:  # The program runs without this transport.
             problems.append(f"{transport}: {error}")
+            logging: Any = importlib.import_module("logging")
+            logging.getLogger("tensorlend").info("%s works as usual, without lent memory: %s", transport, error)
 
 
 def _install_transport(transport: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tensorlend._masks import without_mask
 from tensorlend.loader import arena
 
 
@@ -64,7 +65,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     Raises
     ------
     TypeError
-        A sample has another type.
+        A sample has another type, or is an array with masked elements.
     ValueError
         The samples differ in their shapes or lengths.
     """
@@ -86,7 +87,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
             return type(first)(*columns)
         return columns if type(first) is list else _like(first, columns)
     if hasattr(first, "__array__") or hasattr(first, "__dlpack__"):
-        return stack([np.asarray(sample) for sample in batch])
+        return stack(batch)
     raise TypeError(f"a batch is collated of arrays, numbers, text, mappings and sequences, but a sample is {type(first)}")
 
 
@@ -97,8 +98,9 @@ def _like(first: Any, members: Any) -> Any:
         return members
 
 
-def stack(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def stack(arrays: Sequence[Any]) -> npt.NDArray[Any]:
     """Stacks arrays of one shape along a new first axis, in the memory in which the trainer reads the batch."""
+    arrays = [without_mask(array) for array in arrays]
     first = arrays[0]
     if any(array.shape != first.shape for array in arrays):
         raise ValueError(f"the arrays of a batch differ in shape: {sorted({array.shape for array in arrays})}")
@@ -141,7 +143,7 @@ class ArrayDataset:
     def __init__(self, *arrays: Any, **named: Any) -> None:
         if bool(arrays) == bool(named):
             raise ValueError("give arrays, or arrays by name")
-        self.arrays = [np.asarray(array) for array in (arrays or named.values())]
+        self.arrays = [without_mask(array) for array in (arrays or named.values())]
         self.names = list(named) or None
         if len({len(array) for array in self.arrays}) != 1:
             raise ValueError(f"the arrays differ in their number of samples: {[len(array) for array in self.arrays]}")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import tensorlend
+from tensorlend._masks import without_mask
 
 from .config import ConfigOptions, Options
 from .connection import Connection
@@ -74,7 +75,7 @@ class Client(ListCalls, NodeCalls, ModelCalls, SRObject):
         typecheck(name, "name", str)
         typecheck(data, "data", np.ndarray)
         Dtypes.tensor_from_numpy(data)
-        self._broker.put(self._prefixes.tensor(name, reads=False), np.asarray(data, order="C"))
+        self._broker.put(self._prefixes.tensor(name, reads=False), np.asarray(without_mask(data), order="C"))
 
     @exception_handler
     def get_tensor(self, name: str) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensorlend
+from tensorlend._masks import without_mask
 
 from .context import Context, SRObject
 from .error import RedisKeyError, RedisRuntimeError
@@ -123,7 +124,7 @@ class Dataset(SRObject):
             raise RedisRuntimeError(f"{name!r} cannot be the name of a tensor")
         if name in self._content.tensors:
             raise RedisRuntimeError(f"the dataset {self._content.name!r} has a tensor {name!r} already", key=name)
-        self._content.tensors[name] = np.array(data, order="C", copy=True, subok=False)
+        self._content.tensors[name] = np.array(without_mask(data), order="C")
 
     @exception_handler
     def get_tensor(self, name: str) -> Array:

@@ -53,6 +53,15 @@ def test_other_types_are_refused(client: Client, dtype: str) -> None:
     assert not client.tensor_exists("refused")
 
 
+def test_a_mask_is_not_dropped(client: Client) -> None:
+    masked = np.ma.MaskedArray([1.0, 2.0], mask=[False, True])
+    calls = [lambda: client.put_tensor("refused", masked), lambda: Dataset("refused").add_tensor("refused", masked)]
+    each_raises(RedisRuntimeError, calls, match=r"masked.*pass array.filled\(value\)")
+    assert not client.tensor_exists("refused")
+    client.put_tensor("none masked", np.ma.MaskedArray([1.0, 2.0], mask=False))
+    assert client.get_tensor("none masked").tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("length", [8, 1 << 20])
 def test_what_was_got_is_the_callers_own(client: Client, length: int) -> None:
     client.put_tensor("own", np.zeros(length))

@@ -82,7 +82,8 @@ impl Bindings {
         let (count, max) = (cells.len() as u64, max.max(known));
         let most = if max > 0 { max } else { u64::MAX };
         if !(1..=most.min(APPEND_MAX as u64)).contains(&count) {
-            let why = format!("a request puts 1 to {} items into this queue, not {count}", most.min(APPEND_MAX as u64));
+            let most = most.min(APPEND_MAX as u64);
+            let why = format!("one call puts at most {most} items into queue {list:?}, not {count}: put them in parts");
             return Err(Refusal::Bad(why));
         }
         let room_at = most - count;
