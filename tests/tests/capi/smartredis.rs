@@ -34,7 +34,7 @@ impl Programs {
         std::fs::create_dir(&project).expect("a folder is made");
         std::fs::write(project.join("CMakeLists.txt"), PROJECT).expect("a project is written");
         for (mark, file) in [("\n```cpp\n", "guide.cpp"), ("\n```fortran\n", "guide.F90")] {
-            let page = std::fs::read_to_string(sources().join("../docs/smartredis.md")).expect("the page is there");
+            let page = std::fs::read_to_string(sources().join("../../docs/smartredis.md")).expect("the page is there");
             let (_, block) = page.split_once(mark).expect("the page has a block");
             let (block, _) = block.split_once("```").expect("the block ends");
             std::fs::write(project.join(file), block).expect("a program is written");
@@ -236,7 +236,7 @@ fn conformance_is_counted(programs: &Programs) {
         std::fs::write(path, text).expect("a program is written");
     }
     let mut command = Command::new("python3");
-    command.arg(sources().join("../scripts/smartredis-native-conformance")).arg(&checkout).arg(programs.prefix());
+    command.arg(sources().join("../../scripts/smartredis-native-conformance")).arg(&checkout).arg(programs.prefix());
     command.env("TENSORLEND_BIN_DIR", binary("tensorlendd").parent().expect("a program has a folder"));
     command.env("LD_LIBRARY_PATH", programs.kit.libraries());
     let done = run(&mut command);
@@ -276,7 +276,7 @@ fn all_languages_are_counted(programs: &Programs) {
         (&checkout, 1, [&*python, missing, "programs passed failed refused allowed internal skipped"]),
     ] {
         let mut command = Command::new("python3");
-        command.arg(sources().join("../scripts/smartredis-conformance")).arg(&checkout);
+        command.arg(sources().join("../../scripts/smartredis-conformance")).arg(&checkout);
         command.env("TENSORLEND_BIN_DIR", binary("tensorlendd").parent().expect("a program has a folder"));
         command.env("LD_LIBRARY_PATH", programs.kit.libraries()).env_remove("PKG_CONFIG_PATH");
         let tensorlend = programs.kit.libraries().join("pkgconfig");
