@@ -172,7 +172,7 @@ impl Queue {
         let most = if self.max > 0 { self.max.min(APPEND_MAX as u64) } else { APPEND_MAX as u64 };
         if items.len() as u64 > most {
             let why = format!(
-                "one call puts at most {most} items into queue {:?}, not {}: put them in parts",
+                "one call puts 1 to {most} items into queue {:?}, not {}: put them in parts",
                 self.name,
                 items.len()
             );

@@ -125,7 +125,10 @@ impl Bindings {
 
     /// Stores the location of a key that has no cell: a stream or a list.
     pub fn set(&mut self, context: &Context, entry: u32, catalogue: u16, place: u32) -> OwnerWord {
-        self.names.set(&context.directory, entry, OwnerKind::Live, catalogue, place)
+        let before = OwnerWord(context.directory.names[entry as usize].owner_word.peek());
+        let after = OwnerWord::after(before, OwnerKind::Live, catalogue, place);
+        self.names.set(&context.directory, entry, after);
+        after
     }
 
     /// Ends a key that has no cell.
@@ -223,17 +226,19 @@ impl Bindings {
     ) -> OwnerWord {
         let before = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
         if before.is_live() && (before.catalogue(), before.cell()) == (catalogue, cell) {
-            self.lifetimes.move_to(parts.context, entry, before, before, life);
+            self.lifetimes.end(parts.context, entry, before);
+            self.lifetimes.begin(entry, before, life);
             parts.context.directory.names[entry as usize].life.set(life.0);
             return before;
         }
         let after = OwnerWord::after(before, OwnerKind::Live, catalogue, cell);
-        let life_before = self.lifetimes.move_to(parts.context, entry, before, after, life);
+        let life_before = self.lifetimes.end(parts.context, entry, before);
+        self.lifetimes.begin(entry, after, life);
         let owner_word = parts.context.directory.change_owner(entry, after, [life_before, life], || {
             tensorlend_layout::crash_point!("daemon: name about to be bound");
-            let owner_word = self.names.set(&parts.context.directory, entry, OwnerKind::Live, catalogue, cell);
+            self.names.set(&parts.context.directory, entry, after);
             tensorlend_layout::crash_point!("daemon: name bound");
-            owner_word
+            after
         });
         parts.context.directory.announce(PARKED_ANY);
         parts.members.surveyed(catalogue, cell);

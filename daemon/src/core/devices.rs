@@ -8,7 +8,6 @@ use super::device::DeviceNumber;
 use super::effect::Effect;
 use super::env::Env;
 use super::event::{ConnId, MemId};
-use super::label::Label;
 use super::orders::Purpose;
 use super::pool::Borrower;
 use holders::Holders;
@@ -138,11 +137,5 @@ impl Devices {
 
     pub fn place_of(&self, number: DeviceNumber) -> Option<u64> {
         self.places.iter().position(|it| *it == Some(number)).map(|place| place as u64)
-    }
-
-    /// Returns the label of lent device memory.
-    pub fn device_label(&self, context: &Context, owner: u16, base: u32, number: DeviceNumber, bytes: u64) -> Label {
-        let place = self.place_of(number).expect("it was lent under its place") as u8;
-        Label::DeviceSegment { namespace: context.ledger.id(), owner, base, place, bytes }
     }
 }

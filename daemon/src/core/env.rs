@@ -259,7 +259,7 @@ impl Env {
 
     /// Orphans memory like [`Env::orphan`]. A previous daemon had already orphaned this memory.
     pub fn orphan_again(&mut self, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        self.orphans.add(self.clock.now_ns(), whose, mem, charge, segment_bytes);
+        self.orphans.add(mem, Orphaned::new(self.clock.now_ns(), whose, charge, segment_bytes));
         self.probes.probe(&mut self.effects, mem, Probing::Orphaned);
     }
 

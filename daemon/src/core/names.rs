@@ -373,21 +373,19 @@ impl Names {
     }
 
     /// Stores an entry's next owner word.
-    pub fn set(&mut self, d: &Directory, entry: u32, kind: OwnerKind, catalogue: u16, cell: u32) -> OwnerWord {
+    pub fn set(&mut self, d: &Directory, entry: u32, after: OwnerWord) {
         let before = owner_word_of(d, entry);
-        let after = OwnerWord::after(before, kind, catalogue, cell);
         self.count(d, entry, before, false);
         d.names[entry as usize].owner_word.set(after.0);
         self.count(d, entry, after, true);
         d.head().names_live.set(self.live);
         self.show_room(d);
-        after
     }
 
     /// Ends a name. The name's owner word becomes a tombstone, and its entry becomes free for
     /// another name. Places that no search has to pass become free too.
     pub fn bury(&mut self, d: &Directory, entry: u32) {
-        self.set(d, entry, OwnerKind::Tomb, 0, 0);
+        self.set(d, entry, OwnerWord::after(owner_word_of(d, entry), OwnerKind::Tomb, 0, 0));
         tensorlend_layout::crash_point!("daemon: tomb stored");
         let name = &d.names[entry as usize];
         let place = PlaceWord::new(name.hash.peek(), entry);

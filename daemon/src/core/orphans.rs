@@ -59,6 +59,22 @@ pub struct Orphaned {
     answered_ns: u64,
 }
 
+impl Orphaned {
+    /// Returns memory that is orphaned now.
+    pub fn new(now_ns: u64, whose: FormerWriter, charge: Charge, segment_bytes: Option<u64>) -> Self {
+        Self {
+            whose,
+            charge,
+            segment_bytes,
+            given_up_ns: now_ns,
+            next_ns: 0,
+            pause_ns: RETURNED_PAUSE_NS,
+            expedited_ns: 0,
+            answered_ns: 0,
+        }
+    }
+}
+
 /// The probes that requests of one uid have started.
 #[derive(Debug, Default)]
 struct Expedited {
@@ -118,17 +134,7 @@ impl Orphans {
     }
 
     /// Adds memory. The caller begins the first probe.
-    pub fn add(&mut self, now_ns: u64, whose: FormerWriter, mem: MemId, charge: Charge, segment_bytes: Option<u64>) {
-        let orphaned = Orphaned {
-            whose,
-            charge,
-            segment_bytes,
-            given_up_ns: now_ns,
-            next_ns: 0,
-            pause_ns: RETURNED_PAUSE_NS,
-            expedited_ns: 0,
-            answered_ns: 0,
-        };
+    pub fn add(&mut self, mem: MemId, orphaned: Orphaned) {
         self.by_mem.insert(mem, orphaned);
     }
 

@@ -31,7 +31,7 @@ use super::range::{SegmentSize, SizeOnDevice};
 use super::segment::Segments;
 use super::settings::{Peer, Role, Settings};
 use super::stat::stat;
-use super::stream::CursorId;
+use super::stream::{CursorId, StreamId};
 use super::versions::Versions;
 use lines::Blocked;
 use requests::Counts;
@@ -110,6 +110,14 @@ struct Failed {
     /// Whether an administrator requested the directory, with the memory reserved for
     /// administrators.
     reserved: bool,
+}
+
+/// The client of a request, and the time since which the request waits.
+#[derive(Clone, Copy, Debug)]
+struct Asker {
+    conn: ConnId,
+    joined: Joined,
+    since_ns: u64,
 }
 
 /// The state machine of the daemon.
@@ -440,14 +448,15 @@ impl Core {
         if !requests::rule(request).right.is_given_to(joined.role) {
             return Err(Refusal::ReadOnly(self.namespaces[&joined.namespace].context.ledger.name().to_owned()));
         }
+        let asker = Asker { conn, joined, since_ns };
         match request {
             Request::Segment { bytes, slots_log2 } => {
-                self.segment(conn, joined, SegmentSize { bytes: *bytes, log2: *slots_log2 }, since_ns)
+                self.segment(asker, SegmentSize { bytes: *bytes, log2: *slots_log2 })
             }
-            Request::SegmentOf { catalogue, slot } => self.segment_of(conn, joined, *catalogue, *slot, since_ns),
+            Request::SegmentOf { catalogue, slot } => self.segment_of(asker, *catalogue, *slot),
             Request::DeviceSegment { uuid, bytes, slots_log2 } => {
                 let size = SegmentSize { bytes: *bytes, log2: *slots_log2 };
-                self.device_segment(conn, joined, SizeOnDevice { device: *uuid, size }, since_ns)
+                self.device_segment(asker, SizeOnDevice { device: *uuid, size })
             }
             Request::Stat => {
                 let asker = Some((self.conns[&conn].peer.uid, joined.namespace));
@@ -461,12 +470,12 @@ impl Core {
                 }
                 Ok(Outcome::Reply(Reply::Done))
             }
-            _ => self.perform_in(conn, joined, request, since_ns),
+            _ => self.perform_in(asker, request),
         }
     }
 
     /// Performs a request that concerns the client's namespace alone.
-    fn perform_in(&mut self, conn: ConnId, joined: Joined, request: &Request, since_ns: u64) -> Answer {
+    fn perform_in(&mut self, Asker { conn, joined, since_ns }: Asker, request: &Request) -> Answer {
         let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
         let me = joined.catalogue;
         let cursor = |cursor| CursorId { catalogue: me, cursor };
@@ -504,14 +513,15 @@ impl Core {
             Request::Subscribe { name, cursor: it, wake: false } => streams.subscribe(parts, name, cursor(*it), false),
             Request::SubscribePollable { name, cursor: it } => streams.subscribe(parts, name, cursor(*it), true),
             Request::Unsubscribe { stream, id, cursor: it } => {
-                Ok(streams.unsubscribe(parts, *stream, *id, cursor(*it)))
+                Ok(streams.unsubscribe(parts, StreamId { place: *stream, id: *id }, cursor(*it)))
             }
             Request::WakeDescriptor { stream, catalogue, cursor } => {
-                streams.wake_descriptor(parts.members, me, *stream, *catalogue, *cursor)
+                let whose = CursorId { catalogue: *catalogue, cursor: *cursor };
+                streams.wake_descriptor(parts.members, me, *stream, whose)
             }
             Request::StreamDelete { name } => streams.stream_delete(parts, bindings, name),
             Request::StreamClosed { stream, id } => {
-                Ok(streams.stream_closed(parts.env, parts.members, me, *stream, *id))
+                Ok(streams.stream_closed(parts, me, StreamId { place: *stream, id: *id }))
             }
             Request::ListAppend { list, cells } => {
                 bindings.list_append(parts, list, NewItems { catalogue: me, cells, life: LifeWord::FOREVER })
@@ -522,7 +532,7 @@ impl Core {
             Request::ListDelete { list } => bindings.list_delete(parts.env, parts.context, list),
             Request::ListRename { from, to } => bindings.list_rename(parts, from, to),
             Request::Queue(request) => bindings.queue(parts, me, request),
-            Request::Mapped { lendings, last } => devices.mapped(parts.env, parts.context, me, lendings, *last),
+            Request::Mapped { lendings, last } => devices.mapped(parts, me, lendings, *last),
             Request::Unmapped { lendings } => devices.unmapped(parts.env, parts.context, me, lendings),
             Request::Ping => Ok(Outcome::Reply(Reply::Done)),
             Request::Segment { .. }

@@ -25,6 +25,13 @@ use tensorlend_layout::stream::{CAPACITY_MAX, RingEntry, StreamRing};
 use tensorlend_layout::wire::{LimitKind, Policy, Refusal, Reply};
 use tensorlend_layout::word::{Cell, SubscriberWord};
 
+/// A stream: its index in the directory, and the id that tells it from former streams there.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamId {
+    pub place: u32,
+    pub id: u64,
+}
+
 /// A cursor in the lease table of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct CursorId {
@@ -484,8 +491,7 @@ impl Streams {
     pub fn unsubscribe(
         &mut self,
         parts: &mut Parts<'_>,
-        place: u32,
-        id: u64,
+        StreamId { place, id }: StreamId,
         CursorId { catalogue, cursor }: CursorId,
     ) -> Outcome {
         if let Some(stream) = self.table.get_mut(&place).filter(|s| s.id == id) {
@@ -507,13 +513,14 @@ impl Streams {
     }
 
     /// Handles a producer's request for a subscriber's wake descriptor.
-    pub fn wake_descriptor(&self, members: &Members, catalogue: u16, place: u32, whose: u16, cursor: u16) -> Answer {
-        let stream = self.table.get(&place).filter(|s| s.producer == catalogue);
+    pub fn wake_descriptor(&self, members: &Members, producer: u16, place: u32, whose: CursorId) -> Answer {
+        let stream = self.table.get(&place).filter(|s| s.producer == producer);
         let Some(stream) = stream else {
             return Err(Refusal::NotFound(format!("stream number {place} of this producer")));
         };
-        let subscriber = stream.subscribers.iter().flatten().find(|s| (s.catalogue, s.cursor) == (whose, cursor));
-        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), members.get(whose)) {
+        let is_its = |s: &&Subscriber| (s.catalogue, s.cursor) == (whose.catalogue, whose.cursor);
+        let subscriber = stream.subscribers.iter().flatten().find(is_its);
+        Ok(match (subscriber.and_then(|s| Some(s.wake.as_ref()?.0)), members.get(whose.catalogue)) {
             (Some(wake), Some(client)) => {
                 Outcome::Lend(Reply::Sheet { member: client.member.0 }, vec![(wake, Lending::Wake)], Lent::Nothing)
             }

@@ -40,6 +40,7 @@ use connection::{Bans, Connection, EXIT, Unread};
 use device::MadeOnDevice;
 use finder::Finder;
 use lanes::{Lane, Lanes};
+use memory::adopt::{Adoption, PAUSES};
 use memory::ahead::Ahead;
 use memory::{Made, Making, Memories, Plan};
 use notify::Watchdog;
@@ -182,7 +183,17 @@ impl Shell {
         }
         let mut memories = Memories::new(settings.mode == Mode::System);
         let mut files = BTreeMap::new();
-        let kept = memory::adopt::adopt(stored, (&mut memories, &mut files), &mut fd_store, how, &lanes);
+        let kept = memory::adopt::adopt(
+            stored,
+            Adoption {
+                memories: &mut memories,
+                files: &mut files,
+                fd_store: &mut fd_store,
+                lanes: &lanes,
+                making: how,
+                pauses: PAUSES,
+            },
+        );
         let (mut shares, mut bans) = (Shares::default(), Bans::default());
         shares.set_owners(Arc::clone(&settings.owners));
         bans.set_owners(Arc::clone(&settings.owners));

@@ -35,7 +35,7 @@ pub fn check(report: &mut Report, stat: &Stat, config: Option<&Config>) {
     match Service::of(stat.pid) {
         Some(service) => check_service(report, &service),
         None if store.is_some() => {
-            report.ok(CHECK, "the daemon has started an fd store, which outlives it by a minute")
+            report.ok(CHECK, "the daemon has started an fd store, which outlives it by a minute");
         }
         None if stat.mode == "system" => report.warn(
             CHECK,

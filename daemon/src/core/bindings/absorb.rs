@@ -76,7 +76,8 @@ impl Bindings {
         let entry = self.place(parts.context, parts.members, uid, key)?;
         let owner_word = OwnerWord(parts.context.directory.names[entry as usize].owner_word.peek());
         if owner_word.kind() != OwnerKind::Reserved {
-            self.names.set(&parts.context.directory, entry, OwnerKind::Reserved, 0, 0);
+            let reserved = OwnerWord::after(owner_word, OwnerKind::Reserved, 0, 0);
+            self.names.set(&parts.context.directory, entry, reserved);
             self.unclaimed.remove(key);
         }
         tensorlend_layout::crash_point!("daemon: name reserved");

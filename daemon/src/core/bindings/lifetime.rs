@@ -38,7 +38,7 @@ impl Lifetimes {
         for (entry, line) in d.entries() {
             let owner_word = OwnerWord(line.owner_word.peek());
             if owner_word.is_live() {
-                it.insert(entry, owner_word, LifeWord(line.life.peek()));
+                it.begin(entry, owner_word, LifeWord(line.life.peek()));
             }
         }
         it
@@ -60,7 +60,8 @@ impl Lifetimes {
         }
     }
 
-    fn insert(&mut self, entry: u32, owner_word: OwnerWord, life: LifeWord) {
+    /// Records that the lifetime of an entry begins, with this owner word.
+    pub fn begin(&mut self, entry: u32, owner_word: OwnerWord, life: LifeWord) {
         if let Some(deadline) = life.deadline_ns() {
             self.due.insert((deadline, entry));
         }
@@ -76,20 +77,6 @@ impl Lifetimes {
         if life.is_ephemeral() {
             self.ephemeral.remove(&(owner_word.catalogue(), entry));
         }
-    }
-
-    /// Records that an entry gets this lifetime and the owner word `after`. Returns the lifetime that it had with `before`.
-    pub fn move_to(
-        &mut self,
-        context: &Context,
-        entry: u32,
-        before: OwnerWord,
-        after: OwnerWord,
-        life: LifeWord,
-    ) -> LifeWord {
-        let life_before = self.end(context, entry, before);
-        self.insert(entry, after, life);
-        life_before
     }
 
     /// Records that the lifetime of an entry ends. `before` is the owner word that the entry had while the name was live.

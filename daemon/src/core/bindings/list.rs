@@ -15,7 +15,7 @@ use std::ops::Range;
 use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{self, KeyKind, item_key, list_key};
 use tensorlend_layout::wire::{APPEND_MAX, LimitKind, QueueItem, Refusal, Reply};
-use tensorlend_layout::word::{LifeWord, OwnerKind};
+use tensorlend_layout::word::LifeWord;
 
 #[derive(Debug)]
 struct List {
@@ -323,7 +323,7 @@ impl Bindings {
         line.set_end(0);
         line.key_hash.set(context.directory.hash(&list_key(list)));
         line.id.set(id);
-        self.names.set(&context.directory, entry, OwnerKind::Live, 0, place);
+        self.set(context, entry, 0, place);
         let (uid, gaps) = (Some(uid), VecDeque::new());
         self.lists.insert(list, List { id, place, end: 0, uid, ephemeral: 0, lasting: false, items: 0, next: 0, gaps });
         Ok(())
@@ -440,7 +440,7 @@ impl Bindings {
             parts.context.directory.lists[list.place as usize]
                 .key_hash
                 .set(parts.context.directory.hash(&list_key(to)));
-            self.names.set(&parts.context.directory, entry, OwnerKind::Live, 0, list.place);
+            self.set(parts.context, entry, 0, list.place);
             tensorlend_layout::crash_point!("daemon: list has both names");
             self.lists.insert(to, list);
             self.queue_changed(to);

@@ -83,7 +83,7 @@ impl Bindings {
         let most = if max > 0 { max } else { u64::MAX };
         if !(1..=most.min(APPEND_MAX as u64)).contains(&count) {
             let most = most.min(APPEND_MAX as u64);
-            let why = format!("one call puts at most {most} items into queue {list:?}, not {count}: put them in parts");
+            let why = format!("one call puts 1 to {most} items into queue {list:?}, not {count}: put them in parts");
             return Err(Refusal::Bad(why));
         }
         let room_at = most - count;

@@ -186,20 +186,13 @@ impl Holders {
 
 impl Devices {
     /// Handles a client's report of the lendings that it has mapped.
-    pub fn mapped(
-        &mut self,
-        env: &mut Env,
-        context: &Context,
-        catalogue: u16,
-        lendings: &[LendingId],
-        last: bool,
-    ) -> Answer {
+    pub fn mapped(&mut self, parts: &mut Parts<'_>, catalogue: u16, lendings: &[LendingId], last: bool) -> Answer {
         check(lendings)?;
-        if lendings.iter().any(|it| !env.devices.may_have_lent(it.since_ns, env.clock.now_ns())) {
+        if lendings.iter().any(|it| !parts.env.devices.may_have_lent(it.since_ns, parts.env.clock.now_ns())) {
             return Err(Refusal::Bad("a segment of device memory that was never lent".into()));
         }
         if self.holders.told(catalogue, lendings, last)? {
-            self.settle_devices(env, context);
+            self.settle_devices(parts.env, parts.context);
         }
         Ok(Outcome::Reply(Reply::Done))
     }
@@ -220,22 +213,20 @@ impl Devices {
         let (Segment { mem, bytes, charge, slots, .. }, uid) = (segment, parts.members[catalogue].uid);
         let lending = LendingId { catalogue, base, since_ns: on.since_ns };
         parts.env.devices[on.number].segments -= 1;
-        let it = GivenUp { mem, device: on.number, bytes, uid, charge };
-        self.holders.give_up(lending, it);
+        self.holders.give_up(lending, GivenUp { mem, device: on.number, bytes, uid, charge });
         parts.context.directory.note_returned();
         let settled = self.holders.settled_among(&[lending]);
         Self::take_back(parts.env, parts.context, settled);
         // The segment stays charged while it has holders, also under the next daemon.
-        if self.holders.given_up.contains_key(&lending) {
-            self.keep_given_up(parts.env, parts.context, mem, uid, on.number, bytes);
+        if let Some(it) = self.holders.given_up.get(&lending) {
+            self.keep_given_up(parts.env, parts.context, it);
         }
         slots
     }
 
-    fn keep_given_up(&self, env: &mut Env, context: &Context, mem: MemId, uid: u32, number: DeviceNumber, bytes: u64) {
-        let allocator = env.devices[number].settings.allocator;
-        let place = self.places.iter().position(|it| *it == Some(number));
-        if let Some(place) = place.filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
+    fn keep_given_up(&self, env: &mut Env, context: &Context, &GivenUp { mem, device, bytes, uid, .. }: &GivenUp) {
+        let allocator = env.devices[device].settings.allocator;
+        if let Some(place) = self.place_of(device).filter(|_| allocator != tensorlend_layout::wire::Allocator::Async) {
             let (namespace, id) = (context.ledger.id(), env.orphans.new_id());
             env.effects.keep(mem, Label::DeviceOrphaned { namespace, uid, place: place as u8, bytes, id });
         }
@@ -254,10 +245,10 @@ impl Devices {
         env.devices[device].pool.count_recovered(preserved.bytes);
         let charge = env.accounts.charge_recovered(Some(uid), context.ledger.id(), Kind::Device, preserved.bytes);
         let it = GivenUp { mem: preserved.mem, device, bytes: preserved.bytes, uid, charge };
-        self.holders.recovered.push(it);
         if let Label::DeviceSegment { .. } = preserved.label {
-            self.keep_given_up(env, context, preserved.mem, uid, device, preserved.bytes);
+            self.keep_given_up(env, context, &it);
         }
+        self.holders.recovered.push(it);
         true
     }
 

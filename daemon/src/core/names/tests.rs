@@ -51,13 +51,20 @@ impl World {
         }
     }
 
+    /// Makes an entry lead to a cell of client 3.
+    fn live(&mut self, entry: u32, cell: u32) -> OwnerWord {
+        let after = OwnerWord::after(super::owner_word_of(&self.d, entry), OwnerKind::Live, 3, cell);
+        self.names.set(&self.d, entry, after);
+        after
+    }
+
     fn bind(&mut self, key: &[u8], cell: u32) -> Result<(u32, OwnerWord), Full> {
         self.bind_as(key, cell, |_| true)
     }
 
     fn bind_as(&mut self, key: &[u8], cell: u32, is_own: impl Fn(OwnerWord) -> bool) -> Result<(u32, OwnerWord), Full> {
         let entry = self.names.place(&self.d, key, is_own)?;
-        let owner_word = self.names.set(&self.d, entry, OwnerKind::Live, 3, cell);
+        let owner_word = self.live(entry, cell);
         self.serve();
         Ok((entry, owner_word))
     }
@@ -127,7 +134,7 @@ fn a_table_grows_by_one_slice_in_a_turn() {
     let mut w = World::new(200_000, true);
     for i in 0.. {
         let entry = w.names.place(&w.d, format!("name {i}").as_bytes(), |_| true).unwrap();
-        w.names.set(&w.d, entry, OwnerKind::Live, 3, i);
+        w.live(entry, i);
         w.names.take_discarded();
         for extent in w.names.order(&w.d, 0) {
             w.names.arrived(&w.d, extent.at, Ok(()));
@@ -184,7 +191,7 @@ fn names_come_and_go_while_a_table_is_built() {
                 let random = splitmix64(&mut seed);
                 if random >> 62 != 0 || there.is_empty() {
                     let entry = w.names.place(&w.d, &key(fresh), |_| true).unwrap();
-                    w.names.set(&w.d, entry, OwnerKind::Live, 3, fresh);
+                    w.live(entry, fresh);
                     there.insert(fresh);
                     fresh += 1;
                 } else {
@@ -224,7 +231,7 @@ fn keys_whose_searches_are_alike_are_refused_to_their_own_user_alone() {
     for key in more {
         assert_eq!(w.bind_as(&key, 1, theirs), Err(Full::Collision));
         let entry = w.names.place_announced(&w.d, &key, theirs).unwrap();
-        w.names.set(&w.d, entry, OwnerKind::Live, 3, 1);
+        w.live(entry, 1);
         w.bury(&key);
     }
     w.check();
@@ -368,7 +375,7 @@ fn without_memory_names_are_refused_until_there_is_some() {
             Ok(entry) => entry,
             Err(full) => break full,
         };
-        w.names.set(&w.d, entry, OwnerKind::Live, 3, bound);
+        w.live(entry, bound);
         bound += 1;
         for extent in w.names.order(&w.d, 0) {
             w.names.arrived(&w.d, extent.at, Err("no space".into()));

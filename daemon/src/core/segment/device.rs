@@ -92,7 +92,11 @@ impl Segments {
         tensorlend_layout::crash_point!("device: range lent");
         parts.env.devices[number].segments += 1;
         if allocator != Allocator::Async {
-            parts.env.effects.keep(segment.mem, devices.device_label(parts.context, catalogue, base, number, bytes));
+            let (namespace, place) = (parts.context.ledger.id(), place.device as u8);
+            parts
+                .env
+                .effects
+                .keep(segment.mem, Label::DeviceSegment { namespace, owner: catalogue, base, place, bytes });
         }
         parts
             .env

@@ -1,6 +1,6 @@
 //! The reclamation of memory after a limit of bytes has refused a request.
 
-use super::{CHORES_NS_MAX, Core, Joined};
+use super::{Asker, CHORES_NS_MAX, Core, Joined};
 use crate::core::account::NamespaceId;
 use crate::core::answer::{Answer, Outcome, Requester, Wait};
 use crate::core::event::ConnId;
@@ -23,7 +23,8 @@ enum Room {
 
 impl Core {
     /// Handles a request for a segment. If a limit refuses the request, the daemon first reclaims memory that may be free.
-    pub(super) fn segment(&mut self, conn: ConnId, joined: Joined, size: SegmentSize, since_ns: u64) -> Answer {
+    pub(super) fn segment(&mut self, asker: Asker, size: SegmentSize) -> Answer {
+        let Asker { conn, joined, since_ns } = asker;
         let uid = self.conns[&conn].peer.uid;
         let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
@@ -49,7 +50,7 @@ impl Core {
                 if self.signal_pressure((*kind == LimitKind::NamespaceBytes).then_some(joined.namespace)) {
                     answer = lend(self);
                 }
-                self.or_spill(answer, conn, joined, Some(uid), since_ns)
+                self.or_spill(answer, asker, Some(uid))
             }
             _ => answer,
         }
@@ -57,30 +58,23 @@ impl Core {
 
     /// Handles a request for the segment of a client's slot. If the segment is in a file and a
     /// limit refuses memory for it, the daemon spills other segments.
-    pub(super) fn segment_of(
-        &mut self,
-        conn: ConnId,
-        joined: Joined,
-        catalogue: u16,
-        slot: u32,
-        since_ns: u64,
-    ) -> Answer {
-        let namespace = self.namespaces.get_mut(&joined.namespace).expect("it has a client");
+    pub(super) fn segment_of(&mut self, asker: Asker, catalogue: u16, slot: u32) -> Answer {
+        let namespace = self.namespaces.get_mut(&asker.joined.namespace).expect("it has a client");
         // The memory counts for the segment's owner.
         let owner = namespace.members.get(catalogue).map(|owner| owner.uid);
         let answer = Segments::segment_of(
             &mut Parts { env: &mut self.env, context: &mut namespace.context, members: &mut namespace.members },
             &mut namespace.devices,
-            joined.catalogue,
+            asker.joined.catalogue,
             catalogue,
             slot,
         );
-        self.or_spill(answer, conn, joined, owner, since_ns)
+        self.or_spill(answer, asker, owner)
     }
 
     /// Returns the answer, or a wait if spilling may make room. `uid` is the user whom the memory
     /// is charged to.
-    fn or_spill(&mut self, answer: Answer, conn: ConnId, joined: Joined, uid: Option<u32>, since_ns: u64) -> Answer {
+    fn or_spill(&mut self, answer: Answer, Asker { conn, joined, since_ns }: Asker, uid: Option<u32>) -> Answer {
         let Err(Refusal::Limit { kind, .. }) = answer else { return answer };
         let Some(uid) = uid else { return answer };
         if self.spill_for_room(uid, joined, kind, since_ns) {
@@ -107,7 +101,8 @@ impl Core {
     }
 
     /// Handles a request for device memory. If a limit refuses the request, the daemon first reclaims memory that may be free.
-    pub(super) fn device_segment(&mut self, conn: ConnId, joined: Joined, size: SizeOnDevice, since_ns: u64) -> Answer {
+    pub(super) fn device_segment(&mut self, asker: Asker, size: SizeOnDevice) -> Answer {
+        let Asker { conn, joined, since_ns } = asker;
         let requester = Requester { conn, catalogue: joined.catalogue };
         let lend = |core: &mut Self| {
             let namespace = core.namespaces.get_mut(&joined.namespace).expect("it has a client");

@@ -5,7 +5,7 @@
 //! the stream like a deleted one. If a new stream needs an entry or a share, the daemon retires an
 //! idle stream at once. The daemon begins with the stream that has been idle longest.
 
-use super::{Stream, Streams};
+use super::{Stream, StreamId, Streams};
 use crate::core::answer::Outcome;
 use crate::core::bindings::Bindings;
 use crate::core::chores::{PAUSE_NS, RELEASE};
@@ -56,9 +56,9 @@ impl Streams {
 
     /// Handles a producer's report that it has closed a stream. The ring's word `closed` is
     /// authoritative.
-    pub fn stream_closed(&mut self, env: &Env, members: &Members, catalogue: u16, place: u32, id: u64) -> Outcome {
-        if self.table.get(&place).is_some_and(|s| s.producer == catalogue && s.id == id) {
-            self.update_idle_time(env, members, place);
+    pub fn stream_closed(&mut self, parts: &Parts<'_>, producer: u16, StreamId { place, id }: StreamId) -> Outcome {
+        if self.table.get(&place).is_some_and(|s| s.producer == producer && s.id == id) {
+            self.update_idle_time(parts.env, parts.members, place);
         }
         Outcome::Reply(Reply::Done)
     }

@@ -1,5 +1,6 @@
 //! The recovery of descriptors. This module validates the descriptors that the fd store passes. `core/recovery/restore.rs` restores the state from them.
 
+pub use super::recreated::PAUSES;
 use super::recreated::{self, copy_data};
 use super::{Making, Memories, unmapped};
 use crate::core::MemId;
@@ -55,19 +56,21 @@ fn lane_of(label: &Label, lanes: &Lanes) -> Lane {
     }
 }
 
-/// The tables of this daemon: its memory, and its files with spilled segments.
-type Stores<'a> = (&'a mut Memories, &'a mut BTreeMap<MemId, Arc<Spilled>>);
+/// The recovery of descriptors into the tables of this daemon: its memory, and its files with spilled segments.
+pub struct Adoption<'a> {
+    pub memories: &'a mut Memories,
+    pub files: &'a mut BTreeMap<MemId, Arc<Spilled>>,
+    pub fd_store: &'a mut FdStore,
+    pub lanes: &'a Lanes,
+    pub making: Making,
+    /// The number of pauses that remain for copies.
+    pub pauses: u32,
+}
 
 /// Takes over the descriptors from the fd store. Drops damaged descriptors and descriptors of
 /// another layout, and logs this. Copies files that the kernel made again after a live update: see
 /// [`recreated`].
-pub fn adopt(
-    stored: Vec<Stored>,
-    (memories, files): Stores<'_>,
-    fd_store: &mut FdStore,
-    making: Making,
-    lanes: &Lanes,
-) -> Vec<Preserved> {
+pub fn adopt(stored: Vec<Stored>, mut adoption: Adoption<'_>) -> Vec<Preserved> {
     // The previous daemon may have been killed while it copied a directory. A daemon stores a copy
     // only when the copy is complete, so the latest stored copy is valid.
     let mut latest: BTreeMap<u64, u32> = BTreeMap::new();
@@ -77,25 +80,25 @@ pub fn adopt(
             *known = (*known).max(*life);
         }
     }
-    let (mut preserved, mut pauses) = (Vec::new(), recreated::PAUSES);
+    let mut preserved = Vec::new();
     for (label, fd) in stored {
         let outdated = matches!(&label, Label::Directory { namespace, life, .. } if latest[namespace] != *life);
         if outdated {
-            fd_store.forget_name(&label.to_string());
+            adoption.fd_store.forget_name(&label.to_string());
             continue;
         }
         let name = label.to_string();
         let number = preserved.len() as u64 + 1;
         let adopted = if is_copied(&label, &fd) {
-            adopt_copy(label, fd, memories, fd_store, (making, &mut pauses), (number, lanes))
+            adoption.adopt_copy(label, fd, MemId(number))
         } else {
-            adopt_one(label, fd, (memories, files), fd_store, number, lanes).map(Some)
+            adoption.adopt_one(label, fd, MemId(number)).map(Some)
         };
         match adopted {
             Ok(it) => preserved.extend(it),
             Err(error) => {
                 tracing::warn!("{name}, left by the daemon before, is given up: {error}");
-                fd_store.forget_name(&name);
+                adoption.fd_store.forget_name(&name);
             }
         }
     }
@@ -108,113 +111,103 @@ fn is_copied(label: &Label, fd: &OwnedFd) -> bool {
     is_host_memory && recreated::is_recreated(fd)
 }
 
-/// Takes over the bytes of a file that the kernel made again. A directory's copy has a name of its own,
-/// and enters the fd store before the original leaves it. Any other original leaves the store first,
-/// because its copy has the same name. A daemon that is killed in between loses this memory. Returns
-/// `None` for orphaned memory, which no process holds any more.
-fn adopt_copy(
-    label: Label,
-    fd: OwnedFd,
-    memories: &mut Memories,
-    fd_store: &mut FdStore,
-    (making, pauses): (Making, &mut u32),
-    (number, lanes): (u64, &Lanes),
-) -> io::Result<Option<Preserved>> {
-    let (name, fd) = (label.to_string(), Arc::new(fd));
-    if let Label::Orphaned { .. } = label {
-        fd_store.forget_name(&name);
-        return Ok(None);
-    }
-    let (mem, magic) = (MemId(number), magic(&label));
-    if let Some(magic) = magic {
-        let length = size(fstat(&fd)?.st_size as u64)?;
-        SheetHeader::check(&unmapped::view(&fd, length), magic).map_err(io::Error::other)?;
-    }
-    let (copy, writable) = recreated::copy(&fd, magic, making, boottime_ns(), pauses)?;
-    let copy = Arc::new(copy);
-    drop(fd);
-    let label = match label {
-        Label::Directory { namespace, life, uid, name: named } => {
-            let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name: named };
-            fd_store.replace(mem, &label, copy.as_fd(), &name);
-            label
-        }
-        label => {
+impl Adoption<'_> {
+    /// Takes over the bytes of a file that the kernel made again. A directory's copy has a name of its own,
+    /// and enters the fd store before the original leaves it. Any other original leaves the store first,
+    /// because its copy has the same name. A daemon that is killed in between loses this memory. Returns
+    /// `None` for orphaned memory, which no process holds any more.
+    fn adopt_copy(&mut self, label: Label, fd: OwnedFd, mem: MemId) -> io::Result<Option<Preserved>> {
+        let Self { memories, fd_store, lanes, .. } = self;
+        let (name, fd) = (label.to_string(), Arc::new(fd));
+        if let Label::Orphaned { .. } = label {
             fd_store.forget_name(&name);
-            fd_store.keep(mem, &label, copy.as_fd());
-            label
+            return Ok(None);
         }
-    };
-    let bytes = fstat(&copy)?.st_size as u64;
-    let is_directory = writable.is_some();
-    let view = match (magic, writable) {
-        (Some(_), None) => Some(unmapped::view(&copy, size(bytes)?)),
-        (_, writable) => writable,
-    };
-    memories.insert(mem, copy, view.as_ref(), is_directory, lane_of(&label, lanes));
-    Ok(Some(Preserved { label, mem, view, bytes, acked: true, copied: false }))
-}
+        let magic = magic(&label);
+        if let Some(magic) = magic {
+            let length = size(fstat(&fd)?.st_size as u64)?;
+            SheetHeader::check(&unmapped::view(&fd, length), magic).map_err(io::Error::other)?;
+        }
+        let (copy, writable) = recreated::copy(&fd, magic, self.making, boottime_ns(), &mut self.pauses)?;
+        let copy = Arc::new(copy);
+        drop(fd);
+        let label = match label {
+            Label::Directory { namespace, life, uid, name: named } => {
+                let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name: named };
+                fd_store.replace(mem, &label, copy.as_fd(), &name);
+                label
+            }
+            label => {
+                fd_store.forget_name(&name);
+                fd_store.keep(mem, &label, copy.as_fd());
+                label
+            }
+        };
+        let bytes = fstat(&copy)?.st_size as u64;
+        let is_directory = writable.is_some();
+        let view = match (magic, writable) {
+            (Some(_), None) => Some(unmapped::view(&copy, size(bytes)?)),
+            (_, writable) => writable,
+        };
+        memories.insert(mem, copy, view.as_ref(), is_directory, lane_of(&label, lanes));
+        Ok(Some(Preserved { label, mem, view, bytes, acked: true, copied: false }))
+    }
 
-fn adopt_one(
-    label: Label,
-    fd: OwnedFd,
-    (memories, files): Stores<'_>,
-    fd_store: &mut FdStore,
-    number: u64,
-    lanes: &Lanes,
-) -> io::Result<Preserved> {
-    let (mem, lane) = (MemId(number), lane_of(&label, lanes));
-    if let Label::Wake { .. } = label {
-        if !memories.adopt_wake(mem, fd, lane, lanes) {
-            return Err(io::Error::other("it is no wake descriptor"));
-        }
-        fd_store.has(mem, &label);
-        return Ok(Preserved { label, mem, view: None, bytes: 0, acked: true, copied: false });
-    }
-    if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
-        // The descriptor of device memory has no length, no seals and no shared words. Only its label describes it.
-        memories.insert_on_device(mem, DeviceMemory { fd, keeps: None }, lane);
-        fd_store.has(mem, &label);
-        return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
-    }
-    if let Label::Spilled { .. } = label {
-        let file = Spilled::adopt(fd)?;
-        let bytes = file.bytes;
-        files.insert(mem, Arc::new(file));
-        fd_store.has(mem, &label);
-        return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
-    }
-    let (bytes, fd) = (fstat(&fd)?.st_size as u64, Arc::new(fd));
-    let Some(magic) = magic(&label) else {
-        // An orphaned sheet has a view, so that the daemon later closes it as a sheet.
-        let is_sheet = matches!(label, Label::Orphaned { segment: false, .. });
-        let view = is_sheet.then(|| Ok::<_, io::Error>(unmapped::view(&fd, size(bytes)?))).transpose()?;
-        memories.insert(mem, fd, view.as_ref(), false, lane);
-        fd_store.has(mem, &label);
-        return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
-    };
-    let length = size(bytes)?;
-    let view = unmapped::view(&fd, length);
-    SheetHeader::check(&view, magic).map_err(io::Error::other)?;
-    if let Label::Directory { namespace, life, uid, name } = label {
-        if let Ok(view) = map::sheet(&fd, length, Access::Write) {
-            let label = Label::Directory { namespace, life, uid, name };
-            memories.insert(mem, fd, Some(&view), true, lane);
+    fn adopt_one(&mut self, label: Label, fd: OwnedFd, mem: MemId) -> io::Result<Preserved> {
+        let Self { memories, files, fd_store, lanes, .. } = self;
+        let lane = lane_of(&label, lanes);
+        if let Label::Wake { .. } = label {
+            if !memories.adopt_wake(mem, fd, lane, lanes) {
+                return Err(io::Error::other("it is no wake descriptor"));
+            }
             fd_store.has(mem, &label);
-            return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
+            return Ok(Preserved { label, mem, view: None, bytes: 0, acked: true, copied: false });
         }
-        // This directory is sealed against writers, so the daemon must continue with a copy.
-        let (copy, view) = copy_of(&fd, bytes)?;
-        let before = Label::Directory { namespace, life, uid, name: name.clone() };
-        let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
-        fd_store.replace(mem, &label, copy.as_fd(), &before.to_string());
-        memories.insert(mem, copy, Some(&view), true, lane);
-        return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
+        if let Label::DeviceSegment { bytes, .. } | Label::DeviceOrphaned { bytes, .. } = label {
+            // The descriptor of device memory has no length, no seals and no shared words. Only its label describes it.
+            memories.insert_on_device(mem, DeviceMemory { fd, keeps: None }, lane);
+            fd_store.has(mem, &label);
+            return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
+        }
+        if let Label::Spilled { .. } = label {
+            let file = Spilled::adopt(fd)?;
+            let bytes = file.bytes;
+            files.insert(mem, Arc::new(file));
+            fd_store.has(mem, &label);
+            return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
+        }
+        let (bytes, fd) = (fstat(&fd)?.st_size as u64, Arc::new(fd));
+        let Some(magic) = magic(&label) else {
+            // An orphaned sheet has a view, so that the daemon later closes it as a sheet.
+            let is_sheet = matches!(label, Label::Orphaned { segment: false, .. });
+            let view = is_sheet.then(|| Ok::<_, io::Error>(unmapped::view(&fd, size(bytes)?))).transpose()?;
+            memories.insert(mem, fd, view.as_ref(), false, lane);
+            fd_store.has(mem, &label);
+            return Ok(Preserved { label, mem, view: None, bytes, acked: true, copied: false });
+        };
+        let length = size(bytes)?;
+        let view = unmapped::view(&fd, length);
+        SheetHeader::check(&view, magic).map_err(io::Error::other)?;
+        if let Label::Directory { namespace, life, uid, name } = label {
+            if let Ok(view) = map::sheet(&fd, length, Access::Write) {
+                let label = Label::Directory { namespace, life, uid, name };
+                memories.insert(mem, fd, Some(&view), true, lane);
+                fd_store.has(mem, &label);
+                return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: false });
+            }
+            // This directory is sealed against writers, so the daemon must continue with a copy.
+            let (copy, view) = copy_of(&fd, bytes)?;
+            let before = Label::Directory { namespace, life, uid, name: name.clone() };
+            let label = Label::Directory { namespace, life: life.wrapping_add(1), uid, name };
+            fd_store.replace(mem, &label, copy.as_fd(), &before.to_string());
+            memories.insert(mem, copy, Some(&view), true, lane);
+            return Ok(Preserved { label, mem, view: Some(view), bytes, acked: true, copied: true });
+        }
+        let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
+        memories.insert(mem, fd, Some(&view), false, lane);
+        fd_store.has(mem, &label);
+        Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
     }
-    let acked = memfd::is_sealed(fd.as_fd())? || memfd::is_marked_mapped(fd.as_fd())?;
-    memories.insert(mem, fd, Some(&view), false, lane);
-    fd_store.has(mem, &label);
-    Ok(Preserved { label, mem, view: Some(view), bytes, acked, copied: false })
 }
 
 /// Returns a sealed copy of a directory and its only writable view. Holes of the original are holes in the copy.
