@@ -375,11 +375,11 @@ fn without_any_store_a_restart_ends_the_sessions() {
 #[ignore = "started by another test"]
 fn program_with_an_embedded_daemon() {
     let folder = PathBuf::from(std::env::var_os("TENSORLEND_TEST_FOLDER").unwrap());
-    let mut config = format!("socket = \"{}\"\n", folder.join("socket").display());
+    let socket = format!("socket = \"{}\"\n", folder.join("socket").display());
     // Without this option, the program starts the store itself.
-    if folder.join("store").exists() {
-        config += &format!("fd_store = \"{}\"\n", folder.join("store").display());
-    }
+    let store = folder.join("store");
+    let store = store.exists().then(|| format!("fd_store = \"{}\"\n", store.display()));
+    let config = socket + store.as_deref().unwrap_or_default();
     let config = tensorlend_daemon::Config::parse(&config).unwrap();
     let daemon = tensorlend_daemon::embedded_with(&config).unwrap();
     let client = Client::builder().socket(daemon.socket()).connect().unwrap();
