@@ -1,48 +1,30 @@
 ! The C functions of a client: tensors, datasets, keys, prefixes, lists.
 module smartredis_c_client
-use iso_c_binding, only : c_ptr, c_char, c_bool, c_int, c_size_t
+use iso_c_binding, only : c_ptr, c_char, c_bool, c_int, c_int64_t, c_size_t
 use fortran_c_interop, only : enum_kind
-use smartredis_c_signatures
 implicit none
 public
 
-procedure(signature_new), bind(c, name="SimpleCreateClient") :: c_SimpleCreateClient
-procedure(signature_object), bind(c, name="CreateClient") :: c_CreateClient
-procedure(signature_free), bind(c, name="DeleteCClient") :: c_DeleteCClient
-procedure(signature_object), bind(c, name="get_dataset") :: c_get_dataset
-procedure(signature_two_texts), bind(c, name="rename_dataset") :: c_rename_dataset
-procedure(signature_two_texts), bind(c, name="copy_dataset") :: c_copy_dataset
-procedure(signature_name), bind(c, name="delete_dataset") :: c_delete_dataset
-procedure(signature_tensor), bind(c, name="put_tensor") :: c_put_tensor
-procedure(signature_tensor), bind(c, name="unpack_tensor") :: c_unpack_tensor
-procedure(signature_two_texts), bind(c, name="rename_tensor") :: c_rename_tensor
-procedure(signature_name), bind(c, name="delete_tensor") :: c_delete_tensor
-procedure(signature_two_texts), bind(c, name="copy_tensor") :: c_copy_tensor
-procedure(signature_exists), bind(c, name="key_exists") :: c_key_exists
-procedure(signature_exists), bind(c, name="tensor_exists") :: c_tensor_exists
-procedure(signature_exists), bind(c, name="model_exists") :: c_model_exists
-procedure(signature_exists), bind(c, name="dataset_exists") :: c_dataset_exists
-procedure(signature_poll), bind(c, name="poll_key") :: c_poll_key
-procedure(signature_poll), bind(c, name="poll_model") :: c_poll_model
-procedure(signature_poll), bind(c, name="poll_tensor") :: c_poll_tensor
-procedure(signature_poll), bind(c, name="poll_dataset") :: c_poll_dataset
-procedure(signature_name), bind(c, name="set_data_source") :: c_set_data_source
-procedure(signature_prefix), bind(c, name="use_tensor_ensemble_prefix") :: c_use_tensor_ensemble_prefix
-procedure(signature_prefix), bind(c, name="use_dataset_ensemble_prefix") :: c_use_dataset_ensemble_prefix
-procedure(signature_prefix), bind(c, name="use_model_ensemble_prefix") :: c_use_model_ensemble_prefix
-procedure(signature_prefix), bind(c, name="use_list_ensemble_prefix") :: c_use_list_ensemble_prefix
-procedure(signature_name), bind(c, name="delete_list") :: c_delete_list
-procedure(signature_two_texts), bind(c, name="copy_list") :: c_copy_list
-procedure(signature_two_texts), bind(c, name="rename_list") :: c_rename_list
-procedure(signature_poll_length), bind(c, name="poll_list_length") :: c_poll_list_length
-procedure(signature_poll_length), bind(c, name="poll_list_length_gte") :: c_poll_list_length_gte
-procedure(signature_poll_length), bind(c, name="poll_list_length_lte") :: c_poll_list_length_lte
-procedure(signature_object), bind(c, name="put_draft") :: c_put_draft
-procedure(signature_free), bind(c, name="DeallocateDraft") :: c_DeallocateDraft
-procedure(signature_free), bind(c, name="DeallocateLease") :: c_DeallocateLease
-procedure(signature_string), bind(c, name="client_to_string") :: c_client_to_string
-
 interface
+  function c_SimpleCreateClient(logger_name, logger_name_length, new_client) bind(c, &
+      name="SimpleCreateClient") result(code)
+    import
+    character(kind=c_char), dimension(*) :: logger_name
+    integer(c_size_t), value :: logger_name_length
+    type(c_ptr) :: new_client
+    integer(enum_kind) :: code
+  end function c_SimpleCreateClient
+
+  function c_CreateClient(config_options, logger_name, logger_name_length, new_client) bind(c, &
+      name="CreateClient") result(code)
+    import
+    type(c_ptr), value :: config_options
+    character(kind=c_char), dimension(*) :: logger_name
+    integer(c_size_t), value :: logger_name_length
+    type(c_ptr) :: new_client
+    integer(enum_kind) :: code
+  end function c_CreateClient
+
   function c_SmartRedisCClient(cluster, logger_name, logger_name_length, new_client) bind(c, &
       name="SmartRedisCClient") result(code)
     import
@@ -53,20 +35,250 @@ interface
     integer(enum_kind) :: code
   end function c_SmartRedisCClient
 
+  function c_DeleteCClient(c_client) bind(c, name="DeleteCClient") result(code)
+    import
+    type(c_ptr) :: c_client
+    integer(enum_kind) :: code
+  end function c_DeleteCClient
+
   function c_put_dataset(c_client, dataset) bind(c, name="put_dataset") result(code)
     import
     type(c_ptr), value :: c_client, dataset
     integer(enum_kind) :: code
   end function c_put_dataset
 
-  function c_append_to_list(c_client, list_name, list_name_length, dataset) bind(c, name="append_to_list") &
-      result(code)
+  function c_get_dataset(c_client, name, name_length, dataset) bind(c, name="get_dataset") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    type(c_ptr) :: dataset
+    integer(enum_kind) :: code
+  end function c_get_dataset
+
+  function c_rename_dataset(c_client, old_name, old_name_length, new_name, new_name_length) bind(c, &
+      name="rename_dataset") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: old_name, new_name
+    integer(c_size_t), value :: old_name_length, new_name_length
+    integer(enum_kind) :: code
+  end function c_rename_dataset
+
+  function c_copy_dataset(c_client, src_name, src_name_length, dest_name, dest_name_length) bind(c, &
+      name="copy_dataset") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: src_name, dest_name
+    integer(c_size_t), value :: src_name_length, dest_name_length
+    integer(enum_kind) :: code
+  end function c_copy_dataset
+
+  function c_delete_dataset(c_client, name, name_length) bind(c, name="delete_dataset") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(enum_kind) :: code
+  end function c_delete_dataset
+
+  function c_put_tensor(c_client, name, name_length, data, dims, n_dims, type, mem_layout) bind(c, &
+      name="put_tensor") result(code)
+    import
+    type(c_ptr), value :: c_client, data
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length, n_dims
+    integer(c_size_t), dimension(*) :: dims
+    integer(enum_kind), value :: type, mem_layout
+    integer(enum_kind) :: code
+  end function c_put_tensor
+
+  function c_unpack_tensor(c_client, name, name_length, result, dims, n_dims, type, mem_layout) bind(c, &
+      name="unpack_tensor") result(code)
+    import
+    type(c_ptr), value :: c_client, result
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length, n_dims
+    integer(c_size_t), dimension(*) :: dims
+    integer(enum_kind), value :: type, mem_layout
+    integer(enum_kind) :: code
+  end function c_unpack_tensor
+
+  function c_rename_tensor(c_client, old_name, old_name_length, new_name, new_name_length) bind(c, &
+      name="rename_tensor") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: old_name, new_name
+    integer(c_size_t), value :: old_name_length, new_name_length
+    integer(enum_kind) :: code
+  end function c_rename_tensor
+
+  function c_delete_tensor(c_client, name, name_length) bind(c, name="delete_tensor") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(enum_kind) :: code
+  end function c_delete_tensor
+
+  function c_copy_tensor(c_client, src_name, src_name_length, dest_name, dest_name_length) bind(c, &
+      name="copy_tensor") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: src_name, dest_name
+    integer(c_size_t), value :: src_name_length, dest_name_length
+    integer(enum_kind) :: code
+  end function c_copy_tensor
+
+  function c_key_exists(c_client, key, key_length, exists) bind(c, name="key_exists") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: key
+    integer(c_size_t), value :: key_length
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_key_exists
+
+  function c_tensor_exists(c_client, name, name_length, exists) bind(c, name="tensor_exists") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_tensor_exists
+
+  function c_model_exists(c_client, name, name_length, exists) bind(c, name="model_exists") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_model_exists
+
+  function c_dataset_exists(c_client, name, name_length, exists) bind(c, name="dataset_exists") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_dataset_exists
+
+  function c_poll_key(c_client, key, key_length, poll_frequency_ms, num_tries, exists) bind(c, &
+      name="poll_key") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: key
+    integer(c_size_t), value :: key_length
+    integer(c_int), value :: poll_frequency_ms, num_tries
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_poll_key
+
+  function c_poll_model(c_client, name, name_length, poll_frequency_ms, num_tries, exists) bind(c, &
+      name="poll_model") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: poll_frequency_ms, num_tries
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_poll_model
+
+  function c_poll_tensor(c_client, name, name_length, poll_frequency_ms, num_tries, exists) bind(c, &
+      name="poll_tensor") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: poll_frequency_ms, num_tries
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_poll_tensor
+
+  function c_poll_dataset(c_client, name, name_length, poll_frequency_ms, num_tries, exists) bind(c, &
+      name="poll_dataset") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: poll_frequency_ms, num_tries
+    logical(c_bool) :: exists
+    integer(enum_kind) :: code
+  end function c_poll_dataset
+
+  function c_set_data_source(c_client, source_id, source_id_length) bind(c, name="set_data_source") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: source_id
+    integer(c_size_t), value :: source_id_length
+    integer(enum_kind) :: code
+  end function c_set_data_source
+
+  function c_use_tensor_ensemble_prefix(c_client, use_prefix) bind(c, name="use_tensor_ensemble_prefix") result(code)
+    import
+    type(c_ptr), value :: c_client
+    logical(c_bool), value :: use_prefix
+    integer(enum_kind) :: code
+  end function c_use_tensor_ensemble_prefix
+
+  function c_use_dataset_ensemble_prefix(c_client, use_prefix) bind(c, name="use_dataset_ensemble_prefix") result(code)
+    import
+    type(c_ptr), value :: c_client
+    logical(c_bool), value :: use_prefix
+    integer(enum_kind) :: code
+  end function c_use_dataset_ensemble_prefix
+
+  function c_use_model_ensemble_prefix(c_client, use_prefix) bind(c, name="use_model_ensemble_prefix") result(code)
+    import
+    type(c_ptr), value :: c_client
+    logical(c_bool), value :: use_prefix
+    integer(enum_kind) :: code
+  end function c_use_model_ensemble_prefix
+
+  function c_use_list_ensemble_prefix(c_client, use_prefix) bind(c, name="use_list_ensemble_prefix") result(code)
+    import
+    type(c_ptr), value :: c_client
+    logical(c_bool), value :: use_prefix
+    integer(enum_kind) :: code
+  end function c_use_list_ensemble_prefix
+
+  function c_append_to_list(c_client, list_name, list_name_length, dataset) bind(c, name="append_to_list") result(code)
     import
     type(c_ptr), value :: c_client, dataset
     character(kind=c_char), dimension(*) :: list_name
     integer(c_size_t), value :: list_name_length
     integer(enum_kind) :: code
   end function c_append_to_list
+
+  function c_delete_list(c_client, list_name, list_name_length) bind(c, name="delete_list") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: list_name
+    integer(c_size_t), value :: list_name_length
+    integer(enum_kind) :: code
+  end function c_delete_list
+
+  function c_copy_list(c_client, src_name, src_name_length, dest_name, dest_name_length) bind(c, &
+      name="copy_list") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: src_name, dest_name
+    integer(c_size_t), value :: src_name_length, dest_name_length
+    integer(enum_kind) :: code
+  end function c_copy_list
+
+  function c_rename_list(c_client, src_name, src_name_length, dest_name, dest_name_length) bind(c, &
+      name="rename_list") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: src_name, dest_name
+    integer(c_size_t), value :: src_name_length, dest_name_length
+    integer(enum_kind) :: code
+  end function c_rename_list
 
   function c_get_list_length(c_client, list_name, list_name_length, result_length) bind(c, &
       name="get_list_length") result(code)
@@ -77,6 +289,39 @@ interface
     integer(c_int) :: result_length
     integer(enum_kind) :: code
   end function c_get_list_length
+
+  function c_poll_list_length(c_client, name, name_length, list_length, poll_frequency_ms, num_tries, &
+      poll_result) bind(c, name="poll_list_length") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: list_length, poll_frequency_ms, num_tries
+    logical(c_bool) :: poll_result
+    integer(enum_kind) :: code
+  end function c_poll_list_length
+
+  function c_poll_list_length_gte(c_client, name, name_length, list_length, poll_frequency_ms, num_tries, &
+      poll_result) bind(c, name="poll_list_length_gte") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: list_length, poll_frequency_ms, num_tries
+    logical(c_bool) :: poll_result
+    integer(enum_kind) :: code
+  end function c_poll_list_length_gte
+
+  function c_poll_list_length_lte(c_client, name, name_length, list_length, poll_frequency_ms, num_tries, &
+      poll_result) bind(c, name="poll_list_length_lte") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: list_length, poll_frequency_ms, num_tries
+    logical(c_bool) :: poll_result
+    integer(enum_kind) :: code
+  end function c_poll_list_length_lte
 
   function c_get_dataset_list_range_allocated(c_client, list_name, list_name_length, start_index, end_index, &
       datasets) bind(c, name="_get_dataset_list_range_allocated") result(code)
@@ -89,8 +334,8 @@ interface
     integer(enum_kind) :: code
   end function c_get_dataset_list_range_allocated
 
-  function c_draft_tensor(c_client, dims, n_dims, type, mem_layout, draft, data) bind(c, name="draft_tensor") &
-      result(code)
+  function c_draft_tensor(c_client, dims, n_dims, type, mem_layout, draft, data) bind(c, &
+      name="draft_tensor") result(code)
     import
     type(c_ptr), value :: c_client
     integer(c_size_t), dimension(*) :: dims
@@ -100,6 +345,21 @@ interface
     integer(enum_kind) :: code
   end function c_draft_tensor
 
+  function c_put_draft(c_client, name, name_length, draft) bind(c, name="put_draft") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    type(c_ptr) :: draft
+    integer(enum_kind) :: code
+  end function c_put_draft
+
+  function c_DeallocateDraft(draft) bind(c, name="DeallocateDraft") result(code)
+    import
+    type(c_ptr) :: draft
+    integer(enum_kind) :: code
+  end function c_DeallocateDraft
+
   function c_lease_tensor(c_client, name, name_length, lease, data, dims, n_dims, type, mem_layout) bind(c, &
       name="lease_tensor") result(code)
     import
@@ -108,8 +368,21 @@ interface
     integer(c_size_t), value :: name_length
     type(c_ptr) :: lease, data, dims
     integer(c_size_t) :: n_dims
-    integer(enum_kind) :: type, mem_layout, code
+    integer(enum_kind) :: type, mem_layout
+    integer(enum_kind) :: code
   end function c_lease_tensor
+
+  function c_DeallocateLease(lease) bind(c, name="DeallocateLease") result(code)
+    import
+    type(c_ptr) :: lease
+    integer(enum_kind) :: code
+  end function c_DeallocateLease
+
+  function c_client_to_string(c_client) bind(c, name="client_to_string") result(text)
+    import
+    type(c_ptr), value :: c_client
+    type(c_ptr) :: text
+  end function c_client_to_string
 end interface
 
 end module smartredis_c_client

@@ -1,26 +1,66 @@
 ! The C functions of models and scripts.
 module smartredis_c_models
-use iso_c_binding, only : c_ptr, c_char, c_int, c_size_t
+use iso_c_binding, only : c_ptr, c_char, c_bool, c_int, c_int64_t, c_size_t
 use fortran_c_interop, only : enum_kind
-use smartredis_c_signatures
 implicit none
 public
 
-procedure(signature_set_model), bind(c, name="set_model_from_file") :: c_set_model_from_file
-procedure(signature_set_model_multigpu), bind(c, name="set_model_from_file_multigpu") :: c_set_model_from_file_multigpu
-procedure(signature_set_model), bind(c, name="set_model") :: c_set_model
-procedure(signature_set_model_multigpu), bind(c, name="set_model_multigpu") :: c_set_model_multigpu
-procedure(signature_name), bind(c, name="delete_model") :: c_delete_model
-procedure(signature_name_multigpu), bind(c, name="delete_model_multigpu") :: c_delete_model_multigpu
-procedure(signature_set_script), bind(c, name="set_script_from_file") :: c_set_script_from_file
-procedure(signature_set_script_multigpu), bind(c, name="set_script_from_file_multigpu") :: c_set_script_from_file_multigpu
-procedure(signature_set_script), bind(c, name="set_script") :: c_set_script
-procedure(signature_set_script_multigpu), bind(c, name="set_script_multigpu") :: c_set_script_multigpu
-procedure(signature_array), bind(c, name="get_script") :: c_get_script
-procedure(signature_name), bind(c, name="delete_script") :: c_delete_script
-procedure(signature_name_multigpu), bind(c, name="delete_script_multigpu") :: c_delete_script_multigpu
-
 interface
+  function c_set_model_from_file(c_client, name, name_length, model_file, model_file_length, backend, &
+      backend_length, device, device_length, batch_size, min_batch_size, min_batch_timeout, tag, tag_length, &
+      inputs, input_lengths, n_inputs, outputs, output_lengths, n_outputs) bind(c, &
+      name="set_model_from_file") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, model_file, backend, device, tag
+    integer(c_size_t), value :: name_length, model_file_length, backend_length, device_length, tag_length, n_inputs, n_outputs
+    integer(c_int), value :: batch_size, min_batch_size, min_batch_timeout
+    type(c_ptr), dimension(*) :: inputs, outputs
+    integer(c_size_t), dimension(*) :: input_lengths, output_lengths
+    integer(enum_kind) :: code
+  end function c_set_model_from_file
+
+  function c_set_model_from_file_multigpu(c_client, name, name_length, model_file, model_file_length, backend, &
+      backend_length, first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout, tag, tag_length, &
+      inputs, input_lengths, n_inputs, outputs, output_lengths, n_outputs) bind(c, &
+      name="set_model_from_file_multigpu") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, model_file, backend, tag
+    integer(c_size_t), value :: name_length, model_file_length, backend_length, tag_length, n_inputs, n_outputs
+    integer(c_int), value :: first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout
+    type(c_ptr), dimension(*) :: inputs, outputs
+    integer(c_size_t), dimension(*) :: input_lengths, output_lengths
+    integer(enum_kind) :: code
+  end function c_set_model_from_file_multigpu
+
+  function c_set_model(c_client, name, name_length, model, model_length, backend, backend_length, device, &
+      device_length, batch_size, min_batch_size, min_batch_timeout, tag, tag_length, inputs, input_lengths, &
+      n_inputs, outputs, output_lengths, n_outputs) bind(c, name="set_model") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, model, backend, device, tag
+    integer(c_size_t), value :: name_length, model_length, backend_length, device_length, tag_length, n_inputs, n_outputs
+    integer(c_int), value :: batch_size, min_batch_size, min_batch_timeout
+    type(c_ptr), dimension(*) :: inputs, outputs
+    integer(c_size_t), dimension(*) :: input_lengths, output_lengths
+    integer(enum_kind) :: code
+  end function c_set_model
+
+  function c_set_model_multigpu(c_client, name, name_length, model, model_length, backend, backend_length, &
+      first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout, tag, tag_length, inputs, &
+      input_lengths, n_inputs, outputs, output_lengths, n_outputs) bind(c, &
+      name="set_model_multigpu") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, model, backend, tag
+    integer(c_size_t), value :: name_length, model_length, backend_length, tag_length, n_inputs, n_outputs
+    integer(c_int), value :: first_gpu, num_gpus, batch_size, min_batch_size, min_batch_timeout
+    type(c_ptr), dimension(*) :: inputs, outputs
+    integer(c_size_t), dimension(*) :: input_lengths, output_lengths
+    integer(enum_kind) :: code
+  end function c_set_model_multigpu
+
   function c_get_model(c_client, name, name_length, model_length, model) bind(c, name="get_model") result(code)
     import
     type(c_ptr), value :: c_client
@@ -54,6 +94,72 @@ interface
     integer(enum_kind) :: code
   end function c_run_model_multigpu
 
+  function c_delete_model(c_client, name, name_length) bind(c, name="delete_model") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(enum_kind) :: code
+  end function c_delete_model
+
+  function c_delete_model_multigpu(c_client, name, name_length, first_gpu, num_gpus) bind(c, &
+      name="delete_model_multigpu") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: first_gpu, num_gpus
+    integer(enum_kind) :: code
+  end function c_delete_model_multigpu
+
+  function c_set_script_from_file(c_client, name, name_length, device, device_length, script_file, &
+      script_file_length) bind(c, name="set_script_from_file") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, device, script_file
+    integer(c_size_t), value :: name_length, device_length, script_file_length
+    integer(enum_kind) :: code
+  end function c_set_script_from_file
+
+  function c_set_script_from_file_multigpu(c_client, name, name_length, script_file, script_file_length, &
+      first_gpu, num_gpus) bind(c, name="set_script_from_file_multigpu") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, script_file
+    integer(c_size_t), value :: name_length, script_file_length
+    integer(c_int), value :: first_gpu, num_gpus
+    integer(enum_kind) :: code
+  end function c_set_script_from_file_multigpu
+
+  function c_set_script(c_client, name, name_length, device, device_length, script, script_length) bind(c, &
+      name="set_script") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, device, script
+    integer(c_size_t), value :: name_length, device_length, script_length
+    integer(enum_kind) :: code
+  end function c_set_script
+
+  function c_set_script_multigpu(c_client, name, name_length, script, script_length, first_gpu, &
+      num_gpus) bind(c, name="set_script_multigpu") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name, script
+    integer(c_size_t), value :: name_length, script_length
+    integer(c_int), value :: first_gpu, num_gpus
+    integer(enum_kind) :: code
+  end function c_set_script_multigpu
+
+  function c_get_script(c_client, name, name_length, script, script_length) bind(c, name="get_script") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    type(c_ptr) :: script
+    integer(c_size_t) :: script_length
+    integer(enum_kind) :: code
+  end function c_get_script
+
   function c_run_script(c_client, name, name_length, func, function_length, inputs, input_lengths, n_inputs, &
       outputs, output_lengths, n_outputs) bind(c, name="run_script") result(code)
     import
@@ -66,8 +172,8 @@ interface
   end function c_run_script
 
   function c_run_script_multigpu(c_client, name, name_length, func, function_length, inputs, input_lengths, &
-      n_inputs, outputs, output_lengths, n_outputs, offset, first_gpu, num_gpus) bind(c, name="run_script_multigpu") &
-      result(code)
+      n_inputs, outputs, output_lengths, n_outputs, offset, first_gpu, num_gpus) bind(c, &
+      name="run_script_multigpu") result(code)
     import
     type(c_ptr), value :: c_client
     character(kind=c_char), dimension(*) :: name, func
@@ -77,6 +183,24 @@ interface
     integer(c_int), value :: offset, first_gpu, num_gpus
     integer(enum_kind) :: code
   end function c_run_script_multigpu
+
+  function c_delete_script(c_client, name, name_length) bind(c, name="delete_script") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(enum_kind) :: code
+  end function c_delete_script
+
+  function c_delete_script_multigpu(c_client, name, name_length, first_gpu, num_gpus) bind(c, &
+      name="delete_script_multigpu") result(code)
+    import
+    type(c_ptr), value :: c_client
+    character(kind=c_char), dimension(*) :: name
+    integer(c_size_t), value :: name_length
+    integer(c_int), value :: first_gpu, num_gpus
+    integer(enum_kind) :: code
+  end function c_delete_script_multigpu
 end interface
 
 end module smartredis_c_models

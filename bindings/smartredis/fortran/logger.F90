@@ -22,29 +22,53 @@ interface log_error
   module procedure log_error_client, log_error_dataset, log_error_logcontext, log_error_string
 end interface log_error
 
-abstract interface
-  subroutine log_of_context(context, level, data, data_len) bind(c)
+interface
+  subroutine c_log_data(context, level, data, data_len) bind(c, name="log_data_noexcept")
     import
     type(c_ptr), value :: context
     integer(enum_kind), value :: level
     character(kind=c_char), dimension(*) :: data
     integer(c_size_t), value :: data_len
-  end subroutine log_of_context
-
-  subroutine log_of_text(context, context_len, level, data, data_len) bind(c)
+  end subroutine c_log_data
+  subroutine c_log_data_string(context, context_len, level, data, data_len) bind(c, name="log_data_noexcept_string")
     import
-    character(kind=c_char), dimension(*) :: context, data
-    integer(c_size_t), value :: context_len, data_len
+    character(kind=c_char), dimension(*) :: context
+    integer(c_size_t), value :: context_len
     integer(enum_kind), value :: level
-  end subroutine log_of_text
+    character(kind=c_char), dimension(*) :: data
+    integer(c_size_t), value :: data_len
+  end subroutine c_log_data_string
+  subroutine c_log_warning(context, level, data, data_len) bind(c, name="log_warning_noexcept")
+    import
+    type(c_ptr), value :: context
+    integer(enum_kind), value :: level
+    character(kind=c_char), dimension(*) :: data
+    integer(c_size_t), value :: data_len
+  end subroutine c_log_warning
+  subroutine c_log_warning_string(context, context_len, level, data, data_len) bind(c, name="log_warning_noexcept_string")
+    import
+    character(kind=c_char), dimension(*) :: context
+    integer(c_size_t), value :: context_len
+    integer(enum_kind), value :: level
+    character(kind=c_char), dimension(*) :: data
+    integer(c_size_t), value :: data_len
+  end subroutine c_log_warning_string
+  subroutine c_log_error(context, level, data, data_len) bind(c, name="log_error_noexcept")
+    import
+    type(c_ptr), value :: context
+    integer(enum_kind), value :: level
+    character(kind=c_char), dimension(*) :: data
+    integer(c_size_t), value :: data_len
+  end subroutine c_log_error
+  subroutine c_log_error_string(context, context_len, level, data, data_len) bind(c, name="log_error_noexcept_string")
+    import
+    character(kind=c_char), dimension(*) :: context
+    integer(c_size_t), value :: context_len
+    integer(enum_kind), value :: level
+    character(kind=c_char), dimension(*) :: data
+    integer(c_size_t), value :: data_len
+  end subroutine c_log_error_string
 end interface
-
-procedure(log_of_context), bind(c, name="log_data_noexcept") :: c_log_data
-procedure(log_of_context), bind(c, name="log_warning_noexcept") :: c_log_warning
-procedure(log_of_context), bind(c, name="log_error_noexcept") :: c_log_error
-procedure(log_of_text), bind(c, name="log_data_noexcept_string") :: c_log_data_string
-procedure(log_of_text), bind(c, name="log_warning_noexcept_string") :: c_log_warning_string
-procedure(log_of_text), bind(c, name="log_error_noexcept_string") :: c_log_error_string
 
 contains
 
