@@ -176,7 +176,7 @@ if(SMARTREDIS_FORTRAN)
     add_executable(guide_fortran guide.F90)
     target_compile_options(guide_fortran PRIVATE -cpp)
     target_link_libraries(guide_fortran smartredis-fortran)
-    add_executable(solver ${TESTS}/../../examples/smartredis/solver.F90)
+    add_executable(solver ${TESTS}/../../../examples/smartredis/solver.F90)
     target_link_libraries(solver smartredis-fortran)
 endif()
 ";
