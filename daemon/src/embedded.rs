@@ -79,12 +79,12 @@ pub fn embedded() -> Result<Embedded, EmbeddedError> {
 ///
 /// With the option `socket`, the daemon listens there, and stores its descriptors in an fd store: in the process that the
 /// option `fd_store` names, or in one that this function starts (`tensorlendd --fd-store`, the program next to this one or in
-/// PATH). After the death of this process, the next daemon with the same `socket` continues with all tensors. Without
-/// `socket`, the daemon has a socket and memory of its own, which end with it.
+/// PATH). The next daemon with the same `socket` continues with all tensors. Without one, the store ends after a minute.
+/// Without `socket`, the daemon has a socket and memory of its own, which end with it.
 ///
 /// # Errors
-/// If the configuration is invalid, or a resource of the system is missing. Also if the fd store cannot be started or does
-/// not respond within ten seconds, or if `fd_store` is set without `socket`.
+/// If the configuration is invalid, or a resource of the system is missing. Also if the process of `fd_store` does not
+/// respond within ten seconds, or if `fd_store` is set without `socket`.
 pub fn embedded_with(config: &Config) -> Result<Embedded, EmbeddedError> {
     limits::check_system()?;
     fork::watch();
@@ -136,16 +136,9 @@ impl<'a> Place<'a> {
         match self.store {
             StoreAt::None => Ok(Inherited::default()),
             StoreAt::Socket(path) => FdStore::of_process(path),
-            StoreAt::Default => FdStore::of_own_process(&self.socket, daemon_program()),
+            StoreAt::Default => Ok(FdStore::of_own_process(&self.socket)),
         }
     }
-}
-
-/// Returns `tensorlendd` next to this program. If there is none, returns the name, which PATH resolves.
-fn daemon_program() -> PathBuf {
-    let name = PathBuf::from("tensorlendd");
-    let near = std::env::current_exe().ok().map(|program| program.with_file_name(&name));
-    near.filter(|near| near.exists()).unwrap_or(name)
 }
 
 /// Creates a directory that only this user can enter. The directory is in /tmp if TMPDIR is too

@@ -23,7 +23,7 @@ use rustix::process::{DumpableBehavior, Resource};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum number of descriptors that one process stores.
 const ENTRIES_MAX: usize = 1 << 18;
@@ -117,6 +117,8 @@ impl Entries {
 /// # Errors
 /// An error if the socket cannot be created, or if a system call of the loop fails.
 pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
+    // `killall tensorlendd` ends the daemons, and not what they leave.
+    let _ = rustix::thread::set_name(c"tensorlend-store");
     let signals = Signals::catch()?;
     let system = |what| move |error: Errno| DaemonError::System { what, error: error.into() };
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("PR_SET_DUMPABLE"))?;
@@ -131,13 +133,14 @@ pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
     let listener = Listener::bind(path, 0o600)?;
     notify::ready("stores descriptors");
     tracing::info!("stores up to {capacity} descriptors, on {}", path.display());
-    let idle = idle.and_then(|idle| Timespec::try_from(idle).ok());
     // From here on, this process allocates no memory.
-    let (mut daemon, mut served): (Option<OwnedFd>, bool) = (None, false);
+    let mut daemon: Option<OwnedFd> = None;
+    let mut ends = idle.map(|idle| Instant::now() + idle);
     loop {
         let peer = daemon.as_ref().map_or(listener.fd.as_fd(), AsFd::as_fd);
         let mut ready = [PollFd::new(&signals, PollFlags::IN), PollFd::from_borrowed_fd(peer, PollFlags::IN)];
-        match poll(&mut ready, timeout(idle, daemon.is_some(), served && entries.descriptors.is_empty()).as_ref()) {
+        let left = ends.filter(|_| daemon.is_none()).map(|at| at.saturating_duration_since(Instant::now()));
+        match poll(&mut ready, left.and_then(|left| Timespec::try_from(left).ok()).as_ref()) {
             Ok(0) => return Ok(()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(system("poll")(error)),
@@ -152,17 +155,14 @@ pub fn run(path: &Path, idle: Option<Duration>) -> Result<(), DaemonError> {
         }
         if let Some(connection) = daemon.take() {
             daemon = serve(&connection, &mut entries).then_some(connection);
+            if daemon.is_none() {
+                let kept_for = idle.filter(|_| !entries.descriptors.is_empty()).unwrap_or_default();
+                ends = idle.map(|_| Instant::now() + kept_for);
+            }
         } else {
             daemon = accept(&listener.fd).filter(|connection| send_all(connection.as_fd(), &entries).is_ok());
-            served |= daemon.is_some();
         }
     }
-}
-
-/// Returns the time for which the store waits for the next event.
-fn timeout(idle: Option<Timespec>, has_daemon: bool, is_useless: bool) -> Option<Timespec> {
-    let idle = idle.filter(|_| !has_daemon)?;
-    Some(if is_useless { Timespec { tv_sec: 0, tv_nsec: 0 } } else { idle })
 }
 
 /// Accepts a daemon that runs as this process's user or as root. Disconnects a daemon that does not

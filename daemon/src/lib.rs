@@ -23,4 +23,4 @@ pub use config::{
 pub use embedded::{Embedded, EmbeddedError, embedded, embedded_with};
 pub use service::{ask_to_reload, check, run};
 pub use sys::reload::Load;
-pub use sys::{DaemonError, memory_limit};
+pub use sys::{DaemonError, memory_limit, set_program};

@@ -62,7 +62,6 @@ pub fn command() -> clap::Command {
 /// Runs the daemon from a command line. The first argument is the program's name. Returns the exit
 /// status.
 pub fn main(arguments: Vec<OsString>) -> u8 {
-    let program = arguments.first().map_or_else(|| "tensorlendd".into(), PathBuf::from);
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -76,24 +75,32 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
             return error.exit_code() as u8;
         }
     };
+    if let Ok(program) = std::env::current_exe() {
+        // Python has set the command of its own before.
+        crate::set_program(vec![program.into()]);
+    }
+    if arguments.fd_store_idle.is_some() {
+        // Somebody may wait for the end of one of the daemon's files.
+        let _ = tensorlend_os::inherited::close_all();
+    }
     if arguments.print_config {
         print!("{}", crate::EXAMPLE);
         return 0;
     }
     #[cfg(feature = "crash-points")]
     tensorlend_os::crash::arm();
-    let status = run(arguments, program);
+    let status = run(arguments);
     log::flush();
     status
 }
 
-fn run(arguments: Arguments, program: PathBuf) -> u8 {
+fn run(arguments: Arguments) -> u8 {
     if let Err(error) = log::start(arguments.log_format) {
         stderr::say(&format!("tensorlendd: systemd's journal cannot be written: {error}"));
         return 1;
     }
     let serves = !arguments.check_config && arguments.reload.is_none();
-    match start(arguments, program) {
+    match start(arguments) {
         Ok(()) => 0,
         Err(error) => {
             // The text is trimmed, because the texts of the TOML parser end with a line feed.
@@ -106,7 +113,7 @@ fn run(arguments: Arguments, program: PathBuf) -> u8 {
     }
 }
 
-fn start(arguments: Arguments, program: PathBuf) -> Result<(), DaemonError> {
+fn start(arguments: Arguments) -> Result<(), DaemonError> {
     let Arguments { config, socket, fd_store, fd_store_idle, allow_fake_cuda, check_config, reload, .. } = arguments;
     if let Some(path) = fd_store {
         return crate::fd_store::run(&path, fd_store_idle.map(|seconds| Duration::from_secs(seconds.into())));
@@ -129,7 +136,7 @@ fn start(arguments: Arguments, program: PathBuf) -> Result<(), DaemonError> {
     }
     match reload {
         Some(pid) => crate::ask_to_reload(&load()?, pid),
-        None => crate::run(Box::new(load), program),
+        None => crate::run(Box::new(load)),
     }
 }
 

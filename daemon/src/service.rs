@@ -109,8 +109,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
 }
 
 /// Runs the daemon until SIGTERM or SIGINT. `load` reads the daemon's configuration at the start,
-/// and again after each SIGHUP. `program` is the path of `tensorlendd`, which a user's daemon starts
-/// as its fd store.
+/// and again after each SIGHUP.
 ///
 /// The process's first thread calls this function before other threads exist. The function catches
 /// signals for the whole process, makes the process undumpable, and raises its limit of
@@ -118,7 +117,7 @@ pub fn check(config: &Config) -> Result<(), DaemonError> {
 ///
 /// # Errors
 /// If the daemon cannot start, or its event loop fails.
-pub fn run(load: Load, program: PathBuf) -> Result<(), DaemonError> {
+pub fn run(load: Load) -> Result<(), DaemonError> {
     limits::check_system()?;
     let config = load()?;
     // The manager's descriptors are taken over before any other descriptor is opened, because a new
@@ -141,10 +140,10 @@ pub fn run(load: Load, program: PathBuf) -> Result<(), DaemonError> {
         Listener::bind(&path, socket_mode(&config, mode))?
     };
     let pool = settings.pool_bytes_max;
-    let own_store = || listener.path().filter(|_| mode == Mode::User && !notify::is_heard());
+    let own_store = || listener.path().filter(|_| mode == Mode::User && !notify::is_heard() && stored.is_empty());
     let left = match (config.fd_store_at(), own_store()) {
         (StoreAt::Socket(path), _) => FdStore::of_process(path)?,
-        (StoreAt::Default, Some(socket)) => FdStore::of_own_process(socket, program)?,
+        (StoreAt::Default, Some(socket)) => FdStore::of_own_process(socket),
         (StoreAt::None, _) => Inherited::default(),
         (StoreAt::Default, None) => Inherited { fd_store: FdStore::of_this_process(&stored), stored },
     };

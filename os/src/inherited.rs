@@ -30,6 +30,19 @@ pub fn take(number: RawFd) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
+/// Closes all inherited descriptors, except the standard streams. A process calls this function at its start, before it
+/// opens a descriptor of its own.
+///
+/// # Errors
+/// The errors of `close_range(2)`: kernels before Linux 5.9 do not have it.
+pub fn close_all() -> io::Result<()> {
+    // SAFETY: no value of this process owns a descriptor yet, so no value loses its descriptor.
+    match unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Number of groups that fit at the first attempt.
 const GROUPS: usize = 64;
 /// Maximum number of groups of a process: the kernel's `NGROUPS_MAX`.

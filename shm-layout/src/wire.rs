@@ -120,7 +120,7 @@ pub enum Request {
     /// daemon's wakeup eventfd.
     Return(Return),
     /// Retired: a violation. Clients of earlier builds handed a descriptor back to a daemon that did not know their
-    /// session. This variant keeps the numbers of the later ones.
+    /// session. Their message has fields, which [`decode`] refuses. This variant keeps the numbers of the later ones.
     HandBack,
     /// Acknowledges the descriptors of the last reply. The client has mapped those that it may
     /// write. No reply.

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::context::context_manager;
 use crate::errors::{argument, named};
 use crate::options::Options;
+use crate::programs::name_daemon;
 use crate::shown;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -30,7 +31,8 @@ pub struct Embedded {
 /// ----------
 /// config : str or None, default None
 ///     A configuration in TOML, as in a configuration file of tensorlendd. None is the default
-///     configuration.
+///     configuration. With the option socket, the values stay for a minute after the daemon's end, for
+///     the next daemon with this socket. Otherwise they end with the daemon.
 ///
 /// Returns
 /// -------
@@ -58,6 +60,7 @@ pub fn embedded(py: Python<'_>, config: Option<&str>) -> PyResult<Embedded> {
         Some(text) => tensorlend_daemon::Config::parse(text).map_err(|error| argument(error.to_string()))?,
         None => tensorlend_daemon::Config::default(),
     };
+    name_daemon(py)?;
     let broker = py.detach(|| tensorlend_daemon::embedded_with(&config));
     let broker = broker.map_err(|error| named("DaemonStartError", error.to_string()))?;
     let socket = broker.socket().to_owned();

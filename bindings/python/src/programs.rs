@@ -12,6 +12,18 @@ pub fn tool(py: Python<'_>, arguments: Vec<OsString>, again: Vec<OsString>) -> u
 
 /// Runs the daemon, and returns its exit status.
 #[pyfunction]
-pub fn daemon(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
-    py.detach(|| tensorlend_daemon::program::main(arguments))
+pub fn daemon(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
+    name_daemon(py)?;
+    Ok(py.detach(|| tensorlend_daemon::program::main(arguments)))
+}
+
+/// Names the command that runs the package's daemon, which a daemon starts as its fd store.
+pub fn name_daemon(py: Python<'_>) -> PyResult<()> {
+    let interpreter: Option<OsString> = py.import("sys")?.getattr("executable")?.extract()?;
+    // An application that embeds Python has no interpreter.
+    if let Some(interpreter) = interpreter.filter(|it| !it.is_empty()) {
+        let code = "from tensorlend._programs import daemon; daemon()";
+        tensorlend_daemon::set_program(vec![interpreter, "-P".into(), "-c".into(), code.into()]);
+    }
+    Ok(())
 }

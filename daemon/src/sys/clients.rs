@@ -392,12 +392,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let mut shell = listening(&path);
-        if !packet::refuse_descriptors(shell.listener.fd.as_fd()).unwrap() {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.unwrap();
+        if !packet::refuse_descriptors(ours.as_fd()).unwrap() {
             tensorlend_os::skip::skip("the kernel is older than Linux 6.16 and has no SO_PASSRIGHTS");
             return;
         }
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (_ours, theirs) = pair.unwrap();
         let early = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         connect(&early, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         let (late, _) = connected(&mut shell, &path);

@@ -20,6 +20,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ impl Room {
 }
 
 /// The connection to a `tensorlendd --fd-store`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Connection {
     path: PathBuf,
     /// Starts the store, if it is this daemon's own.
@@ -152,10 +153,12 @@ impl Welcome {
     }
 }
 
-/// Starts the daemon's own store, if the attempt to connect has found that no process listens at `path`.
-fn start_if_missing(starter: Option<&mut Starter>, path: &Path, error: Errno) -> std::io::Result<()> {
+/// Starts the daemon's own store, if the attempt to connect has found that no process listens there.
+fn start_if_missing(starter: Option<&mut Starter>, error: &io::Error) -> io::Result<()> {
     match starter {
-        Some(starter) if matches!(error, Errno::NOENT | Errno::CONNREFUSED) => starter.start(path),
+        Some(starter) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            starter.start()
+        }
         _ => Ok(()),
     }
 }
@@ -186,6 +189,37 @@ impl FdStore {
         Self { store, ..Self::default() }
     }
 
+    /// Connects to the store next to the daemon's socket, and starts it if none runs. If that fails, the daemon serves its
+    /// clients without a store, and tries again later.
+    pub fn of_own_process(socket: &Path) -> Inherited {
+        let Some(path) = own::path(socket) else {
+            tracing::warn!("the path of the socket is too long for that of an fd store: a restart loses all tensors");
+            return Inherited::default();
+        };
+        let mut starter = Starter::new(path.clone());
+        let start = Instant::now();
+        loop {
+            let error = match Welcome::receive(&path, START_MAX) {
+                Ok(welcome) => return Self::welcomed(path, Some(starter), welcome),
+                Err(error) => io::Error::from(error),
+            };
+            let had_ended = starter.has_ended();
+            let failed = match start_if_missing(Some(&mut starter), &error) {
+                Err(error) => Some(error),
+                Ok(()) if had_ended || start.elapsed() >= START_MAX => Some(error),
+                Ok(()) => None,
+            };
+            if let Some(error) = failed {
+                tracing::warn!("the fd store {} does not start: {error}: a restart loses all tensors", path.display());
+                let connection = Connection { path, starter: Some(starter), ..Connection::default() };
+                let mut fd_store = Self { store: Store::Process(connection), ..Self::default() };
+                fd_store.retry_later();
+                return Inherited { fd_store, stored: Vec::new() };
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Connects to the process that stores descriptors on the socket at `path`. Returns the store,
     /// and the descriptors that the previous daemon has stored in it.
     ///
@@ -193,31 +227,22 @@ impl FdStore {
     /// An error if no such process responds within ten seconds, or if another daemon is connected
     /// to it.
     pub fn of_process(path: &Path) -> Result<Inherited, DaemonError> {
-        Self::connect(path, None)
-    }
-
-    /// Connects to the store next to the daemon's socket. Starts `program` as that store if none runs.
-    ///
-    /// # Errors
-    /// As [`Self::of_process`], and if the program cannot be started.
-    pub fn of_own_process(socket: &Path, program: PathBuf) -> Result<Inherited, DaemonError> {
-        Self::connect(&own::path(socket), Some(Starter::new(program)))
-    }
-
-    fn connect(path: &Path, mut starter: Option<Starter>) -> Result<Inherited, DaemonError> {
         let start = Instant::now();
-        let failed = |error| DaemonError::FdStore { path: path.into(), error };
-        let welcome = loop {
+        loop {
             match Welcome::receive(path, START_MAX) {
-                Ok(welcome) => break welcome,
-                Err(error) if start.elapsed() >= START_MAX => return Err(failed(error.into())),
-                Err(error) => start_if_missing(starter.as_mut(), path, error).map_err(failed)?,
+                Ok(welcome) => return Ok(Self::welcomed(path.into(), None, welcome)),
+                Err(error) if start.elapsed() >= START_MAX => {
+                    return Err(DaemonError::FdStore { path: path.into(), error: error.into() });
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
-            std::thread::sleep(Duration::from_millis(2));
-        };
+        }
+    }
+
+    fn welcomed(path: PathBuf, starter: Option<Starter>, welcome: Welcome) -> Inherited {
         let Welcome { socket, stored, capacity } = welcome;
         let connection = Connection {
-            path: path.into(),
+            path,
             starter,
             socket: Some(socket),
             capacity,
@@ -231,7 +256,7 @@ impl FdStore {
                 Err(_) => it.forget_name(&name),
             }
         }
-        Ok(Inherited { fd_store: it, stored: labelled })
+        Inherited { fd_store: it, stored: labelled }
     }
 
     /// Stores a descriptor under this label. If the same memory was stored under another label, the daemon removes that
@@ -492,7 +517,7 @@ impl FdStore {
         let Welcome { socket, stored, capacity } = match Welcome::receive(&connection.path, WELCOME_MAX) {
             Ok(welcome) => welcome,
             Err(error) => {
-                if let Err(error) = start_if_missing(connection.starter.as_mut(), &connection.path, error) {
+                if let Err(error) = start_if_missing(connection.starter.as_mut(), &error.into()) {
                     tracing::warn!("starting the fd store: {error}");
                 }
                 self.retry_again(false);

@@ -29,6 +29,7 @@ mod worker;
 pub use backing::Backing;
 pub use device::Devices;
 pub use error::DaemonError;
+pub use fd_store::own::set_program;
 pub use fd_store::{FdStore, Inherited, Stored};
 pub use listen::{Listener, await_turn};
 pub use room::memory_limit;
@@ -229,6 +230,7 @@ impl Shell {
             shares,
             turn: Turn::default(),
         };
+        clients::refuse_descriptors(it.listener.fd.as_fd());
         if !kept.is_empty() {
             for effect in it.core.restore(boottime_ns(), kept) {
                 it.perform(effect);

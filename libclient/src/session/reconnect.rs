@@ -120,11 +120,11 @@ impl Resume for Resuming {
         for request in link.lendings.mapped(!welcome.devices.is_empty()) {
             ask_on(socket, &request, &[], DOING)?;
         }
-        report(Connected::Again);
         Ok(())
     }
 
     fn settle(&self) {
+        report(Connected::Again);
         if let Some(session) = self.session.upgrade() {
             session.alloc().report_released_again();
             session.names().settle();

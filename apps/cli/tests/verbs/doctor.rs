@@ -73,7 +73,7 @@ fn with_a_daemon_all_is_well() {
     assert!(said(&found, "versions")[0].1.contains(&format!("daemon and client are {version}")), "{found:#}");
     assert!(said(&found, "daemon")[0].1.contains(&format!("process {}", std::process::id())), "{found:#}");
     assert!(said(&found, "memory")[0].1.contains("of 64.0 MiB at most"), "{found:#}");
-    assert!(said(&found, "descriptor store")[0].1.contains("no systemd unit"), "{found:#}");
+    assert!(said(&found, "descriptor store")[0].1.contains("has no fd store"), "{found:#}");
     let failures = found["checks"].as_array().unwrap().iter().filter(|it| it["state"] == "failure").count();
     assert_eq!((failures, done.status, done.err.as_str()), (0, 0, ""), "{found:#}");
     let text = bench.ok(&["doctor"]);

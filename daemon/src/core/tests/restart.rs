@@ -5,9 +5,10 @@ use crate::core::label::{Label, Preserved};
 use crate::core::settings::{Mode, Settings};
 use crate::core::{Core, Event, MemId};
 use std::collections::BTreeSet;
+use tensorlend_layout::directory::Directory;
 use tensorlend_layout::name::{list_key, stream_key};
 use tensorlend_layout::wire::{PROTOCOL_VERSION, Policy, QueueClaim, Refusal, Reply, Request, Return};
-use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, OwnerWord};
+use tensorlend_layout::word::{Absorbed, Cell, Member, MemberState, OwnerKind, OwnerWord, Word};
 use tensorlend_layout::{LAYOUT_HASH, LAYOUT_VERSION};
 
 fn system() -> Settings {
@@ -527,4 +528,53 @@ fn all_sessions_of_a_user_at_its_limit_come_back_at_once_and_stay() {
         w.hang_up(&client);
     }
     w.assert_empty();
+}
+
+/// No contents of a stored directory stop the next daemon.
+#[test]
+fn a_directory_with_made_up_words_stops_nobody() {
+    for seed in 1..=1000 {
+        let settings = || Settings { spare_segments: 0, ..system() };
+        let mut w = World::new(settings());
+        let (a, b) = (w.join(1), w.join(1));
+        let lent = w.segment(&a);
+        lent.write(lent.base, 1, None);
+        for (cell, name) in ["x".to_owned(), "n".repeat(200), "m".repeat(120)].iter().enumerate() {
+            w.bind(&a, name, cell as u32, Cell::new(1, lent.base));
+        }
+        a.words().cells[5].cell.set(Cell::new(1, lent.base).0);
+        w.ask(&a, &Request::ListAppend { list: "l".into(), cells: vec![5] });
+        w.ask(&a, &Request::StreamOpen { name: "s".into(), capacity: 4, policy: Policy::Error });
+        w.ask(&b, &Request::Subscribe { name: "s".into(), cursor: 3, wake: false });
+        let mut random = seed;
+        let mut next = move || {
+            // xorshift64
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let view = w.memory.values().find_map(|(_, view)| view.clone().filter(|v| Directory::new(v).is_some()));
+        let view = view.expect("one is");
+        let words: &[Word] = view.array(0, view.bytes() / 8).expect("as long");
+        // Words in use, except those with the offsets of the tables.
+        let used: Vec<&Word> = words.iter().skip(64).filter(|word| word.peek() != 0).collect();
+        for _ in 0..=next() % 8 {
+            let value = match next() % 4 {
+                0 => next(),
+                1 => u64::MAX,
+                2 => next() % 64,
+                _ => used[next() as usize % used.len()].peek() ^ 1 << (next() % 64),
+            };
+            used[next() as usize % used.len()].set(value);
+        }
+        w.replace_daemon(settings());
+        let c = w.join(1);
+        w.bind(&c, "y", 0, Cell::new(1, 0));
+        w.ask(&c, &Request::Delete { name: "y".into() });
+        w.ask(&c, &Request::Delete { name: "n".repeat(200) });
+        w.loud.clear();
+        w.wait_ns(3_000_000_000);
+        w.hang_up(&c);
+    }
 }

@@ -1,53 +1,83 @@
 //! The fd store that a user's daemon starts for itself.
 //!
-//! The store is a `tensorlendd --fd-store` next to the daemon's socket. It outlives the daemon by [`IDLE`], in which a
+//! The store is a `tensorlendd --fd-store` next to the daemon's socket. It outlives the daemon by [`IDLE_S`], in which a
 //! supervisor or the user starts the next daemon. That daemon finds the store by the path of the socket.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
 
 /// Time after which such a store ends, if no daemon is connected to it.
-pub const IDLE_S: u32 = 60;
+const IDLE_S: u32 = 60;
+/// Maximum length of the path of a Unix socket, which ends with a zero byte.
+const PATH_MAX: usize = 107;
 
-/// Returns the path of the store's socket, from the path of the daemon's socket.
-pub fn path(socket: &Path) -> PathBuf {
-    let mut path = OsString::from(socket);
+/// Returns the path of the store's socket, from the path of the daemon's socket. Returns `None` if the path would be too long.
+pub fn path(socket: &Path) -> Option<PathBuf> {
+    // The store does not share the daemon's working directory.
+    let mut path = OsString::from(std::path::absolute(socket).ok()?);
     path.push(".store");
-    path.into()
+    (path.len() <= PATH_MAX).then(|| path.into())
 }
 
-/// Starts stores, one after another.
+static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
+
+/// Sets the command that runs the daemon, for programs that are not `tensorlendd` themselves, such as Python's. Later calls
+/// have no effect.
+pub fn set_program(command: Vec<OsString>) {
+    let _ = PROGRAM.set(command);
+}
+
+/// Returns the command that runs the daemon: the one that was set, this program if it is `tensorlendd`, or the one next to this
+/// program or in PATH.
+fn program() -> Vec<OsString> {
+    const NAME: &str = "tensorlendd";
+    if let Some(command) = PROGRAM.get() {
+        return command.clone();
+    }
+    let near = std::env::current_exe().ok().map(|program| program.with_file_name(NAME));
+    vec![near.filter(|near| near.exists()).map_or_else(|| NAME.into(), OsString::from)]
+}
+
+/// Starts a store at a path, and the next one when it has ended.
 #[derive(Debug)]
 pub struct Starter {
-    program: PathBuf,
-    last: Option<Child>,
+    path: PathBuf,
+    /// The thread that waits for the end of the last store, so that it leaves no zombie.
+    last: Option<JoinHandle<io::Result<std::process::ExitStatus>>>,
 }
 
 impl Starter {
-    /// `program` is the path of `tensorlendd`, or its name in PATH.
-    pub fn new(program: PathBuf) -> Self {
-        Self { program, last: None }
+    /// Returns a starter of stores on a socket at `path`.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, last: None }
     }
 
-    /// Starts a store on a socket at `path`, unless the last one still runs.
+    /// Returns true if the last store has ended.
+    pub fn has_ended(&self) -> bool {
+        self.last.as_ref().is_some_and(JoinHandle::is_finished)
+    }
+
+    /// Starts a store, unless the last one still runs.
     ///
-    /// The store is in a process group of its own, so that a Ctrl-C at the daemon's terminal does not end it. It does not
-    /// inherit the daemon's standard streams: whoever waits for the end of one of them waits for the daemon only.
-    pub fn start(&mut self, path: &Path) -> io::Result<()> {
-        if let Some(last) = &mut self.last
-            && last.try_wait()?.is_none()
-        {
+    /// The store is in a process group of its own, so that a Ctrl-C at the daemon's terminal does not end it. It has none of
+    /// the daemon's open files: whoever waits for the end of one of them waits for the daemon only.
+    pub fn start(&mut self) -> io::Result<()> {
+        if self.last.as_ref().is_some_and(|last| !last.is_finished()) {
             return Ok(());
         }
-        let mut store = Command::new(&self.program);
-        store.arg("--fd-store").arg(path).arg("--fd-store-idle").arg(IDLE_S.to_string());
-        store.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-        // The store reports to no service manager: this name is the daemon's.
-        store.env_remove("NOTIFY_SOCKET");
-        self.last = Some(store.spawn()?);
+        let mut words = program().into_iter();
+        let mut store = Command::new(words.next().unwrap_or_default());
+        store.args(words).arg("--fd-store").arg(&self.path).arg("--fd-store-idle").arg(IDLE_S.to_string());
+        store.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).current_dir("/");
+        // These name the daemon's service manager and its log.
+        store.env_remove("NOTIFY_SOCKET").env_remove("TENSORLEND_LOG_FORMAT");
+        let mut child = store.spawn()?;
+        self.last = Some(std::thread::Builder::new().name("tensorlendd-store".into()).spawn(move || child.wait())?);
         Ok(())
     }
 }
@@ -58,6 +88,10 @@ mod tests {
 
     #[test]
     fn the_store_lies_next_to_the_daemons_socket() {
-        assert_eq!(path(Path::new("/run/user/1/tensorlend.sock")), Path::new("/run/user/1/tensorlend.sock.store"));
+        let socket = Path::new("/run/user/1/tensorlend.sock");
+        assert_eq!(path(socket).unwrap(), Path::new("/run/user/1/tensorlend.sock.store"));
+        let long = PathBuf::from(format!("/{}", "x".repeat(PATH_MAX - 7)));
+        assert_eq!(path(&long).map(|path| path.as_os_str().len()), Some(PATH_MAX));
+        assert_eq!(path(&long.with_extension("y")), None);
     }
 }
