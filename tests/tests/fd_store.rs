@@ -344,6 +344,56 @@ fn a_users_daemon_starts_a_store_itself() {
     assert!(!machine.path("socket.store").exists());
 }
 
+/// A store that cannot start is no reason for a daemon not to serve.
+#[test]
+fn a_daemon_serves_without_a_store_that_cannot_start() {
+    let mut machine = Machine::with_own_store("user");
+    let place = machine.path("socket.store");
+    std::fs::write(&place, "somebody's").unwrap();
+    machine.start_daemon();
+    let client = machine.client();
+    publish(&client, "x", 1);
+    assert!(machine.log().contains("does not start"), "{}", machine.log());
+    assert_eq!(std::fs::read_to_string(&place).unwrap(), "somebody's");
+    std::fs::remove_file(&place).unwrap();
+    eventually("a store", || machine.log().contains("the fd store runs again"));
+    machine.restart_daemon();
+    assert_eq!((value(&client, "x"), value(&machine.client(), "x")), (1, 1));
+}
+
+#[test]
+fn a_daemon_serves_at_a_path_that_is_too_long_for_a_store() {
+    let machine = Machine::with_own_store("user");
+    let rest = 106 - machine.folder().as_os_str().len() - 1;
+    let socket = machine.path(&"s".repeat(rest));
+    let mut daemon = Some(machine.program().arg("--socket").arg(&socket).spawn().unwrap());
+    eventually("the daemon", || Client::builder().socket(&socket).connect().is_ok());
+    assert!(machine.log().contains("too long for that of an fd store"), "{}", machine.log());
+    end(&mut daemon, Signal::TERM);
+}
+
+/// Somebody may wait for the end of a file that the daemon has inherited: a pipe, or a lock.
+#[test]
+fn the_daemons_store_has_none_of_its_files() {
+    let mut machine = Machine::with_own_store("user");
+    let mut daemon = Command::new("sh");
+    daemon.args(["-c", "exec 9>\"$0\" && exec \"$@\""]).arg(machine.path("lock"));
+    daemon.arg(tensorlend_tests::binary("tensorlendd")).arg("--config").arg(machine.path("config.toml"));
+    let daemon = daemon.arg("--socket").arg(machine.path("socket")).stdin(Stdio::null()).spawn().unwrap();
+    machine.daemon = Some(daemon);
+    eventually("the daemon", || Client::builder().socket(machine.path("socket")).connect().is_ok());
+    let client = machine.client();
+    publish(&client, "x", 1);
+    machine.kill_daemon();
+    let store = own_store(&machine.path("socket")).expect("the store outlives the daemon");
+    let files = std::fs::read_dir(format!("/proc/{store}/fd")).unwrap();
+    let files: Vec<PathBuf> = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok()).collect();
+    assert!(files.iter().any(|file| file.to_string_lossy().contains("tensorlend-segment")), "{files:?}");
+    assert!(!files.contains(&machine.path("lock")), "{files:?}");
+    let name = std::fs::read_to_string(format!("/proc/{store}/comm")).unwrap();
+    assert_eq!(name.trim(), "tensorlend-stor");
+}
+
 #[test]
 fn a_store_ends_when_no_daemon_comes() {
     let machine = Machine::with_own_store("user");
