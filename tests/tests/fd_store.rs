@@ -391,7 +391,7 @@ fn the_daemons_store_has_none_of_its_files() {
     assert!(files.iter().any(|file| file.to_string_lossy().contains("tensorlend-segment")), "{files:?}");
     assert!(!files.contains(&machine.path("lock")), "{files:?}");
     let name = std::fs::read_to_string(format!("/proc/{store}/comm")).unwrap();
-    assert_eq!(name.trim(), "tensorlend-stor");
+    assert_eq!(name.trim(), "tl-fd-store");
 }
 
 #[test]
