@@ -306,19 +306,6 @@ fn blocks_of_async_end_with_the_daemon_and_it_is_said() {
     });
 }
 
-/// Nobody preserved the descriptors: device memory is lost, and so are the sessions that had some.
-#[test]
-fn without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said() {
-    on_machine("without_a_keeper_device_memory_ends_with_the_daemon_and_it_is_said", |machine| {
-        let service = service(machine, &format!("mode = \"user\"\n{}", config("pool", "quarantine_ms = 50\n")));
-        ends_and_begins_anew(service, |service| {
-            service.end(Signal::KILL);
-            service.lose();
-            service.start_again();
-        });
-    });
-}
-
 fn ends_and_begins_anew(mut service: Service, end: impl FnOnce(&mut Service)) {
     let (a, b, c) = (service.client(), service.client(), service.client());
     let place = Place::named("cuda", &a);
