@@ -61,7 +61,6 @@ macro_rules! property_tables {
 property_tables!(
     Batches,
     Call,
-    Caller,
     Device,
     Embedded,
     Info,

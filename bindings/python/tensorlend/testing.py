@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -17,15 +18,14 @@ __all__ = ["tensorlend_client", "tensorlend_config", "tensorlend_daemon"]
 _passed = pytest.StashKey[bool]()
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+) -> Generator[None, Any, None]:
     """Records whether the test passed, because the traceback of a failed test keeps its leases."""
-    report = yield
+    outcome = yield
     if call.when == "call":
-        item.stash[_passed] = report.passed
-    return report
+        item.stash[_passed] = outcome.get_result().passed
 
 
 def pytest_configure(config: pytest.Config) -> None:

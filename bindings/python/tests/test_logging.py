@@ -35,6 +35,47 @@ def test_a_lost_daemon_and_its_successor(tmp_path, caplog):
     assert "the daemon has ended" in text and "a session continues" in continues
 
 
+BUSY = """
+import logging, sys, time, tensorlend
+
+class Slow(logging.Handler):
+    def emit(self, record):
+        time.sleep(0.05)
+        client.exists("x")
+        seen.append(record)
+
+seen = []
+client = tensorlend.connect(sys.argv[1])
+logger = logging.getLogger("tensorlend")
+logger.addHandler(Slow())
+logger.setLevel("INFO")
+print("ready", flush=True)
+while len(seen) < 3:
+    client.create((20000,), "uint8")
+print("done", flush=True)
+"""
+
+
+def test_a_slow_handler_that_uses_its_client_holds_up_nobody(tmp_path):
+    daemon = StoredDaemon(tmp_path)
+    try:
+        with subprocess.Popen([sys.executable, "-c", BUSY, daemon.socket], stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None and program.stdout.readline() == "ready\n"
+            try:
+                for _ in range(40):
+                    if program.poll() is not None:
+                        break
+                    daemon.kill()
+                    daemon.start()
+                    with tensorlend.connect(daemon.socket) as client:
+                        client.ping()
+                assert program.communicate(timeout=120)[0] == "done\n"
+            finally:
+                program.kill()
+    finally:
+        daemon.close()
+
+
 def test_values_that_could_not_be_lent(broker, caplog):
     caplog.set_level("INFO", "tensorlend")
     tensorlend.multiprocessing.install(client=broker.connect(memory_limit=1 << 20))

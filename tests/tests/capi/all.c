@@ -452,7 +452,7 @@ static void test_queues(void) {
     IS(drafts[0] == NULL); /* dropped */
     for (int i = 0; i < 3; i++)
         drafts[i] = numbers(1, 8);
-    FAILS(TENSORLEND_ARGUMENT, "at most 2", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
+    FAILS(TENSORLEND_ARGUMENT, "1 to 2", tensorlend_queue_put_many(queue, drafts, 3, -1, NULL));
     OK(tensorlend_queue_put_many(queue, NULL, 0, -1, &number));
     IS(number == 0);
     FAILS(TENSORLEND_ARGUMENT, "items", tensorlend_queue_put_many(queue, NULL, 1, -1, &number));
