@@ -124,12 +124,13 @@ impl Resume for Resuming {
     }
 
     fn settle(&self) {
-        report(Connected::Again);
         if let Some(session) = self.session.upgrade() {
             session.alloc().report_released_again();
             session.names().settle();
             session.watch_wanted();
         }
+        // The observer may use the session, and takes its time.
+        report(Connected::Again);
     }
 
     fn give_up(&self, lent: &Reply, descriptors: &[OwnedFd]) {
