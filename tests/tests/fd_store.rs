@@ -366,7 +366,16 @@ fn a_daemon_serves_at_a_path_that_is_too_long_for_a_store() {
     let machine = Machine::with_own_store("user");
     let rest = 106 - machine.folder().as_os_str().len() - 1;
     let socket = machine.path(&"s".repeat(rest));
-    let mut daemon = Some(machine.program().arg("--socket").arg(&socket).spawn().unwrap());
+    let mut daemon = Some(
+        machine
+            .program()
+            .arg("--config")
+            .arg(machine.path("config.toml"))
+            .arg("--socket")
+            .arg(&socket)
+            .spawn()
+            .unwrap(),
+    );
     eventually("the daemon", || Client::builder().socket(&socket).connect().is_ok());
     assert!(machine.log().contains("too long for that of an fd store"), "{}", machine.log());
     end(&mut daemon, Signal::TERM);

@@ -58,6 +58,7 @@ mod shown;
 mod stream;
 mod strided;
 mod subscription;
+mod tables;
 mod target;
 mod torch;
 mod version;

@@ -1,15 +1,5 @@
 //! Texts and tables that show objects, for `repr` and `_repr_html_`.
 
-use crate::batches::Batches;
-use crate::embedded::Embedded;
-use crate::listing::Info;
-use crate::model::Model;
-use crate::queue::{Queue, QueueItem};
-use crate::service::{Call, Caller, Server};
-use crate::stream::Stream;
-use crate::subscription::{Message, Subscription};
-use crate::target::Device;
-use crate::version::Version;
 use pyo3::prelude::*;
 
 /// Returns a name as Python's repr shows it.
@@ -46,33 +36,6 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
 pub fn html<'py>(object: &Bound<'py, PyAny>, kind: &str) -> PyResult<Bound<'py, PyAny>> {
     object.py().import("tensorlend._html")?.call_method1(kind, (object,))
 }
-
-/// Adds the HTML table of an object's properties, which notebooks show, to classes.
-macro_rules! property_tables {
-    ($($class:ident),*) => {$(
-        #[pymethods]
-        impl $class {
-            fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-                html(slf.as_any(), "properties")
-            }
-        }
-    )*};
-}
-property_tables!(
-    Batches,
-    Call,
-    Device,
-    Embedded,
-    Info,
-    Message,
-    Model,
-    Queue,
-    QueueItem,
-    Server,
-    Stream,
-    Subscription,
-    Version
-);
 
 /// Returns `class[item]`, for type annotations.
 pub fn generic<'py>(class: &Bound<'py, PyAny>, item: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {

@@ -57,7 +57,7 @@ impl Life {
         Self {
             kills_left: rng.pick(&[0, 0, 0, 1, 1, 2]),
             restarted: false,
-            keeper: rng.chance(65),
+            keeper: rng.chance(85),
             is_gone: false,
             dies_after: None,
             began_ns: 0,

@@ -3,7 +3,7 @@
 use tensorlend_sim::{Done, Flaw, Plan, explain, run};
 
 /// Number of schedules within which a flaw must be detected.
-const CAUGHT_IN: u64 = 10_000;
+const CAUGHT_IN: u64 = 20_000;
 
 #[test]
 fn no_schedule_breaks_an_invariant() {

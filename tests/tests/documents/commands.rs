@@ -49,6 +49,12 @@ pub fn is_ours(words: &[String]) -> bool {
 
 /// Returns the program's error for these words. Appending `--help` makes it parse all of them without running.
 pub fn misunderstood(words: &[String]) -> Option<String> {
-    let done = run(Command::new(binary(&words[0])).args(&words[1..]).arg("--help"));
+    let mut command = Command::new(binary(&words[0]));
+    match &words[1..] {
+        // It passes what follows the program to the program.
+        [verb, ..] if verb == "run" => command.args(["run", "--help"]),
+        words => command.args(words).arg("--help"),
+    };
+    let done = run(&mut command);
     (!done.status.success()).then(|| format!("`{}`: {}", words.join(" "), String::from_utf8_lossy(&done.stderr).trim()))
 }
