@@ -63,6 +63,7 @@ class Frame(enum.IntEnum):
     PANDAS = 4
     POLARS = 5
     SERIES = 6
+    PANDAS_SERIES = 7
 
 
 #: The head of an array: offset, whether it is in Fortran order, number of dimensions, and length of
