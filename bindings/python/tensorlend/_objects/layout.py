@@ -51,6 +51,7 @@ class Ext(enum.IntEnum):
     TENSOR = 9
     ARROW = 10
     PICKLE = 11
+    XARRAY = 12
 
 
 class Frame(enum.IntEnum):
