@@ -292,6 +292,11 @@ def _is_sequence(obj: Any) -> bool:
     return isinstance(obj, (Sequence, Iterator)) and not isinstance(obj, (str, bytes, bytearray, memoryview))
 
 
+def _is_mapping(obj: Any) -> bool:
+    # A dataset of xarray is a mapping, and has more than its items.
+    return isinstance(obj, Mapping) and type(obj).__module__.partition(".")[0] != "xarray"
+
+
 def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
     """Returns the encoder of an object. With `exact`, only an object of exactly the type list,
     tuple or dict is encoded as such a collection.
@@ -302,7 +307,7 @@ def _encoder(obj: Any, *, may_pickle: bool, exact: bool) -> Encoder:
     if type(obj) in (list, tuple) if exact else _is_sequence(obj):
         items: Iterable[Any] = obj
         return Encoder.of_items(items, Kind.TUPLE if type(obj) is tuple else Kind.LIST, may_pickle=may_pickle)
-    if (type(obj) is dict and all(map(is_key, obj))) if exact else isinstance(obj, Mapping):
+    if (type(obj) is dict and all(map(is_key, obj))) if exact else _is_mapping(obj):
         return Encoder.of_mapping(obj, may_pickle=may_pickle)
     return Encoder.of_value(obj, may_pickle=may_pickle)
 

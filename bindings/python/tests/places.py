@@ -1,4 +1,4 @@
-"""Whether the memory of a tensor is reused: by a new draft of its length, or given back to the broker with its segment."""
+"""Where an array lies, and whether the memory of a tensor is reused: by a new draft of its length, or given back to the broker with its segment."""
 
 import numpy as np
 
@@ -7,8 +7,13 @@ import tensorlend
 NBYTES = 100_000
 
 
-def address(draft: tensorlend.Draft) -> int:
-    return np.asarray(draft).__array_interface__["data"][0]
+def address(array: object) -> int:
+    return np.asarray(array).__array_interface__["data"][0]
+
+
+def is_in(lease: tensorlend.Lease, at: int) -> bool:
+    first = address(lease)
+    return first <= at < first + lease.nbytes
 
 
 def mapped(at: int) -> str | None:

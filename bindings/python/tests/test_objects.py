@@ -19,6 +19,7 @@ import time
 import numpy as np
 import pytest
 from children import in_child
+from places import address, is_in
 
 import tensorlend
 from tensorlend.objects import Frozen, FrozenDict, FrozenList, UntrustedPickleError, freeze
@@ -36,15 +37,6 @@ ROWS = [{"id": i, "text": f"row {i}", "image": np.full((4, 5), i, np.float32), "
 class Point:
     x: int
     values: np.ndarray
-
-
-def address(array):
-    return array.__array_interface__["data"][0]
-
-
-def is_in(lease, at):
-    first = address(np.asarray(lease))
-    return first <= at < first + lease.nbytes
 
 
 def gone(client, pattern="frozen/*"):
@@ -373,8 +365,10 @@ def nested(depth, code, inner=b"\xc0"):
         # A pickle with more buffers than there are.
         b"\xc7\x04\x0b" + struct.pack("<I", 1 << 31),
         b"\xc7\x11\x0a" + struct.pack("<BQQ", 0, 0, 1 << 40),
+        # An array of xarray whose description is no list, and descriptions in descriptions.
+        b"\xd4\x0c\xc0", nested(1000, 12),
     ],
-    ids=range(20),
+    ids=range(22),
 )  # fmt: skip
 def test_hostile_rows_are_refused(client, row):
     with_row(client, row)

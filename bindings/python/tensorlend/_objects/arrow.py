@@ -14,6 +14,9 @@ from tensorlend._objects.layout import Frame
 #: The key of the frequency of a frame's index in the metadata of the schema.
 _FREQUENCY = b"tensorlend.freq"
 
+#: The key that marks a series of pandas without a name in the metadata of the schema.
+_UNNAMED = b"tensorlend.unnamed"
+
 Written = tuple[Frame, int, Callable[[memoryview], None]]
 
 
@@ -72,16 +75,22 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
             # Arrow has no integers of 128 bits.
             return None
         return Frame.POLARS if kind == "DataFrame" else Frame.SERIES, table
-    if module == "pandas" and kind == "DataFrame":
-        if value.columns.nlevels == 1 and value.columns.inferred_type.startswith("mixed"):
+    if module == "pandas" and kind in ("DataFrame", "Series"):
+        frame = value if kind == "DataFrame" else value.to_frame()
+        if frame.columns.nlevels == 1 and frame.columns.inferred_type.startswith("mixed"):
             # Arrow would convert the labels to text, with a warning.
             return None
         try:
-            table = pa.Table.from_pandas(value)
+            table = pa.Table.from_pandas(frame)
         except (pa.ArrowException, TypeError, ValueError):
             # Arrow cannot represent columns of objects.
             return None
-        return (Frame.PANDAS, _with_frequency(value, table)) if _is_restored(value, table) else None
+        if not _is_restored(frame, table):
+            return None
+        table = _with_metadata(table, _FREQUENCY, frequency(frame.index))
+        if kind == "DataFrame":
+            return Frame.PANDAS, table
+        return Frame.PANDAS_SERIES, _with_metadata(table, _UNNAMED, "yes" if value.name is None else None)
     return None
 
 
@@ -97,14 +106,15 @@ def _is_restored(frame: Any, table: Any) -> bool:
     same = all(one == other or one.name == other.name == "category" for one, other in zip(found, kept, strict=True))
     nested = any(pa.types.is_nested(field.type) for field in table.schema)
     labels = empty.columns.equals(frame.columns) and getattr(frame.columns, "freq", None) is None
-    return same and labels and not nested and empty.flags == frame.flags and _frequency(frame.index) is not None
+    marks = empty.flags == frame.flags and empty.attrs == frame.attrs
+    return same and labels and not nested and marks and frequency(frame.index) is not None
 
 
 def _index_types(index: Any) -> list[Any]:
     return list(index.dtypes) if index.nlevels > 1 else [index.dtype]
 
 
-def _frequency(index: Any) -> str | None:
+def frequency(index: Any) -> str | None:
     """Returns the text of the frequency of an index; empty if it has none, and None if no text describes the frequency."""
     freq = getattr(index, "freq", None)
     if freq is None or index.dtype.kind not in "mM":
@@ -116,10 +126,9 @@ def _frequency(index: Any) -> str | None:
         return None
 
 
-def _with_frequency(frame: Any, table: Any) -> Any:
-    """Returns the table of a frame with the frequency of the frame's index, which Arrow does not store."""
-    freq = _frequency(frame.index)
-    return table.replace_schema_metadata({**table.schema.metadata, _FREQUENCY: freq}) if freq else table
+def _with_metadata(table: Any, key: bytes, text: str | None) -> Any:
+    """Returns the table with a text that Arrow does not store of a frame. An empty text is not stored."""
+    return table.replace_schema_metadata({**table.schema.metadata, key: text}) if text else table
 
 
 def read(kind: int, memory: memoryview, *, own: bool) -> Any:
@@ -255,12 +264,15 @@ def _shown(frame: Frame, table: Any) -> Any:
     if frame is Frame.ARRAY:
         column = table.column(0)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if frame is Frame.PANDAS:
+    if frame in (Frame.PANDAS, Frame.PANDAS_SERIES):
         shown = table.to_pandas(split_blocks=True)
-        freq = (table.schema.metadata or {}).get(_FREQUENCY)
-        if freq:
-            shown.index.freq = freq.decode()
-        return shown
+        metadata = table.schema.metadata or {}
+        if _FREQUENCY in metadata:
+            shown.index.freq = metadata[_FREQUENCY].decode()
+        if frame is Frame.PANDAS:
+            return shown
+        # The list has the label as Python's own number.
+        return shown.iloc[:, 0].rename(None if _UNNAMED in metadata else shown.columns.tolist()[0])
     polars = importlib.import_module("polars")
     data = polars.from_arrow(table, rechunk=False)
     return data if frame is Frame.POLARS else data.to_series(0)

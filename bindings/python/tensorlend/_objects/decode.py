@@ -165,7 +165,7 @@ class Decoder:
     def _extension(self, depth: int, code: int, data: bytes) -> Any:
         if code == Ext.ARRAY:
             return self._array(data)
-        if depth == layout.DEPTH_MAX and 0 <= code <= Ext.LONG_LIST:
+        if depth == layout.DEPTH_MAX and (0 <= code <= Ext.LONG_LIST or code == Ext.XARRAY):
             raise ValueError(f"nested deeper than {layout.DEPTH_MAX}")
         if code == Ext.TENSOR:
             return self._tensor(data)
@@ -183,6 +183,10 @@ class Decoder:
             return self._scalar(data)
         if code == Ext.ARROW:
             return self._frame(data)
+        if code == Ext.XARRAY:
+            from tensorlend._objects import labels
+
+            return labels.made(self._list(data, depth + 1))
         if code == Ext.PICKLE:
             return self._unpickled(data)
         if code == _TIMESTAMP:

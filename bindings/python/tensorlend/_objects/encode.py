@@ -105,7 +105,7 @@ class Encoder:
         parts, data = len(self._parts), self._data
         try:
             packed = self._pack(value, 0)
-        except NeedsPickleError:
+        except ArgumentError:
             raise
         except (ValueError, OverflowError, RecursionError) as error:
             # msgpack cannot encode the value. It is nested too deeply, contains itself, or has
@@ -165,7 +165,7 @@ class Encoder:
             return self._array(value)
         if isinstance(value, np.generic):
             return self._scalar(value)
-        return self._tensor(value) or self._frame(value) or self._pickled(value)
+        return self._tensor(value) or self._frame(value) or self._labelled(value, depth) or self._pickled(value)
 
     def _chunks(self, items: list[Any], depth: int) -> Iterable[bytes]:
         for at in range(0, len(items), layout.LIST_MAX):
@@ -223,6 +223,15 @@ class Encoder:
             return None
         kind, nbytes, write = written
         return self._ext(Ext.ARROW, layout.ARROW.pack(kind, self._add(nbytes, write), nbytes))
+
+    def _labelled(self, value: Any, depth: int) -> Any:
+        """Returns the extension for an array or a dataset of xarray; None for other values."""
+        if "xarray" not in sys.modules:
+            return None
+        from tensorlend._objects import labels
+
+        description = labels.described(value)
+        return None if description is None else self._ext(Ext.XARRAY, self._pack(description, depth + 1))
 
     def _pickled(self, value: Any, why: str | None = None) -> Any:
         if not self._may_pickle:

@@ -51,6 +51,7 @@ class Ext(enum.IntEnum):
     TENSOR = 9
     ARROW = 10
     PICKLE = 11
+    XARRAY = 12
 
 
 class Frame(enum.IntEnum):
@@ -63,6 +64,7 @@ class Frame(enum.IntEnum):
     PANDAS = 4
     POLARS = 5
     SERIES = 6
+    PANDAS_SERIES = 7
 
 
 #: The head of an array: offset, whether it is in Fortran order, number of dimensions, and length of

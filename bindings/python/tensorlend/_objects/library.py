@@ -12,6 +12,14 @@ def arrow() -> Any:
         raise ImportError("Arrow data need the package pyarrow: pip install pyarrow") from error
 
 
+def xarray() -> Any:
+    """Returns the module xarray."""
+    try:
+        return importlib.import_module("xarray")
+    except ImportError as error:
+        raise ImportError("arrays and datasets of xarray need the package xarray: pip install xarray") from error
+
+
 def _msgpack() -> Any:
     try:
         return importlib.import_module("msgpack")
