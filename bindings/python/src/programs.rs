@@ -22,8 +22,7 @@ pub fn name_daemon(py: Python<'_>) -> PyResult<()> {
     let interpreter: Option<OsString> = py.import("sys")?.getattr("executable")?.extract()?;
     // An application that embeds Python has no interpreter.
     if let Some(interpreter) = interpreter.filter(|it| !it.is_empty()) {
-        let code = "from tensorlend._programs import daemon; daemon()";
-        tensorlend_daemon::set_program(vec![interpreter, "-P".into(), "-c".into(), code.into()]);
+        tensorlend_daemon::set_program(vec![interpreter, "-P".into(), "-m".into(), "tensorlend._programs".into()]);
     }
     Ok(())
 }

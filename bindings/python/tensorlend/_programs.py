@@ -18,3 +18,8 @@ def daemon() -> None:
     """Runs the daemon."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_native.daemon(["tensorlendd", *sys.argv[1:]]))
+
+
+# How a daemon starts its fd store, which is the same program.
+if __name__ == "__main__":
+    daemon()
