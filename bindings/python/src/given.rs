@@ -118,7 +118,7 @@ fn without_elements(value: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
 pub fn no_stream(stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     match stream {
         Some(_) => Err(argument(
-            "stream= is for a tensor on a device, and this one is in host memory: leave stream out, and if the stream writes this \
+            "stream= is for a tensor on a device: pass device=. For host memory: leave stream out, and if the stream writes this \
              memory, synchronize it first",
         )),
         None => Ok(()),
