@@ -1,4 +1,4 @@
-//! The binary interface: functions and their signatures, constants, fields. `capi/abi/tensorlend.N.txt` lists it,
+//! The binary interface: functions and their signatures, constants, fields. `bindings/c/abi/tensorlend.N.txt` lists it,
 //! and nothing in the list may be removed or changed while the library's number is N.
 
 use super::built::Kit;
