@@ -136,7 +136,7 @@ impl<'a> Place<'a> {
         match self.store {
             StoreAt::None => Ok(Inherited::default()),
             StoreAt::Socket(path) => FdStore::of_process(path),
-            StoreAt::Default => Ok(FdStore::of_own_process(&self.socket)),
+            StoreAt::Default => FdStore::of_own_process(&self.socket),
         }
     }
 }

@@ -75,10 +75,6 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
             return error.exit_code() as u8;
         }
     };
-    if let Ok(program) = std::env::current_exe() {
-        // Python has set the command of its own before.
-        crate::set_program(vec![program.into()]);
-    }
     if arguments.fd_store_idle.is_some() {
         // Somebody may wait for the end of one of the daemon's files.
         let _ = tensorlend_os::inherited::close_all();

@@ -143,7 +143,7 @@ pub fn run(load: Load) -> Result<(), DaemonError> {
     let own_store = || listener.path().filter(|_| mode == Mode::User && !notify::is_heard() && stored.is_empty());
     let left = match (config.fd_store_at(), own_store()) {
         (StoreAt::Socket(path), _) => FdStore::of_process(path)?,
-        (StoreAt::Default, Some(socket)) => FdStore::of_own_process(socket),
+        (StoreAt::Default, Some(socket)) => FdStore::of_own_process(socket)?,
         (StoreAt::None, _) => Inherited::default(),
         (StoreAt::Default, None) => Inherited { fd_store: FdStore::of_this_process(&stored), stored },
     };

@@ -462,13 +462,14 @@ impl Control {
         Ok(())
     }
 
-    /// Does the remaining work of a reconnection. The caller calls this function after the session continues.
-    pub fn settle(&self) {
+    /// Does the remaining work of a reconnection. Returns false if the session does not continue.
+    pub fn settle(&self) -> bool {
         let whole = self.connection.lock().is_ok_and(|connection| matches!(connection.state, State::Whole));
         if let Some(resume) = self.resume.get().filter(|_| whole) {
             resume.settle();
             self.settle_unanswered();
         }
+        whole
     }
 
     /// Checks whether the daemon has hung up, and reopens the session without a request. Returns false if the caller

@@ -361,6 +361,28 @@ fn a_daemon_serves_without_a_store_that_cannot_start() {
     assert_eq!((value(&client, "x"), value(&machine.client(), "x")), (1, 1));
 }
 
+/// A store that lives may have what the daemon before has left. A daemon that cannot get it does not start without it.
+#[test]
+fn a_daemon_waits_for_a_store_that_answers_late() {
+    let mut machine = Machine::with_own_store("user");
+    machine.start_daemon();
+    publish(&machine.client(), "x", 7);
+    machine.kill_daemon();
+    let store = own_store(&machine.path("socket")).expect("the store outlives the daemon");
+    signal(store, Signal::STOP);
+    let mut daemon = machine.program();
+    daemon.arg("--config").arg(machine.path("config.toml")).arg("--socket").arg(machine.path("socket"));
+    assert_eq!(daemon.status().unwrap().code(), Some(1), "{}", machine.log());
+    assert!(machine.log().contains("TL-1119"), "{}", machine.log());
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        signal(store, Signal::CONT);
+    });
+    machine.start_daemon();
+    late.join().unwrap();
+    assert_eq!(value(&machine.client(), "x"), 7);
+}
+
 #[test]
 fn a_daemon_serves_at_a_path_that_is_too_long_for_a_store() {
     let machine = Machine::with_own_store("user");

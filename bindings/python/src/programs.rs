@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Runs the command-line tool, and returns its exit status. `again` is the command with which the
 /// tool starts itself, with more arguments.
@@ -20,8 +21,10 @@ pub fn daemon(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<u8> {
 /// Names the command that runs the package's daemon, which a daemon starts as its fd store.
 pub fn name_daemon(py: Python<'_>) -> PyResult<()> {
     let interpreter: Option<OsString> = py.import("sys")?.getattr("executable")?.extract()?;
-    // An application that embeds Python has no interpreter.
-    if let Some(interpreter) = interpreter.filter(|it| !it.is_empty()) {
+    // In an application that embeds Python, this names the application, or nothing.
+    let is_python =
+        |it: &OsString| Path::new(it).file_name().is_some_and(|name| name.to_string_lossy().starts_with("py"));
+    if let Some(interpreter) = interpreter.filter(is_python) {
         tensorlend_daemon::set_program(vec![interpreter, "-P".into(), "-m".into(), "tensorlend._programs".into()]);
     }
     Ok(())

@@ -22,7 +22,11 @@ def test_series_of_pandas(client):
         pd.Series(["a", None], index=["x", "y"]), pd.Series(["b", "a"], dtype="category", name="c"), pd.Series(days.tz_localize("Asia/Tokyo"), name="t"),
         pd.Series([1, 2], index=days), pd.Series([1, None], dtype="Int64"), pd.Series([1, 2], index=pd.MultiIndex.from_product([[1], ["a", "b"]], names=["p", "q"])),
     ]  # fmt: skip
-    pickled = [pd.Series([{1}, 2]), pd.Series([1 + 2j]), pd.Series([1, 2]).set_flags(allows_duplicate_labels=False)]
+    # The last two have intervals, and an index whose name is a tuple.
+    pickled = [
+        pd.Series([{1}, 2]), pd.Series([1 + 2j]), pd.Series([1, 2]).set_flags(allows_duplicate_labels=False),
+        pd.cut(pd.Series([1.0, 2.0]), 2), pd.DataFrame({("a", 1): [1], ("a", 2): [2]}).set_index(("a", 1))[("a", 2)],
+    ]  # fmt: skip
     for series in plain + pickled:
         series.attrs = {"unit": "m"}
         client.put_object("x", series)

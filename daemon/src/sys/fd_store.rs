@@ -20,7 +20,6 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -91,6 +90,8 @@ struct Connection {
     path: PathBuf,
     /// Starts the store, if it is this daemon's own.
     starter: Option<Starter>,
+    /// Whether the daemon has been connected to a store at this path.
+    was_welcomed: bool,
     /// The socket. `None` after the store's process has ended, until the daemon has connected to
     /// the next one.
     socket: Option<Unshared>,
@@ -153,16 +154,6 @@ impl Welcome {
     }
 }
 
-/// Starts the daemon's own store, if the attempt to connect has found that no process listens there.
-fn start_if_missing(starter: Option<&mut Starter>, error: &io::Error) -> io::Result<()> {
-    match starter {
-        Some(starter) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            starter.start()
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The fd store, and the names of the descriptors that belong into it.
 #[derive(Debug, Default)]
 pub struct FdStore {
@@ -191,30 +182,40 @@ impl FdStore {
 
     /// Connects to the store next to the daemon's socket, and starts it if none runs. If that fails, the daemon serves its
     /// clients without a store, and tries again later.
-    pub fn of_own_process(socket: &Path) -> Inherited {
+    ///
+    /// # Errors
+    /// An error if a store runs there and does not respond within ten seconds: it may have what a former daemon has left.
+    pub fn of_own_process(socket: &Path) -> Result<Inherited, DaemonError> {
         let Some(path) = own::path(socket) else {
             tracing::warn!("the path of the socket is too long for that of an fd store: a restart loses all tensors");
-            return Inherited::default();
+            return Ok(Inherited::default());
         };
         let mut starter = Starter::new(path.clone());
         let start = Instant::now();
         loop {
+            let has_ended = starter.has_ended();
             let error = match Welcome::receive(&path, START_MAX) {
-                Ok(welcome) => return Self::welcomed(path, Some(starter), welcome),
-                Err(error) => io::Error::from(error),
+                Ok(welcome) => return Ok(Self::welcomed(path, Some(starter), welcome)),
+                Err(error) => error,
             };
-            let had_ended = starter.has_ended();
-            let failed = match start_if_missing(Some(&mut starter), &error) {
-                Err(error) => Some(error),
-                Ok(()) if had_ended || start.elapsed() >= START_MAX => Some(error),
-                Ok(()) => None,
+            let is_over = start.elapsed() >= START_MAX;
+            let failure = match error {
+                Errno::NOENT | Errno::CONNREFUSED if is_over || has_ended => Some(error.into()),
+                Errno::NOENT | Errno::CONNREFUSED => starter.start().err(),
+                // What is there belongs to another user.
+                Errno::ACCESS | Errno::PERM => Some(error.into()),
+                _ if is_over => return Err(DaemonError::FdStore { path, error: error.into() }),
+                _ => None,
             };
-            if let Some(error) = failed {
-                tracing::warn!("the fd store {} does not start: {error}: a restart loses all tensors", path.display());
+            if let Some(failure) = failure {
+                tracing::warn!(
+                    "the fd store {} does not start: {failure}: a restart loses all tensors",
+                    path.display()
+                );
                 let connection = Connection { path, starter: Some(starter), ..Connection::default() };
                 let mut fd_store = Self { store: Store::Process(connection), ..Self::default() };
                 fd_store.retry_later();
-                return Inherited { fd_store, stored: Vec::new() };
+                return Ok(Inherited { fd_store, stored: Vec::new() });
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -244,6 +245,7 @@ impl FdStore {
         let connection = Connection {
             path,
             starter,
+            was_welcomed: true,
             socket: Some(socket),
             capacity,
             entries: stored.iter().map(|(name, _)| name.clone()).collect(),
@@ -515,15 +517,27 @@ impl FdStore {
     fn reconnect<'a>(&mut self, fd_of: impl Fn(MemId) -> Option<BorrowedFd<'a>>) -> bool {
         let Store::Process(connection) = &mut self.store else { return false };
         let Welcome { socket, stored, capacity } = match Welcome::receive(&connection.path, WELCOME_MAX) {
+            // Only a starting daemon can take over what a former one has left.
+            Ok(welcome) if !connection.was_welcomed && !welcome.stored.is_empty() => {
+                tracing::warn!(
+                    "the fd store {} has descriptors of a former daemon: restart this daemon to take them over",
+                    connection.path.display()
+                );
+                self.retry_again(false);
+                return false;
+            }
             Ok(welcome) => welcome,
             Err(error) => {
-                if let Err(error) = start_if_missing(connection.starter.as_mut(), &error.into()) {
+                if let (Errno::NOENT | Errno::CONNREFUSED, Some(starter)) = (error, &mut connection.starter)
+                    && let Err(error) = starter.start()
+                {
                     tracing::warn!("starting the fd store: {error}");
                 }
                 self.retry_again(false);
                 return false;
             }
         };
+        connection.was_welcomed = true;
         (connection.socket, connection.capacity) = (Some(socket), capacity);
         self.retry_pause_ns = RETRY_MIN_NS;
         connection.entries = stored.into_iter().map(|(name, _)| name).collect();

@@ -129,8 +129,6 @@ impl Resume for Resuming {
             session.names().settle();
             session.watch_wanted();
         }
-        // The observer may use the session, and takes its time.
-        report(Connected::Again);
     }
 
     fn give_up(&self, lent: &Reply, descriptors: &[OwnedFd]) {
@@ -240,7 +238,10 @@ impl Watcher {
             let Some(link) = link.filter(|link| !link.is_forked()) else { return };
             if link.control.resume_if_broken() {
                 self.listen(&link.control, number);
-                link.control.settle();
+                // The observer may use the session, and takes its time.
+                if link.control.settle() {
+                    report(Connected::Again);
+                }
                 return;
             }
             // This thread must not keep the session alive.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import struct
 import sys
@@ -82,10 +83,11 @@ def _table_of(value: Any) -> tuple[Frame, Any] | None:
             return None
         try:
             table = pa.Table.from_pandas(frame)
+            restored = _is_restored(frame, table)
         except (pa.ArrowException, TypeError, ValueError):
-            # Arrow cannot represent columns of objects.
+            # Arrow cannot represent columns of objects, or pandas cannot make the frame from Arrow's table.
             return None
-        if not _is_restored(frame, table):
+        if not restored:
             return None
         table = _with_metadata(table, _FREQUENCY, frequency(frame.index))
         if kind == "DataFrame":
@@ -106,8 +108,14 @@ def _is_restored(frame: Any, table: Any) -> bool:
     same = all(one == other or one.name == other.name == "category" for one, other in zip(found, kept, strict=True))
     nested = any(pa.types.is_nested(field.type) for field in table.schema)
     labels = empty.columns.equals(frame.columns) and getattr(frame.columns, "freq", None) is None
+    # Arrow makes text of names that are tuples.
+    labels = labels and _names(empty) == _names(frame)
     marks = empty.flags == frame.flags and empty.attrs == frame.attrs
     return same and labels and not nested and marks and frequency(frame.index) is not None
+
+
+def _names(frame: Any) -> list[Any]:
+    return [(type(name), name) for index in (frame.index, frame.columns) for name in index.names]
 
 
 def _index_types(index: Any) -> list[Any]:
@@ -268,7 +276,9 @@ def _shown(frame: Frame, table: Any) -> Any:
         shown = table.to_pandas(split_blocks=True)
         metadata = table.schema.metadata or {}
         if _FREQUENCY in metadata:
-            shown.index.freq = metadata[_FREQUENCY].decode()
+            # Another version of pandas may have other names of frequencies.
+            with contextlib.suppress(ValueError):
+                shown.index.freq = metadata[_FREQUENCY].decode()
         if frame is Frame.PANDAS:
             return shown
         # The list has the label as Python's own number.

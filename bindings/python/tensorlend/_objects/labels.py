@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from typing import Any
@@ -73,5 +74,7 @@ def made(description: list[Any]) -> Any:
 def _shown(dims: Any, data: Any, attrs: Any, freq: str) -> tuple[Any, ...]:
     if freq:
         data = importlib.import_module("pandas").Index(data, copy=False)
-        data.freq = freq
+        # Another version of pandas may have other names of frequencies.
+        with contextlib.suppress(ValueError):
+            data.freq = freq
     return dims, data, attrs

@@ -73,7 +73,7 @@ impl Starter {
         let mut words = program().into_iter();
         let mut store = Command::new(words.next().unwrap_or_default());
         store.args(words).arg("--fd-store").arg(&self.path).arg("--fd-store-idle").arg(IDLE_S.to_string());
-        store.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).current_dir("/");
+        store.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         // These name the daemon's service manager and its log.
         store.env_remove("NOTIFY_SOCKET").env_remove("TENSORLEND_LOG_FORMAT");
         let mut child = store.spawn()?;
