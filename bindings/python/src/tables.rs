@@ -5,7 +5,7 @@ use crate::embedded::Embedded;
 use crate::listing::Info;
 use crate::model::Model;
 use crate::queue::{Queue, QueueItem};
-use crate::service::{Call, Server};
+use crate::service::{Call, Caller, Server};
 use crate::shown::html;
 use crate::stream::Stream;
 use crate::subscription::{Message, Subscription};
@@ -27,6 +27,7 @@ macro_rules! property_tables {
 property_tables!(
     Batches,
     Call,
+    Caller,
     Device,
     Embedded,
     Info,

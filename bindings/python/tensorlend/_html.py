@@ -76,7 +76,9 @@ def properties(thing: object) -> str:
     """Returns the table of an object's public properties."""
     kind, rows = type(thing), []
     for name in vars(kind):
-        if name.startswith("_") or not isinstance(getattr(kind, name), types.GetSetDescriptorType):
+        # `outstanding` of a caller waits for its running call.
+        is_shown = not name.startswith("_") and name != "outstanding"
+        if not is_shown or not isinstance(getattr(kind, name), types.GetSetDescriptorType):
             continue
         try:
             rows.append((name, getattr(thing, name)))

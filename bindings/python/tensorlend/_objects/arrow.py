@@ -108,14 +108,10 @@ def _is_restored(frame: Any, table: Any) -> bool:
     same = all(one == other or one.name == other.name == "category" for one, other in zip(found, kept, strict=True))
     nested = any(pa.types.is_nested(field.type) for field in table.schema)
     labels = empty.columns.equals(frame.columns) and getattr(frame.columns, "freq", None) is None
-    # Arrow makes text of names that are tuples.
-    labels = labels and _names(empty) == _names(frame)
+    # Arrow makes text of other names of an index.
+    labels = labels and all(type(name) in (str, type(None)) for each in (frame.index, frame.columns) for name in each.names)
     marks = empty.flags == frame.flags and empty.attrs == frame.attrs
     return same and labels and not nested and marks and frequency(frame.index) is not None
-
-
-def _names(frame: Any) -> list[Any]:
-    return [(type(name), name) for index in (frame.index, frame.columns) for name in index.names]
 
 
 def _index_types(index: Any) -> list[Any]:
