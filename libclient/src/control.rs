@@ -136,7 +136,7 @@ impl Drop for Answer<'_> {
     fn drop(&mut self) {
         // Acknowledge even after an error, so that the connection stays usable.
         if self.owes {
-            let _ = send(&self.connection.socket, &Request::Ack, &[], self.doing);
+            let _ = send(&self.connection.socket, &Request::Ack, self.doing);
         }
     }
 }
@@ -149,7 +149,7 @@ impl Answer<'_> {
         if !std::mem::take(&mut self.owes) {
             return Ok(());
         }
-        match send(&self.connection.socket, &Request::Ack, &[], self.doing) {
+        match send(&self.connection.socket, &Request::Ack, self.doing) {
             Err(Error::Disconnected { .. }) => Ok(()),
             sent => sent,
         }
@@ -275,21 +275,14 @@ impl Control {
     }
 
     /// Sends a request and waits for the reply. Refusals become errors. `subject` is the name concerned.
-    pub fn ask(
-        &self,
-        request: &Request,
-        descriptors: &[BorrowedFd<'_>],
-        doing: &'static str,
-        subject: &str,
-    ) -> Result<Answer<'_>> {
-        self.ask_within(self.timeout, request, descriptors, doing, subject)
+    pub fn ask(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Answer<'_>> {
+        self.ask_within(self.timeout, request, doing, subject)
     }
 
     fn ask_within(
         &self,
         timeout: Duration,
         request: &Request,
-        descriptors: &[BorrowedFd<'_>],
         doing: &'static str,
         subject: &str,
     ) -> Result<Answer<'_>> {
@@ -299,7 +292,7 @@ impl Control {
         let mut may_be_done = false;
         loop {
             connection = self.ready(connection, doing, budget).map_err(|e| e.after(may_be_done))?;
-            let lost = match self.exchange(&mut connection, request, descriptors, doing, budget) {
+            let lost = match self.exchange(&mut connection, request, doing, budget) {
                 Ok(Arrived { packet, acknowledged }) => match decode::<Reply>(&packet.bytes) {
                     // The daemon is stopping and will not carry out this request.
                     Some(Reply::Refused(Refusal::Stopping)) => Error::Disconnected { doing, asked: false },
@@ -343,7 +336,6 @@ impl Control {
         &self,
         connection: &mut Connection,
         request: &Request,
-        descriptors: &[BorrowedFd<'_>],
         doing: &'static str,
         budget: Budget,
     ) -> Result<Arrived> {
@@ -356,7 +348,7 @@ impl Control {
         {
             return Ok(Arrived { packet, acknowledged: true });
         }
-        send(&connection.socket, request, descriptors, doing)?;
+        send(&connection.socket, request, doing)?;
         tensorlend_layout::crash_point!("request: sent");
         if matches!(request, Request::Queue(QueueRequest::Done(_))) {
             tensorlend_layout::crash_point!("queue: confirmation sent");
@@ -392,7 +384,7 @@ impl Control {
     fn connect_again(&self, timeout: Duration) -> Option<OwnedFd> {
         let socket = open(&self.path, timeout.max(Duration::from_millis(1))).ok()?;
         let nobody = Hello { protocol_min: 0, protocol_max: 0, ..Hello::new(None, "") };
-        send(&socket, &Request::Hello(nobody), &[], "connect").ok()?;
+        send(&socket, &Request::Hello(nobody), "connect").ok()?;
         Some(socket)
     }
 
@@ -525,14 +517,14 @@ impl Control {
 
     /// Sends a request whose reply has no descriptors.
     pub fn call(&self, request: &Request, doing: &'static str, subject: &str) -> Result<Reply> {
-        self.ask(request, &[], doing, subject).map(|answer| answer.reply.clone())
+        self.ask(request, doing, subject).map(|answer| answer.reply.clone())
     }
 
     /// Sends a request like [`Control::call`], for a caller with `left` until its own deadline. The daemon gets at
     /// least [`SHORTEST`], so that a slow daemon can still respond.
     pub fn call_within(&self, left: Option<Duration>, request: &Request, doing: &'static str) -> Result<Reply> {
         let timeout = left.map_or(self.timeout, |left| left.max(SHORTEST).min(self.timeout));
-        self.ask_within(timeout, request, &[], doing, "").map(|answer| answer.reply.clone())
+        self.ask_within(timeout, request, doing, "").map(|answer| answer.reply.clone())
     }
 }
 

@@ -364,12 +364,10 @@ impl Drop for Daemon {
 /// Returns the process id of the fd store that a daemon with this socket has started. Returns `None` if none runs. The daemon
 /// must not run, because a store serves one daemon at a time.
 pub fn own_store(socket: &Path) -> Option<u32> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
     let mut path = socket.as_os_str().to_owned();
     path.push(".store");
-    let probe = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
-    connect(&probe, &SocketAddrUnix::new(Path::new(&path)).ok()?).ok()?;
-    Some(sockopt::socket_peercred(&probe).ok()?.pid.as_raw_nonzero().get() as u32)
+    let probe = hand::dial(Path::new(&path)).ok()?;
+    Some(rustix::net::sockopt::socket_peercred(&probe).ok()?.pid.as_raw_nonzero().get() as u32)
 }
 
 /// Ends the fd store of a daemon that has ended, with the memory that it holds.

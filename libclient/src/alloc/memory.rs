@@ -157,7 +157,7 @@ impl Allocator {
     fn request_segment(&self, length: u64, growing: MutexGuard<'_, ()>) -> Result<()> {
         let (bytes, slots_log2) = lock(&self.heap).wanted(length);
         let request = Request::Segment { bytes, slots_log2 };
-        let mut answer = self.control.ask(&request, &[], "ask for memory", "")?;
+        let mut answer = self.control.ask(&request, "ask for memory", "")?;
         let Reply::Segment { bytes, base, slots_log2, short, .. } = answer.reply else { return answer.unexpected() };
         // Acknowledge the descriptors even if the mapping fails.
         let mapped = (|| {

@@ -185,7 +185,7 @@ impl Allocator {
             )));
         };
         let request = Request::DeviceSegment { uuid: key.uuid, bytes, slots_log2 };
-        let mut answer = self.control.ask(&request, &[], "ask for device memory", "")?;
+        let mut answer = self.control.ask(&request, "ask for device memory", "")?;
         let Reply::DeviceSegment(lent) = answer.reply.clone() else { return answer.unexpected() };
         let (lending, base, slots_log2) = (lent.lending, lent.lending.base, lent.slots_log2);
         // Acknowledge the descriptors even if the mapping fails.

@@ -72,7 +72,7 @@ mod tests {
         let control = Control::connect(&[path], Duration::from_mins(1)).unwrap();
         let claim = QueueRequest::Claim { list: "jobs".to_owned(), done: Vec::new(), max: 1, wait: true };
         // While the answer exists, no other thread can use the connection, or replace it.
-        let answer = control.ask(&Request::Queue(claim.clone()), &[], "test", "jobs").unwrap();
+        let answer = control.ask(&Request::Queue(claim.clone()), "test", "jobs").unwrap();
         assert_eq!(control.asserted(), [granted(0)]);
         drop(answer);
         let waited = control.call_waiting(claim, Duration::from_mins(1), "test", "jobs").unwrap();

@@ -14,7 +14,7 @@ impl Control {
     pub fn hello(&self, hello: Hello) -> Result<(Answer<'_>, Layout)> {
         const DOING: &str = "connect";
         let ask = |layout| {
-            let answer = self.ask(&Request::Hello(hello.clone().in_layout(layout)), &[], DOING, "")?;
+            let answer = self.ask(&Request::Hello(hello.clone().in_layout(layout)), DOING, "")?;
             Ok((answer, layout))
         };
         let first = ask(Layout::CURRENT);
@@ -46,7 +46,7 @@ impl Control {
             _ => return None,
         }
         let nobody = Hello { protocol_min: 0, protocol_max: 0, ..Hello::new(None, "") };
-        let refused = ask_on(&self.open_again().ok()?, &Request::Hello(nobody), &[], "connect").err()?;
+        let refused = ask_on(&self.open_again().ok()?, &Request::Hello(nobody), "connect").err()?;
         match refused {
             Error::Refused { refusal: Refusal::Protocol { daemon, .. }, .. }
                 if !(PROTOCOL_OLDEST..=PROTOCOL_VERSION).contains(&daemon) =>

@@ -5,20 +5,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tensorlend_layout::wire::{Reply, Request, decode, encode};
 use tensorlend_os::packet;
 
 /// Sends a request on a socket that no other thread uses, and receives its reply.
-pub fn ask_on(
-    socket: &OwnedFd,
-    request: &Request,
-    descriptors: &[BorrowedFd<'_>],
-    doing: &'static str,
-) -> Result<(Reply, Vec<OwnedFd>)> {
-    send(socket, request, descriptors, doing)?;
+pub fn ask_on(socket: &OwnedFd, request: &Request, doing: &'static str) -> Result<(Reply, Vec<OwnedFd>)> {
+    send(socket, request, doing)?;
     let lost = || Error::Disconnected { doing, asked: true };
     let packet = packet::receive(socket, RecvFlags::empty()).map_err(|_| lost())?;
     if packet.bytes.is_empty() {
@@ -35,7 +30,7 @@ pub fn ask_on(
 
 /// Acknowledges received descriptors, on a socket that no other thread uses.
 pub fn acknowledge_on(socket: &OwnedFd, doing: &'static str) -> Result<()> {
-    send(socket, &Request::Ack, &[], doing)
+    send(socket, &Request::Ack, doing)
 }
 
 /// Connects. `AGAIN`: the socket's backlog stayed full for the whole timeout.
@@ -61,8 +56,8 @@ pub fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
     }
 }
 
-pub fn send(socket: &OwnedFd, request: &Request, descriptors: &[BorrowedFd<'_>], doing: &'static str) -> Result<()> {
-    packet::send(socket.as_fd(), &encode(request), descriptors, SendFlags::empty()).map_err(|error| match error {
+pub fn send(socket: &OwnedFd, request: &Request, doing: &'static str) -> Result<()> {
+    packet::send(socket.as_fd(), &encode(request), &[], SendFlags::empty()).map_err(|error| match error {
         // The daemon takes no descriptors, and so does not take this session back.
         Errno::PERM => Error::SessionEnded,
         _ => Error::Disconnected { doing, asked: false },

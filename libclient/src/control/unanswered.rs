@@ -131,7 +131,7 @@ impl Control {
         budget: Budget,
     ) -> Result<()> {
         while let Some(next) = self.unanswered.first() {
-            send(&connection.socket, &next, &[], doing)?;
+            send(&connection.socket, &next, doing)?;
             connection.late = Some(next.clone());
             self.take_late(connection, &next, doing, budget)?;
         }
@@ -190,7 +190,7 @@ impl Control {
         loop {
             if connection.late.is_none() {
                 let Some(next) = connection.undo.pop_front() else { return Ok(None) };
-                send(&connection.socket, &next, &[], doing)?;
+                send(&connection.socket, &next, doing)?;
                 connection.late = Some(next);
             }
             // Threads that waited behind an abandoned request time out at about the same time as that request.
@@ -204,7 +204,7 @@ impl Control {
                 return Ok(Some(packet));
             }
             if packet.truncated || !packet.descriptors.is_empty() {
-                send(&connection.socket, &Request::Ack, &[], doing)?;
+                send(&connection.socket, &Request::Ack, doing)?;
             }
             let Some(reply) = decode::<Reply>(&packet.bytes) else {
                 self.unanswered.answered(&late);

@@ -73,7 +73,7 @@ impl Control {
         let sent = self
             .take_late(&mut connection, request, doing, budget)
             .and_then(|_| self.repeat_unanswered(&mut connection, doing, budget))
-            .and_then(|()| send(&connection.socket, request, &[], doing));
+            .and_then(|()| send(&connection.socket, request, doing));
         if let Err(error) = sent {
             return Err(broken(&mut connection, error));
         }
@@ -155,5 +155,5 @@ fn broken(connection: &mut Connection, error: Error) -> Error {
 }
 
 fn stop(connection: &mut Connection, doing: &'static str) -> Result<()> {
-    send(&connection.socket, &Request::Queue(QueueRequest::Stop), &[], doing)
+    send(&connection.socket, &Request::Queue(QueueRequest::Stop), doing)
 }

@@ -141,7 +141,7 @@ fn map(session: &Session, catalogue: u16, tensor: &Tensor) -> Result<Option<Map>
 /// segment.
 fn descriptor(session: &Session, catalogue: u16, slot: u32, identity: u64) -> Result<OwnedFd> {
     let doing = "read a segment";
-    let mut answer = session.control.ask(&Request::SegmentOf { catalogue, slot }, &[], doing, "")?;
+    let mut answer = session.control.ask(&Request::SegmentOf { catalogue, slot }, doing, "")?;
     let Reply::Segment { .. } = answer.reply else { return answer.unexpected() };
     let (segment, _slots) = (answer.descriptor()?, answer.descriptor()?);
     answer.acknowledge()?;

@@ -362,7 +362,7 @@ impl<'s> Describer<'s> {
     fn fetch(&mut self, lent: Lent) -> Result<()> {
         let range = RangeWord(lent.range);
         let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
-        let records = match self.session.control.ask(&request, &[], "read slot records", "") {
+        let records = match self.session.control.ask(&request, "read slot records", "") {
             Ok(mut answer) => {
                 let Reply::Segment { base, slots_log2, in_file, .. } = answer.reply else { return answer.unexpected() };
                 let slots = answer.descriptor()?;

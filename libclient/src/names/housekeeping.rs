@@ -43,7 +43,7 @@ impl NameTable {
             if let Some(cell) = lock(&self.cells).take() {
                 return Ok(cell);
             }
-            let mut answer = self.control.ask(&Request::GrowCells, &[], "get room for more names", "")?;
+            let mut answer = self.control.ask(&Request::GrowCells, "get room for more names", "")?;
             let Reply::Cells { part, .. } = answer.reply else { return answer.unexpected() };
             let fd = answer.descriptor()?;
             let count = cells_count(part);

@@ -66,7 +66,7 @@ impl Sheets {
         }
         let range = RangeWord(lending.0);
         let request = Request::SlotsOf { catalogue: range.catalogue(), slot: range.base() };
-        let mut answer = match session.control.ask(&request, &[], "inspect a segment", "") {
+        let mut answer = match session.control.ask(&request, "inspect a segment", "") {
             Ok(answer) => answer,
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => {
                 self.incomplete = true;
@@ -146,7 +146,7 @@ impl Sheets {
         words.stream.set(0);
         words.parked.set(0);
         let request = Request::Subscribe { name: name.to_owned(), cursor, wake: false };
-        let answer = session.control.ask(&request, &[], "observe a stream", name);
+        let answer = session.control.ask(&request, "observe a stream", name);
         let mut answer = answer.inspect_err(|e| {
             if e.is_certain() {
                 session.control.late().free_cursor(cursor);

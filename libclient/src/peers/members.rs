@@ -319,7 +319,7 @@ impl PeerTable {
     }
 
     fn ask_for(&self, request: &Request, doing: &'static str) -> Result<Option<Answer<'_>>> {
-        match self.control.ask(request, &[], doing, "") {
+        match self.control.ask(request, doing, "") {
             Ok(answer) => Ok(Some(answer)),
             Err(Error::Refused { refusal: Refusal::NotFound(_), .. }) => Ok(None),
             Err(e) => Err(e),

@@ -138,7 +138,7 @@ impl Session {
         control.set_protocol(welcome.protocol);
         // The daemon lists this member when it has read the acknowledgement. Before that, owners of tensors do not scan the
         // member's lease table, so the member must not take a lease.
-        control.ask(&Request::Ping, &[], "connect", "")?;
+        control.ask(&Request::Ping, "connect", "")?;
         let shards = Shards::new(leases);
         let link = Arc::new(Link::new(control, welcome, layout.version, directory.clone(), shards.clone()));
         let peers = Arc::new(PeerTable::new(link.clone()));

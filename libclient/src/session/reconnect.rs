@@ -95,7 +95,7 @@ impl Resume for Resuming {
             cells: session.as_ref().map_or(u8::MAX, |session| session.names().cell_parts()),
             claims: session.as_ref().map_or_else(Vec::new, |session| session.control.asserted()),
         };
-        let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), &[], DOING)?;
+        let (reply, mut descriptors) = ask_on(socket, &Request::Return(back), DOING)?;
         let (Reply::Welcome(welcome), Some(wakeup), Some(directory)) = (reply, descriptors.pop(), descriptors.pop())
         else {
             return Err(Error::Protocol { doing: DOING });
@@ -118,7 +118,7 @@ impl Resume for Resuming {
         #[cfg(feature = "cuda")]
         link.lendings.janitor.forget_pools();
         for request in link.lendings.mapped(!welcome.devices.is_empty()) {
-            ask_on(socket, &request, &[], DOING)?;
+            ask_on(socket, &request, DOING)?;
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl StreamBuilder {
     /// Opens the stream, whose name this client has reserved.
     fn open_reserved(self) -> Result<Stream> {
         let request = Request::StreamOpen { name: self.name.clone(), capacity: self.capacity, policy: self.policy };
-        let mut answer = self.session.control.ask(&request, &[], "open stream", &self.name)?;
+        let mut answer = self.session.control.ask(&request, "open stream", &self.name)?;
         let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
             return answer.unexpected();
         };

@@ -136,7 +136,7 @@ impl Subscription {
         } else {
             Request::Subscribe { name: name.to_owned(), cursor, wake: false }
         };
-        let mut answer = session.control.ask(&request, &[], "subscribe to", name)?;
+        let mut answer = session.control.ask(&request, "subscribe to", name)?;
         let Reply::Stream { stream, id, entry, owner_word, capacity, policy } = answer.reply else {
             return answer.unexpected();
         };

@@ -270,7 +270,7 @@ impl Writer {
         }
         let request =
             Request::WakeDescriptor { stream: self.index, catalogue: word.catalogue(), cursor: word.cursor() };
-        let mut answer = self.session.control.ask(&request, &[], "fetch a wake descriptor", &self.name)?;
+        let mut answer = self.session.control.ask(&request, "fetch a wake descriptor", &self.name)?;
         if !answer.has_descriptors() {
             return Ok(None);
         }

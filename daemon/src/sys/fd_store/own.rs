@@ -3,6 +3,7 @@
 //! The store is a `tensorlendd --fd-store` next to the daemon's socket. It outlives the daemon by [`IDLE_S`], in which a
 //! supervisor or the user starts the next daemon. That daemon finds the store by the path of the socket.
 
+use rustix::net::SocketAddrUnix;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -13,15 +14,14 @@ use std::thread::JoinHandle;
 
 /// Time after which such a store ends, if no daemon is connected to it.
 const IDLE_S: u32 = 60;
-/// Maximum length of the path of a Unix socket, which ends with a zero byte.
-const PATH_MAX: usize = 107;
 
 /// Returns the path of the store's socket, from the path of the daemon's socket. Returns `None` if the path would be too long.
 pub fn path(socket: &Path) -> Option<PathBuf> {
     // The store does not share the daemon's working directory.
     let mut path = OsString::from(std::path::absolute(socket).ok()?);
     path.push(".store");
-    (path.len() <= PATH_MAX).then(|| path.into())
+    let path = PathBuf::from(path);
+    SocketAddrUnix::new(&path).is_ok().then_some(path)
 }
 
 static PROGRAM: OnceLock<Vec<OsString>> = OnceLock::new();
@@ -32,8 +32,7 @@ pub fn set_program(command: Vec<OsString>) {
     let _ = PROGRAM.set(command);
 }
 
-/// Returns the command that runs the daemon: the one that was set, this program if it is `tensorlendd`, or the one next to this
-/// program or in PATH.
+/// Returns the command that runs the daemon: the one that was set, or the `tensorlendd` next to this program or in PATH.
 fn program() -> Vec<OsString> {
     const NAME: &str = "tensorlendd";
     if let Some(command) = PROGRAM.get() {
@@ -90,8 +89,8 @@ mod tests {
     fn the_store_lies_next_to_the_daemons_socket() {
         let socket = Path::new("/run/user/1/tensorlend.sock");
         assert_eq!(path(socket).unwrap(), Path::new("/run/user/1/tensorlend.sock.store"));
-        let long = PathBuf::from(format!("/{}", "x".repeat(PATH_MAX - 7)));
-        assert_eq!(path(&long).map(|path| path.as_os_str().len()), Some(PATH_MAX));
+        let long = PathBuf::from(format!("/{}", "x".repeat(100)));
+        assert_eq!(path(&long).map(|path| path.as_os_str().len()), Some(107));
         assert_eq!(path(&long.with_extension("y")), None);
     }
 }

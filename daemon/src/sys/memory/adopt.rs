@@ -1,4 +1,5 @@
-//! The recovery of descriptors. This module validates the descriptors that the fd store passes. `core/recovery/restore.rs` restores the state from them.
+//! The recovery of descriptors. This module validates the descriptors that the fd store passes. `core/recovery/restore.rs`
+//! restores the state from them.
 
 pub use super::recreated::PAUSES;
 use super::recreated::{self, copy_data};
