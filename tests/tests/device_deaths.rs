@@ -220,7 +220,7 @@ fn who_waits_for_a_producer_that_is_killed_hears_that_it_is_unfinished() {
             let error = reader.answer().expect_err("nothing was written there");
             assert!(error.contains("ended before its work on the tensor was known to be done"), "{order}: {error}");
         }
-        // The readers go on.
+        // The readers continue.
         let mut producer = placed(&daemon.socket(), "cuda");
         let sum = producer.ok(&format!("publish-early x {MB}"));
         for (order, reader) in &mut readers {

@@ -1,7 +1,7 @@
 //! Forks in the middle of other work: what the parent's other threads do at the same time, what no lease protects, and what a
 //! child does before it forks itself.
 //!
-//! There is no harness, as in `fork.rs`. A handler of `pthread_atfork` takes the place of another thread, so that its work
+//! Like `fork.rs`, this test runs without the test harness. A handler of `pthread_atfork` takes the place of another thread, so that its work
 //! happens between the library's own handlers.
 #![allow(unsafe_code)]
 

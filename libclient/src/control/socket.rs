@@ -57,9 +57,6 @@ pub fn is_readable(sockets: &[&OwnedFd], timeout: Duration) -> bool {
 }
 
 pub fn send(socket: &OwnedFd, request: &Request, doing: &'static str) -> Result<()> {
-    packet::send(socket.as_fd(), &encode(request), &[], SendFlags::empty()).map_err(|error| match error {
-        // The daemon takes no descriptors, and so does not take this session back.
-        Errno::PERM => Error::SessionEnded,
-        _ => Error::Disconnected { doing, asked: false },
-    })
+    packet::send(socket.as_fd(), &encode(request), &[], SendFlags::empty())
+        .map_err(|_| Error::Disconnected { doing, asked: false })
 }

@@ -42,7 +42,7 @@ impl Sim {
             let joined = self.memory.get(&seat.catalogue_file).is_some_and(|sheet| sheet.sealed);
             let it = &mut self.actors[at];
             match &mut it.honest {
-                // It has received its welcome; otherwise it is no member.
+                // A client that has not received its welcome is not a member.
                 Some(h) if !matches!(h.asked, Some(Asked::Hello)) && (it.away || !before.contains_key(&at)) => {
                     it.away = true;
                     h.back = Back::Lost;

@@ -20,8 +20,8 @@ fn sources() -> PathBuf {
 }
 
 impl Programs {
-    /// Builds and installs the library, then the programs, with these flags for C and C++. `None`, with a recorded reason,
-    /// where there are no compilers.
+    /// Builds and installs the library, then the programs, with these flags for C and C++. Returns `None` and records
+    /// the reason if a compiler is missing.
     fn build(flags: &str, fortran: bool) -> Option<Self> {
         let kit = Kit::get()?;
         if skip_without("cmake") || skip_without("make") {

@@ -24,7 +24,7 @@ pub fn comes_back(owner: &Client) {
     });
 }
 
-/// A forked process that continues until it is told to check what it sees.
+/// A forked process. It checks its values on the order of the test.
 pub struct Child {
     pub pid: libc::pid_t,
     pub reports: PipeReader,

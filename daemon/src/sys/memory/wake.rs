@@ -48,7 +48,7 @@ impl Drop for Leftover {
 }
 
 /// Prepares the producers' end of a pair that a previous daemon left: from here on, no message arrives. Returns
-/// the messages that did. Returns `None` if it is no socket.
+/// the messages that did. Returns `None` if the descriptor is not a socket.
 pub fn adopt(producers: &OwnedFd) -> Option<Leftover> {
     shutdown(producers, Shutdown::Read).ok()?;
     producers.try_clone().ok().map(Leftover)
