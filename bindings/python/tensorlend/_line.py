@@ -40,6 +40,7 @@ class Source(Protocol):
         """Returns whether there may be a message. Raises if none will come: the object or its client was closed, or the daemon
         has ended.
         """
+        ...
 
     def _descriptor(self) -> _native._Descriptor | None:
         """Returns a descriptor that a message makes readable."""
